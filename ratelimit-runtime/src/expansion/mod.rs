@@ -28,6 +28,7 @@ pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
     Text,
 };
+use crate::lease::Leases;
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};
@@ -251,6 +252,13 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 #[must_use]
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
     limiter.checker().leases.as_ref().is_none_or(|leases| leases.is_idle())
+}
+
+/// Returns the cell in which the limiter counts the calls of a key to find out whether it is busy. Keys of one cell are
+/// found busy later.
+#[must_use]
+pub fn busy_cell(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> usize {
+    Leases::cell_of(limiter.checker().backend.key_id(limit.terms(), &key))
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

@@ -159,6 +159,12 @@ impl Leases {
         held.and(late)
     }
 
+    /// Returns the cell that counts the calls of a key to find out whether it is busy, for tests. Keys of one cell are
+    /// found busy later.
+    pub(crate) fn cell_of(key_id: KeyId) -> usize {
+        heat::cell_of(key_id)
+    }
+
     /// Returns whether all leases that have ended are removed and given back, for tests.
     pub(crate) fn is_idle(&self) -> bool {
         self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0

@@ -2,11 +2,12 @@
 //! judge decides about the calls that were admitted.
 
 use std::cell::Cell;
+use std::iter;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ratelimit_runtime::__private::leases_are_idle;
+use ratelimit_runtime::__private::{busy_cell, leases_are_idle};
 use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, Source, VirtualClock};
 use support::judge::Judge;
 use support::leases::{Fleet, Leasing, Quota, Verdict};
@@ -75,8 +76,11 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<bool, T
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter =
         || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
-    let limiters: [RateLimiter; PROCESSES] = std::array::from_fn(|_| limiter());
     let (observer, plain) = (limiter(), limit(&quota, Leasing::None));
+    // The cells of keys follow from a random secret of the limiter. The model knows no keys that share a cell.
+    let is_modelled = |it: &RateLimiter| busy_cell(it, &plain, 0) != busy_cell(it, &plain, 1);
+    let limiters: [RateLimiter; PROCESSES] =
+        std::array::from_fn(|_| iter::repeat_with(limiter).find(is_modelled).expect("endless"));
     let limit = limit(&quota, leasing);
     let mut fleet = Fleet::new(quota, leasing, PROCESSES);
     let mut judges = [(); 2].map(|()| Judge::new(&plain, None));
