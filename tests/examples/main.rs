@@ -3,6 +3,7 @@
 mod grpc;
 mod operator;
 mod programs;
+mod prove;
 mod servers;
 mod websocket;
 mod wrong_settings;
