@@ -9,12 +9,17 @@ use crate::packages::{packages, root, target, targets};
 pub(super) fn documents() -> Vec<(PathBuf, String)> {
     let names = ["README.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"];
     let mut documents: Vec<_> = names.iter().map(|name| read(root().join(name))).collect();
+    documents.extend(texts_in("docs"));
     documents.extend(guides());
     documents
 }
 
 pub(super) fn guides() -> Vec<(PathBuf, String)> {
-    let files = fs::read_dir(root().join("ratelimit-runtime/docs")).expect("the guides");
+    texts_in("ratelimit-runtime/docs")
+}
+
+fn texts_in(folder: &str) -> Vec<(PathBuf, String)> {
+    let files = fs::read_dir(root().join(folder)).expect("a folder");
     let paths = files.map(|file| file.expect("a file").path());
     paths.filter(|path| path.extension().is_some_and(|it| it == "md")).map(read).collect()
 }

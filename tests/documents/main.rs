@@ -5,6 +5,7 @@
 
 mod files;
 mod packages;
+mod promises;
 mod text;
 
 use std::collections::BTreeSet;

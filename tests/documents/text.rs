@@ -28,7 +28,9 @@ pub(super) fn commands(text: &str) -> Vec<String> {
             None => {
                 let spans = line.split('`').skip(1).step_by(2);
                 let is_command = |span: &&str| {
-                    ["cargo ", "tests/run", ".ci/run"].iter().any(|known| span.starts_with(known))
+                    ["cargo ", "cd models ", "tests/run", ".ci/run"]
+                        .iter()
+                        .any(|known| span.starts_with(known))
                 };
                 commands.extend(spans.filter(is_command).map(str::to_owned));
             }
