@@ -43,6 +43,8 @@ mod sticky;
 mod store;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
+#[path = "../../ratelimit-runtime/src/threads.rs"]
+mod threads;
 #[path = "../../ratelimit-runtime/src/waiting/mod.rs"]
 mod waiting;
 

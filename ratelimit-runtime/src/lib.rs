@@ -210,6 +210,7 @@ mod store;
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 pub mod stream;
 mod text;
+mod threads;
 mod waiting;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub mod web;

@@ -2,8 +2,8 @@
 //! obeys at once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::reply::StoreError;
+use crate::threads::{Mutex, MutexGuard};
 
 #[derive(Default)]
 pub(super) struct PendingClosings {

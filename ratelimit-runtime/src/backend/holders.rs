@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::time::timeout;
 
@@ -18,6 +18,7 @@ use crate::store::{
     Calls, ChangedCounts, Charge, DecideOp, Holder, Reply, Request, SharedStore, Store,
     TakingRequest,
 };
+use crate::threads::Mutex;
 
 /// How long the store keeps units whose limit sets no hold: the rejection of such a limit says that it needs one.
 const NO_HOLD: u64 = 1_000_000;

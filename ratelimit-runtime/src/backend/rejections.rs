@@ -5,14 +5,15 @@
 //! calls cannot end it earlier. If this limiter gives units back, the cache removes the entry at once. If another
 //! process gives units back or resets the count, the entry expires after a second at most.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use crate::algorithm::{Outcome, Verdict};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
 use crate::store::{Charge, Reply};
+use crate::threads::{AtomicU64, Mutex};
 
 /// The number of cells; a power of two. A cell has one entry, and a new entry replaces it.
 const CELLS: usize = 1024;
@@ -122,5 +123,68 @@ impl RejectionCache {
 
     fn cell(&self, key_id: KeyId) -> Option<&Mutex<Option<CachedRejection>>> {
         self.cells.get((key_id.bits() >> 64) as usize % CELLS)
+    }
+}
+
+/// Tries every order of threads. CONTRIBUTING.md describes how to run these tests.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use std::time::Duration;
+
+    use loom::sync::Arc;
+    use loom::thread::spawn;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
+    const KEY: KeyId = KeyId::from_bits(0);
+    const NOW: u64 = 1_000_000;
+
+    /// Returns a cache of one cell, which has the key.
+    fn cache() -> Arc<RejectionCache> {
+        let cells = Box::new([Mutex::new(None)]);
+        Arc::new(RejectionCache { cells, returns: AtomicU64::new(0) })
+    }
+
+    fn record(cache: &RejectionCache, stamp: RequestStamp) {
+        let charge = Charge {
+            terms: *ONCE.terms(),
+            key_id: KEY,
+            count_name: Vec::new(),
+            cost: 1,
+            holder: None,
+        };
+        let verdict = Verdict::Rejected;
+        let outcome = Outcome { verdict, retry_us: 500_000, ..Outcome::UNDECIDED };
+        cache.record(&charge, stamp, NOW, &outcome, Source::Redis);
+    }
+
+    fn is_cached(cache: &RejectionCache) -> bool {
+        cache.get(ONCE.terms(), KEY, NOW).is_some()
+    }
+
+    #[test]
+    fn a_rejection_from_before_a_give_back_is_not_kept() {
+        loom::model(|| {
+            let cache = cache();
+            let stamp = cache.stamp(NOW);
+            let threads = [
+                spawn({
+                    let cache = Arc::clone(&cache);
+                    move || record(&cache, stamp)
+                }),
+                spawn({
+                    let cache = Arc::clone(&cache);
+                    move || cache.forget(KEY)
+                }),
+            ];
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+            assert!(!is_cached(&cache));
+            record(&cache, cache.stamp(NOW));
+            assert!(is_cached(&cache), "a rejection from after it");
+        });
     }
 }

@@ -7,14 +7,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-#[cfg(not(all(test, loom)))]
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-#[cfg(all(test, loom))]
-use loom::sync::atomic::AtomicU64;
-
 use super::process::seen_process;
+use crate::threads::AtomicU64;
 
 /// Set in the state of a slot if work came while as many jobs ran as may run.
 const NEW_WORK: u64 = 1;

@@ -1,11 +1,12 @@
 //! Pending work, for which a flush or a shutdown waits.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::process::{OwnValue, lock_own, seen_process};
+use crate::threads::Mutex;
 
 /// Counts pending work. A process that was forked has none of its parent.
 #[derive(Clone, Default)]
@@ -125,5 +126,42 @@ mod tests {
         let ended = works.ended();
         assert_eq!(lock_own(&works.0).waits.len(), 1);
         drop(ended);
+    }
+}
+
+/// Tries every order of threads. CONTRIBUTING.md describes how to run these tests.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use loom::future::block_on;
+    use loom::thread::spawn;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_waits_until_all_work_has_ended() {
+        loom::model(|| {
+            let count = WorkCount::default();
+            let threads = [count.begin(), count.begin()].map(|work| spawn(move || drop(work)));
+            block_on(count.all_ended());
+            assert_eq!(count.pending(), 0);
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+        });
+    }
+
+    #[test]
+    fn later_work_does_not_hold_up_a_caller() {
+        loom::model(|| {
+            let count = WorkCount::default();
+            let earlier = count.begin();
+            let ended = count.ended();
+            let later = count.begin();
+            let thread = spawn(move || drop(earlier));
+            block_on(ended);
+            assert_eq!(count.pending(), 1);
+            drop(later);
+            thread.join().expect("no panic");
+        });
     }
 }

@@ -8,10 +8,12 @@
 use std::cell::Cell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::{Handle, Id};
+
+use crate::threads::{Mutex, MutexGuard};
 
 /// The process that was last seen.
 static SEEN: AtomicU32 = AtomicU32::new(0);

@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use crate::background::{JobSlot, OwnValue, lock_own};
 use crate::key::KeyId;
+use crate::threads::{Mutex, MutexGuard};
 
 /// When to look at the lease of each count. A count can be here several times.
 #[derive(Default)]

@@ -4,9 +4,8 @@
 //! replies after the lock is released.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -21,6 +20,7 @@ use crate::background::{OwnValue, RunningJob, lock_own};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Reply;
+use crate::threads::{AtomicBool, Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock; a power of two.
 const SHARDS: usize = 64;
@@ -246,6 +246,12 @@ impl LeaseLedger {
     /// From now on, no call starts a request for units.
     pub(super) fn shut_down(&self) {
         self.is_shut_down.store(true, SeqCst);
+    }
+
+    /// Adds a lease without units.
+    #[cfg(all(test, loom))]
+    pub(super) fn insert(&self, key_id: KeyId, target: &Arc<LeaseTarget>) {
+        self.shard(key_id).insert(key_id, LeaseEntry::new(Arc::clone(target)));
     }
 
     /// Takes the units that the process holds of a count.

@@ -20,6 +20,8 @@ mod entry;
 mod fetch;
 mod heat;
 mod held;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod ledger;
 #[cfg(model)]
 #[path = "../../../models/src/leases/mod.rs"]

@@ -5,6 +5,8 @@
 //! queued (`queue.rs`), and is sent once Redis replies again (`sender.rs`). Any other settlement that fails is lost: it
 //! leaves the charge as it is, and is not sent again.
 
+#[cfg(all(test, loom))]
+mod interleavings;
 mod queue;
 mod sender;
 

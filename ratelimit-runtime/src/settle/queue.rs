@@ -9,18 +9,18 @@
 pub mod model;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::ReportedLosses;
-use super::sender::LaneSender;
 use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::PendingClosing;
-use crate::background::{JobSlot, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
+use crate::background::{Job, JobSlot, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
 use crate::limit::{Algorithm, Name};
 use crate::reply::StoreError;
 use crate::store::{Charge, MAX_SETTLED, SettledCharge};
+use crate::threads::{Mutex, MutexGuard};
 
 /// The most settlements that are pending. As many closings again are pending at most.
 const MAX_PENDING: usize = 65_536;
@@ -86,14 +86,14 @@ impl Default for SharedQueue {
 impl SharedQueue {
     /// Adds a settlement to its lane. If no job sends the lane, returns the one that `sender` makes, and the caller
     /// starts it.
-    pub(super) fn add(
+    pub(super) fn add<S: Job>(
         &self,
         group: u16,
         settled: SettledCharge,
         closing: Option<PendingClosing>,
         at: u64,
-        sender: impl FnOnce(LaneId) -> LaneSender,
-    ) -> Result<Option<RunningJob<LaneSender>>, QueueFull> {
+        sender: impl FnOnce(LaneId) -> S,
+    ) -> Result<Option<RunningJob<S>>, QueueFull> {
         let (closes, pending) = (closing.is_some(), self.pending.begin());
         let mut queue = self.lock();
         if self.pending.pending() > if closes { 2 * MAX_PENDING } else { MAX_PENDING } {

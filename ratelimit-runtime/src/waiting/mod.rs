@@ -14,7 +14,7 @@ mod ticket;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
@@ -34,6 +34,7 @@ use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
 use crate::store::{OneOrMany, Reply};
+use crate::threads::{Mutex, MutexGuard};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.

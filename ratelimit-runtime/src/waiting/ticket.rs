@@ -1,7 +1,7 @@
 //! The ticket of a waiting call: what the code says about the call, and the line in which it waits now. Rules that
 //! change move the call to another line, and its ticket stays (`Waiting::follow_rules`).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::{SharedLine, lock};
 use crate::backend::Backend;
@@ -9,6 +9,7 @@ use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
 use crate::rules::{Asker, ResolveRules, Ruled};
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
+use crate::threads::Mutex;
 
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.
 pub(crate) struct OwnedPart {

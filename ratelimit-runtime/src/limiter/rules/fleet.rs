@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use once_cell::sync::Lazy;
 
@@ -13,6 +13,7 @@ use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
 use crate::report::RejectedKey;
 use crate::store::{Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore};
+use crate::threads::Mutex;
 
 /// The number of announcements that are read together.
 const PAGE: usize = 16;

@@ -17,14 +17,10 @@ mod shard;
 mod table;
 
 use std::iter;
-#[cfg(not(all(test, loom)))]
-use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 #[cfg(not(all(test, loom)))]
 use std::thread;
 
-#[cfg(all(test, loom))]
-use loom::sync::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 use loom::thread;
 
@@ -40,6 +36,7 @@ use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::Terms;
 use crate::reply::Source;
 use crate::report;
+use crate::threads::{Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock.
 const SHARDS: usize = 64;

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
+use crate::threads::Mutex;
 
 /// The counts of which units were taken or released. Saves a look at all counts when one changes.
 #[derive(Default)]

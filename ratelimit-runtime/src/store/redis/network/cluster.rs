@@ -7,8 +7,8 @@
 //! file does not send a command again.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
@@ -21,6 +21,7 @@ use super::node::{Node, ServerLookup, lock};
 use super::slot::{self, SLOTS};
 use crate::background::Background;
 use crate::store::redis::scripts::script;
+use crate::threads::Mutex;
 
 /// The most redirects that a command follows.
 const MAX_REDIRECTS: usize = 5;

@@ -14,7 +14,7 @@ mod runtime;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
@@ -33,6 +33,7 @@ use crate::background::{Background, JobSlot, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
+use crate::threads::{Mutex, MutexGuard};
 
 /// How to find a server.
 pub(crate) enum ServerLookup {

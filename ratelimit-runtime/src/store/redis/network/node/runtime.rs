@@ -1,12 +1,13 @@
 //! The state of a node for each tokio runtime: the connection and the circuit breaker.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::lock;
 use crate::store::redis::network::breaker::Breaker;
 use crate::store::redis::network::connection::Connection;
+use crate::threads::Mutex;
 
 /// The state of a node in one runtime.
 pub(super) struct RuntimeState {

@@ -13,7 +13,6 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::Mutex;
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
@@ -30,6 +29,7 @@ use crate::store::Charge;
 use crate::store::redis::Servers;
 use crate::store::redis::network::node::{Node, lock};
 use crate::store::redis::scripts::script;
+use crate::threads::Mutex;
 
 /// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
