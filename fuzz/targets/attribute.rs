@@ -3,7 +3,7 @@
 //!
 //! The input is the text between the parentheses, a line of three dashes, and the item.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../ratelimit-macros/src/after_call.rs"]
 mod after_call;
@@ -50,10 +50,10 @@ mod values;
 #[path = "../../ratelimit-macros/src/words.rs"]
 mod words;
 
-use libfuzzer_sys::fuzz_target;
 use proc_macro2::TokenStream;
+use ratelimit_fuzz::target;
 
-fuzz_target!(|text: &str| {
+target!(|text: &str| {
     let (arguments, item) = text.split_once("\n---\n").unwrap_or((text, "async fn f() {}"));
     // The compiler passes only token sequences to a macro.
     if let (Ok(arguments), Ok(item)) = (arguments.parse::<TokenStream>(), item.parse()) {

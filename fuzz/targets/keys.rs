@@ -2,7 +2,7 @@
 //! counts never share one. No value opens or closes the hash tag. A stored key has the same fingerprint
 //! as the original. A long key is shortened.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 #![allow(dead_code, unused_imports, unused_macros, reason = "a target uses a part of the files")]
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
@@ -20,7 +20,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
-use libfuzzer_sys::fuzz_target;
+use ratelimit_fuzz::target;
 
 use self::key::{
     AnyHole, Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name,
@@ -265,6 +265,10 @@ fn parse_identity(identity: &[u8]) -> (String, u64, Vec<u8>, KeyShape) {
 
 fn parse_key(mut text: &[u8]) -> KeyShape {
     let (mut row, mut colons) = (Vec::new(), false);
+    // An empty key: Redis Cluster takes `{}` for no hash tag.
+    if text == b"(" {
+        text = b"";
+    }
     while !text.is_empty() {
         if text[0] == b'(' {
             row.push(parse_part(&mut text));
@@ -317,7 +321,7 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
     }
 }
 
-fuzz_target!(|count: CountInput| {
+target!(|count: CountInput| {
     let Some(limit) = count.limit() else { return };
     let identity = count_name(&limit, &count.key);
     // A stored key is the same key.

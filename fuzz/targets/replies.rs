@@ -1,7 +1,7 @@
 //! What goes to the scripts has the layout that they document, whatever the limit; and what comes
 //! back is decoded or rejected, whatever it is.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 #![allow(dead_code, unused_imports, unused_macros, reason = "a target uses a part of the files")]
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
@@ -62,7 +62,7 @@ mod store {
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
-use libfuzzer_sys::fuzz_target;
+use ratelimit_fuzz::target;
 
 use self::algorithm::{BucketOp, Op, Outcome, Verdict};
 use self::limit::{Algorithm, Align, Limit, Terms};
@@ -204,7 +204,7 @@ fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     reply
 }
 
-fuzz_target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
+target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
     let (limit, op, clock, cost, bytes) = input;
     if let Some(limit) = limit.limit() {
         check_arguments(limit.terms(), &op, clock.map(time), cost);
