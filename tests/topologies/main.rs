@@ -4,6 +4,7 @@ mod cluster;
 mod cluster_batches;
 mod cluster_clocks;
 mod in_flight;
+mod misplaced;
 mod moving_slots;
 mod sentinel;
 mod single_server;

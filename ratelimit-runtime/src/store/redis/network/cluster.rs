@@ -3,8 +3,9 @@
 //!
 //! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
 //! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
-//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. After any other reply, this
-//! file does not send a command again.
+//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. So is a script of which a node has
+//! executed nothing because it does not serve a key of it. After any other reply, this file does not send a command
+//! again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const MAX_REDIRECTS: usize = 5;
 /// How long a node may take to reply to `CLUSTER SLOTS`.
 const SLOTS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The pause before a command is sent again after `TRYAGAIN`.
+/// The pause before a command is sent again to the node that serves the slot then.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(10);
 
 /// The shortest interval between two refreshes of the slots.
@@ -129,6 +130,10 @@ impl Cluster {
                 {
                     sleep(MIGRATION_PAUSE).await;
                 }
+                _ if failure.is_of_another_node() => match self.next_node(slot, by).await {
+                    Some(next) => (node, asking) = (next, false),
+                    None => return reply,
+                },
                 // The node may have left the cluster, or may serve other slots now.
                 _ => {
                     self.refresh();
@@ -136,6 +141,17 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Waits until the slots can be known again. Returns the node that serves `slot` then; `None` if there is no time
+    /// left to send a command.
+    pub(crate) async fn next_node(self: &Arc<Self>, slot: u16, by: Instant) -> Option<Arc<Node>> {
+        self.refresh();
+        if Instant::now() + MIGRATION_PAUSE >= by {
+            return None;
+        }
+        sleep(MIGRATION_PAUSE).await;
+        self.node_of_slot(slot, by).await.ok()
     }
 
     /// Returns the nodes that serve slots, in an order that stays.

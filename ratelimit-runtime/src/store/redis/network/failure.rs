@@ -23,7 +23,23 @@ pub(crate) enum Failure {
 const NOT_EXECUTED: [&str; 8] =
     ["ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN"];
 
+/// A part of the error message of a script whose key is on another node. A node checks this before it executes the
+/// first command of the script.
+const OF_ANOTHER_NODE: &str = "non local key";
+
+/// Returns whether an error shows that a node does not serve a key of a script, so it has executed nothing.
+pub(crate) fn is_of_another_node(error: &StoreError) -> bool {
+    matches!(error, StoreError::Server { message, .. } if message.contains(OF_ANOTHER_NODE))
+}
+
 impl Failure {
+    /// Returns whether a node has executed nothing of a script, because it does not serve a key of it. Managed servers
+    /// reply so while a hash slot moves, also for keys that the script declares.
+    pub(crate) fn is_of_another_node(&self) -> bool {
+        let Self::Redis(error) = self else { return false };
+        error.detail().is_some_and(|message| message.contains(OF_ANOTHER_NODE))
+    }
+
     pub(crate) fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Redis(error) | Self::NotConnected(error) => Some(error.kind()),
@@ -55,7 +71,9 @@ impl Failure {
 pub(crate) fn settle_error(error: StoreError) -> SettleError {
     match &error {
         StoreError::Connection { .. } => SettleError::NoReply(error),
-        StoreError::Server { code, .. } if NOT_EXECUTED.contains(&&**code) => {
+        StoreError::Server { code, .. }
+            if NOT_EXECUTED.contains(&&**code) || is_of_another_node(&error) =>
+        {
             SettleError::NotExecuted(error)
         }
         _ => SettleError::Replied(error),

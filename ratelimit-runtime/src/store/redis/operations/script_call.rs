@@ -4,7 +4,7 @@ use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use crate::reply::StoreError;
-use crate::store::redis::network::failure::Failure;
+use crate::store::redis::network::failure::{Failure, is_of_another_node};
 use crate::store::redis::network::slot;
 use crate::store::redis::scripts::script::{self, Script};
 use crate::store::redis::{Servers, Topology};
@@ -25,14 +25,25 @@ impl Servers {
         call: &ScriptCall<'_>,
         by: Instant,
     ) -> Result<Vec<u8>, StoreError> {
-        match self.run_for(call, by).await? {
-            Value::BulkString(reply) => Ok(reply),
-            reply => {
-                let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
-                self.back_off_from_replica(&error);
-                Err(error)
+        loop {
+            let reply = match self.run_for(call, by).await? {
+                Value::BulkString(reply) => return Ok(reply),
+                reply => reply,
+            };
+            let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
+            self.back_off_from_replica(&error);
+            if !(is_of_another_node(&error) && self.knows_another_node(call, by).await) {
+                return Err(error);
             }
         }
+    }
+
+    /// Waits until the hash slots can be known again. Returns whether there is time left to send a script.
+    async fn knows_another_node(&self, call: &ScriptCall<'_>, by: Instant) -> bool {
+        let (Topology::Cluster(cluster), Some(key)) = (&self.topology, call.keys.first()) else {
+            return false;
+        };
+        cluster.next_node(slot::slot(key), by).await.is_some()
     }
 
     /// Opens the breaker if an error that a script has caught shows that the server is a replica.

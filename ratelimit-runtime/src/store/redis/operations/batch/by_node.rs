@@ -21,14 +21,6 @@ use crate::store::redis::{Servers, Topology};
 /// The most pending decisions for each node of a cluster that are sent alone (`benches/all -- cluster`).
 const UNQUEUED_BY_NODE: usize = 8;
 
-/// A part of the error message of a command whose key is on another node.
-const NOT_OF_NODE: &str = "non local key";
-
-/// Returns whether an error shows that a node does not serve the key of an entry.
-pub(super) fn is_of_another_node(error: &StoreError) -> bool {
-    matches!(error, StoreError::Server { message, .. } if message.contains(NOT_OF_NODE))
-}
-
 impl Servers {
     /// Returns what the keys of a batch with this key share.
     pub(super) fn batch_target(&self, key: &[u8]) -> BatchTarget {

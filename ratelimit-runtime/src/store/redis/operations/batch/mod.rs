@@ -27,6 +27,7 @@ use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::Servers;
+use crate::store::redis::network::failure::is_of_another_node;
 use crate::store::redis::network::node::{Node, lock};
 use crate::store::redis::scripts::script;
 use crate::threads::Mutex;
@@ -342,7 +343,7 @@ impl Servers {
             let outcome = reply.as_mut().and_then(|reply| reply.next(&charge, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
-                if matches!(target, BatchTarget::Node(_)) && by_node::is_of_another_node(error) {
+                if matches!(target, BatchTarget::Node(_)) && is_of_another_node(error) {
                     elsewhere.push(BatchEntry { charge, by, reply_to });
                     continue;
                 }
