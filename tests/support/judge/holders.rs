@@ -114,6 +114,12 @@ impl HolderJudge {
         }
     }
 
+    /// Returns whether a call holds its units.
+    #[must_use]
+    pub fn holds(&self, call: HolderId) -> bool {
+        self.calls[call.0].ends.is_none()
+    }
+
     /// Returns the units that the store counts, if it knows all calls.
     #[must_use]
     pub fn held(&self) -> u64 {
