@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Limit, OnError, RateLimiter};
 use support::limits::SECOND;
+use support::poll_once;
 use support::server::Server;
 use tokio::time::sleep;
 
@@ -60,19 +61,75 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_nothing() {
     server.assert_all_keys_expire();
 }
 
-#[tokio::test]
-async fn many_calls_leave_nothing_in_this_process() {
+/// `LEAK_CALLS=10000000 tests/run --test in_flight -- many_calls` makes ten million calls.
+#[test]
+fn many_calls_leave_nothing_in_this_process() {
+    const KEYS: u32 = 5_000;
+    let calls = std::env::var("LEAK_CALLS").map_or(300_000, |it| it.parse().expect("a number"));
     let limiter = RateLimiter::builder().max_keys(1_000).build().expect("valid");
-    for call in 0..300_000_u32 {
-        let permit = limiter.acquire(&FOUR, call % 5_000, 4).await.expect("admitted");
-        if call % 3 == 0 {
+    let call = |call: u32| {
+        let permit = poll_once(limiter.acquire(&FOUR, call % KEYS, 4)).expect("admitted");
+        if call.is_multiple_of(3) {
             permit.settle(2);
         }
+    };
+    (0..4 * KEYS).for_each(call);
+    let allocated = allocation_counter::measure(|| (0..calls).for_each(call));
+    // A table may grow once; a byte for each call would be more.
+    assert!(allocated.bytes_current < 100_000, "{calls} calls: {allocated:?}");
+    for key in 0..KEYS {
+        let peeked = poll_once(limiter.peek(&FOUR, key, 4)).expect("admitted");
+        assert!(peeked.allowed && peeked.remaining == 4, "{key}: {peeked:?}");
     }
-    for key in 0..5_000_u32 {
-        let peeked = limiter.peek(&FOUR, key, 4).await.expect("admitted");
-        assert!(peeked.allowed, "{key}");
+}
+
+/// A task that holds slots is aborted at any of its polls: in its request, in a line, and while it runs.
+#[tokio::test]
+async fn a_task_that_is_aborted_at_any_poll_leaves_nothing() {
+    let server = Server::start();
+    let on_redis = server.builder().deadline(SECOND).build().expect("valid");
+    for limiter in [RateLimiter::embedded(), on_redis] {
+        for (polls, held) in (0..24).flat_map(|polls| [(polls, 0), (polls, 3), (polls, 4)]) {
+            let mut running = Vec::new();
+            for _ in 0..held {
+                running.push(limiter.acquire(&FOUR, "key", 1).await.expect("admitted"));
+            }
+            let (sender, aborted) = tokio::sync::oneshot::channel();
+            let mut aborts = Some(sender);
+            let task = limiter.clone();
+            let task = tokio::spawn(async move {
+                let mut left = polls;
+                let mut call = pin!(async {
+                    let permit = task.acquire(&FOUR.wait(SECOND), "key", 1).await;
+                    for _ in 0..4 {
+                        tokio::task::yield_now().await;
+                    }
+                    drop(permit);
+                });
+                poll_fn(|context| {
+                    if left == 0 {
+                        // The parent aborts this task before its next poll.
+                        aborts.take().map(|aborts| aborts.send(()));
+                        return Poll::Pending;
+                    }
+                    left -= 1;
+                    let polled = call.as_mut().poll(context);
+                    if polled.is_pending() {
+                        context.waker().wake_by_ref();
+                    }
+                    polled
+                })
+                .await;
+            });
+            // The task can end before.
+            let _ = aborted.await;
+            task.abort();
+            let _ = task.await;
+            drop(running);
+        }
+        wait_until_free(&limiter).await;
     }
+    server.assert_all_keys_expire();
 }
 
 /// Runtimes that end while calls of them hold slots, and limiters that are dropped before their permits.
@@ -81,7 +138,7 @@ fn many_runtimes_leave_nothing_on_redis() {
     let server = Server::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let build = || server.builder().on_error(OnError::Deny).build().expect("valid");
-    for round in 0..200 {
+    for round in 0..1_000 {
         let runtime = runtime().expect("a runtime");
         let permit = runtime.block_on(async {
             let limiter = build();

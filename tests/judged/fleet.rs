@@ -30,7 +30,10 @@ enum SharedStore {
     Embedded,
     Server {
         url: String,
+        port: u16,
         connection: RefCell<redis::Connection>,
+        /// The server that was started in the place of the first one.
+        restarted: RefCell<Option<Box<Server>>>,
         /// The network of the first process.
         proxy: Proxy,
     },
@@ -47,8 +50,9 @@ impl Fleet {
     pub(crate) fn redis(server: &Server) -> Self {
         let connection = RefCell::new(server.connection());
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let url = server.url.clone();
-        Self::start(SharedStore::Server { url, connection, proxy }, MOST_PROCESSES)
+        let (url, port) = (server.url.clone(), server.port());
+        let restarted = RefCell::default();
+        Self::start(SharedStore::Server { url, port, connection, restarted, proxy }, MOST_PROCESSES)
     }
 
     /// Processes that share a cluster.
@@ -127,6 +131,19 @@ impl Fleet {
         true
     }
 
+    /// Ends the server, and starts another one in its place. Returns whether there is one.
+    pub(crate) fn restart(&self) -> bool {
+        let SharedStore::Server { port, connection, restarted, .. } = &self.store else {
+            return false;
+        };
+        // The server closes the connection instead of a reply.
+        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut *connection.borrow_mut());
+        let server = Server::start_on(*port);
+        *connection.borrow_mut() = server.connection();
+        *restarted.borrow_mut() = Some(Box::new(server));
+        true
+    }
+
     /// Returns the network of the first process, if it can fail.
     pub(crate) fn network(&self) -> Option<&Proxy> {
         match &self.store {
@@ -155,12 +172,17 @@ impl Fleet {
     }
 }
 
-/// Breaks the connections of a network instead of delivering replies, until it is dropped.
+/// Breaks the connections of a network, until it is dropped.
 pub(crate) struct Losing<'a>(&'a Proxy);
 
 impl<'a> Losing<'a> {
     pub(crate) fn replies(proxy: &'a Proxy) -> Self {
         proxy.set(Network::RepliesCut);
+        Self(proxy)
+    }
+
+    pub(crate) fn everything(proxy: &'a Proxy) -> Self {
+        proxy.set(Network::Cut);
         Self(proxy)
     }
 }

@@ -5,7 +5,7 @@
 //! table of "Running it in production".
 //!
 //! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
-//! process of the fleet.
+//! process of the fleet; with `slots`, one of a fleet whose calls hold slots ([`slots`]).
 
 mod data;
 mod durable_server;
@@ -13,6 +13,7 @@ mod fleet;
 mod hostile;
 mod network;
 mod servers;
+mod slots;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -42,6 +43,7 @@ fn main() {
     match &arguments[..] {
         [process, url] if process == "process" => member(url, false),
         [process, url, _] if process == "process" => member(url, true),
+        [slots, url, number, is_rated] if slots == "slots" => slots::member(url, number, is_rated),
         filters => test(filters),
     }
 }
@@ -89,16 +91,27 @@ fn test(arguments: &[String]) {
     // A number belongs to `--test-threads`.
     let is_word = |word: &&String| !word.starts_with('-') && word.parse::<u32>().is_err();
     let words: Vec<_> = arguments.iter().filter(is_word).collect();
-    let is_selected = |fault: &&Fault| {
-        words.is_empty() || words.iter().any(|word| fault.name.contains(word.as_str()))
-    };
-    let faults: Vec<_> = FAULTS.iter().filter(is_selected).collect();
-    println!("\nrunning {} tests", faults.len());
+    let is_selected =
+        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let faults: Vec<_> = FAULTS.iter().filter(|fault| is_selected(fault.name)).collect();
+    let rows: Vec<_> = slots::ROWS.iter().filter(|row| is_selected(row.name)).collect();
+    let count = faults.len() + rows.len();
+    println!("\nrunning {count} tests");
+    if !faults.is_empty() {
+        test_rates(&faults);
+    }
+    if !rows.is_empty() {
+        slots::run(&rows);
+    }
+    println!("\ntest result: ok. {count} passed; 0 failed; 0 ignored\n");
+}
+
+fn test_rates(faults: &[&Fault]) {
     let mut table = String::from(
         "| fault | admitted of 12,000 | calls | not decided | p50 | p99 | longest | back after |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for &&Fault { name, unreplicated, exact, run } in &faults {
+    for &&Fault { name, unreplicated, exact, run } in faults {
         let report = run();
         judge(name, &report, unreplicated);
         let admitted = report.admitted.len() as u32;
@@ -126,7 +139,7 @@ fn test(arguments: &[String]) {
         }
         println!("test matrix::{name} ... ok");
     }
-    println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", faults.len());
+    println!("\n{table}");
 }
 
 /// Asserts that the judge does not object to the admitted calls, and that it objects to one more than the threshold.

@@ -51,6 +51,11 @@ impl Server {
         *port
     }
 
+    /// Stops the server. Its memory is lost.
+    pub fn stop(&mut self) {
+        self.inner.stop();
+    }
+
     fn wait_for(inner: RedisServer) -> Self {
         let redis::ConnectionAddr::Tcp(host, port) = &inner.addr else {
             panic!("the test server listens on TCP, not on {}", inner.addr)

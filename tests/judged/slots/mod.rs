@@ -68,7 +68,9 @@ fn embedded() {
 #[test]
 fn redis() {
     let server = Server::start();
-    judge(&Fleet::redis(&server), MOST_PROCESSES, 150);
+    // Alive for as long as its server, which it can have started again.
+    let fleet = Fleet::redis(&server);
+    judge(&fleet, MOST_PROCESSES, 150);
     server.assert_all_keys_expire();
 }
 

@@ -91,6 +91,18 @@ pub(crate) enum Operation {
     FlushScripts,
     /// The server loses its memory.
     LoseMemory,
+    /// The server ends, and another one starts in its place.
+    Restart,
+    /// The first process reaches no server: its fallback decides calls.
+    Outage {
+        calls: u32,
+        cost: u32,
+        ends: Option<usize>,
+    },
+    /// More time passes than the hold. A process can stand still meanwhile.
+    OutliveHold {
+        stopped: Option<usize>,
+    },
     /// Kills a process, and starts another.
     Crash {
         process: usize,
@@ -120,10 +132,12 @@ impl Operation {
             Self::Open { .. } => &[OperationKind::Open],
             Self::Reset { .. } => &[OperationKind::Reset],
             Self::Advance { .. } => &[OperationKind::Advance],
-            Self::LoseReply { .. } | Self::Disconnect | Self::FlushScripts => {
-                &[OperationKind::LostReply]
-            }
-            Self::LoseMemory => &[OperationKind::Evict],
+            Self::LoseReply { .. }
+            | Self::Disconnect
+            | Self::FlushScripts
+            | Self::Outage { .. } => &[OperationKind::LostReply],
+            Self::LoseMemory | Self::Restart => &[OperationKind::Evict],
+            Self::OutliveHold { .. } => &[OperationKind::Idle],
             Self::Crash { .. } => &[OperationKind::Crash],
             Self::MoveSlot => &[OperationKind::MoveSlot],
         }
@@ -180,6 +194,13 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Disconnect),
         1 => Just(Operation::FlushScripts),
         1 => Just(Operation::LoseMemory),
+        1 => Just(Operation::Restart),
+        2 => (1_u32..5, 1_u32..3, prop::option::of(any::<usize>())).prop_map(
+            |(calls, cost, ends)| Operation::Outage { calls, cost, ends }
+        ),
+        2 => prop::option::of(process()).prop_map(
+            |stopped| Operation::OutliveHold { stopped }
+        ),
         1 => process().prop_map(|process| Operation::Crash { process }),
         2 => Just(Operation::MoveSlot),
     ]
@@ -192,7 +213,6 @@ fn plays_everything() {
         OperationKind::Retry
         | OperationKind::Refund
         | OperationKind::Peek
-        | OperationKind::Idle
         | OperationKind::Step => false,
         OperationKind::Check
         | OperationKind::Burst
@@ -213,6 +233,7 @@ fn plays_everything() {
         | OperationKind::Free
         | OperationKind::Several
         | OperationKind::Advance
+        | OperationKind::Idle
         | OperationKind::Evict
         | OperationKind::LostReply
         | OperationKind::Crash

@@ -72,6 +72,15 @@ impl HolderJudge {
         self.push(process, (at, at), units, None)
     }
 
+    /// Adds a call that was admitted before the store has lost its memory, from a later time. The store does not know
+    /// of it until its process has stated it.
+    pub fn forgotten(&mut self, process: usize, at: u64, units: u32) -> HolderId {
+        let call = self.registered(process, at, units);
+        let moment = self.moment(at);
+        self.calls[call.0].unknown.push((moment, None));
+        call
+    }
+
     /// Records that a call has ended, or has lost its units.
     pub fn ended(&mut self, call: HolderId, at: u64) {
         let moment = self.moment(at);
@@ -103,6 +112,12 @@ impl HolderJudge {
                 *until = Some(moment);
             }
         }
+    }
+
+    /// Returns whether a call holds its units.
+    #[must_use]
+    pub fn holds(&self, call: HolderId) -> bool {
+        self.calls[call.0].ends.is_none()
     }
 
     /// Returns the units that the store counts, if it knows all calls.
@@ -239,6 +254,13 @@ mod tests {
         judge.stated(0, 3);
         judge.admitted(1, (4, 4), 1, 1);
         assert_eq!(over(&judge), 1, "it was stated");
+        let mut judge = HolderJudge::default();
+        judge.forgotten(0, 1, 1);
+        judge.admitted(1, (2, 2), 1, 1);
+        assert_eq!((over(&judge), judge.knows_all()), (0, false));
+        judge.stated(0, 3);
+        judge.admitted(1, (4, 4), 1, 2);
+        assert_eq!((over(&judge), judge.knows_all()), (1, true));
         let mut judge = HolderJudge::default();
         judge.registered(0, 1, 5);
         judge.registered(0, 1, 5);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ratelimit_runtime::{Part, Permit, Rejection};
+use ratelimit_runtime::{Part, Permit, Rejection, Source};
 use support::judge::JudgedCall;
 
 use super::{Begun, RATE, Running, SlotPlayer, WaitingCall};
 use crate::calls::{Gate, Gated};
-use crate::slots::operation::End;
+use crate::exceptions::Excepted;
+use crate::slots::operation::{End, RuleOf};
 
 impl SlotPlayer<'_> {
     /// Returns the future of a call.
@@ -40,6 +41,7 @@ impl SlotPlayer<'_> {
         }));
         let call = Begun { is_closed: false, ..call };
         self.waiting.push(WaitingCall { call, gate, is_paused: false, task });
+        self.except_paused(Excepted::Start);
     }
 
     pub(super) async fn drop_early(&mut self, call: Begun, polls: u32, wait: Duration) {
@@ -66,7 +68,18 @@ impl SlotPlayer<'_> {
 
     /// Records the result of a call.
     pub(super) fn decided(&mut self, call: Begun, result: Result<Vec<Permit>, Rejection>) {
-        let Begun { process, cost, is_rated, since, most, is_free, may_fail, is_closed } = call;
+        let Begun {
+            process,
+            cost,
+            is_rated,
+            since,
+            most,
+            is_free,
+            may_fail,
+            is_closed,
+            excepted,
+            ..
+        } = call;
         let now = self.now();
         let permits = match result {
             Ok(permits) => permits,
@@ -87,11 +100,19 @@ impl SlotPlayer<'_> {
             self.verdict.faults.push("a closed key has admitted a call".to_owned());
         }
         let slot = permits.last().expect("a permit of each part");
-        let holds = !is_free && slot.decision().allowed && !slot.is_lost();
-        let holder =
-            holds.then(|| self.judge.admitted(self.ids[process], (since, now), cost, most));
-        if holds {
-            self.judge.stated(self.ids[process], now);
+        // A shadow admits a call whose reply is lost: without units.
+        let is_decided = slot.decision().allowed && slot.decision().source != Source::Fallback;
+        let holds = !is_free && is_decided && !slot.is_lost();
+        // A call that was exempt while it was not polled may have units.
+        self.is_excused |= is_free && self.rules[process] != RuleOf::Exempt;
+        let id = self.ids[process];
+        let holder = holds.then(|| match excepted {
+            Excepted::Call => self.judge.forgotten(id, now, cost),
+            Excepted::Start => self.judge.registered(id, now, cost),
+            Excepted::No => self.judge.admitted(id, (since, now), cost, most),
+        });
+        if holds && excepted != Excepted::Call {
+            self.judge.stated(id, now);
         }
         let rate = (is_rated && cost > 0).then(|| {
             self.rate.admitted(JudgedCall {
@@ -102,7 +123,12 @@ impl SlotPlayer<'_> {
                 capacity: RATE.capacity(),
             })
         });
-        self.running.push(Running { process, cost, holder, rate, permits });
+        match (rate, excepted) {
+            (Some(rate), Excepted::Start) => self.rate.except_start(rate),
+            (Some(rate), Excepted::Call) => self.rate.except_call(rate),
+            _ => {}
+        }
+        self.running.push(Running { process, cost, holder, local: None, rate, permits });
     }
 
     pub(super) async fn end_call(&mut self, which: usize, end: End) {
@@ -110,14 +136,18 @@ impl SlotPlayer<'_> {
             return;
         }
         let call = self.running.swap_remove(which % self.running.len());
-        let Running { process, cost, holder, rate, mut permits } = call;
+        let Running { process, cost, holder, local, rate, mut permits } = call;
         let (slot, now) = (permits.pop().expect("a permit of each part"), self.now());
         if let (End::Settle(used), Some(permit), Some(rate)) = (end, permits.pop(), rate) {
             permit.settle(used);
             self.rate.settled(rate, now, used.into());
+            if used > cost {
+                self.except_paused(Excepted::Start);
+            }
             // Before the units are free for calls that wait.
             self.flush(process).await;
         }
+        let is_released = cost > 0 && holder.is_some() && !slot.is_lost();
         match end {
             End::Drop | End::Settle(_) => drop(slot),
             End::Keep => slot.keep(),
@@ -130,9 +160,14 @@ impl SlotPlayer<'_> {
         if let Some(holder) = holder {
             self.judge.ended(holder, now);
         }
+        if let Some(local) = local {
+            self.local.ended(local, now);
+        }
         self.tell(format_args!("p{process} ends a call of {cost}"));
         self.flush(process).await;
         // What is released is stated, with all that the process holds.
-        self.judge.stated(self.ids[process], now);
+        if is_released {
+            self.judge.stated(self.ids[process], now);
+        }
     }
 }

@@ -37,6 +37,7 @@ impl SlotPlayer<'_> {
                 }
                 self.flush(process).await;
             }
+            self.end_lost_again();
             let waiting = std::mem::take(&mut self.waiting);
             let (ended, waiting): (Vec<_>, Vec<_>) =
                 waiting.into_iter().partition(|waiting| waiting.task.is_finished());
@@ -97,7 +98,8 @@ impl SlotPlayer<'_> {
             self.fleet.finish_move(&self.key);
         }
         self.rest().await;
-        self.verdict.breaches = self.judge.breaches();
+        self.verdict.breaches.extend(self.judge.breaches());
+        self.verdict.breaches.extend(self.local.breaches());
         self.verdict.breaches.extend(self.rate.breaches());
         if self.closed_until > 0 {
             self.limiter(0).open(&self.limit(), &self.key).await.expect("opened");

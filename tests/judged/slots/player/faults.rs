@@ -18,8 +18,12 @@ impl SlotPlayer<'_> {
         let at = self.running.iter().position(of_first).filter(|_| ends.is_some());
         let losing = Losing::replies(proxy);
         if let Some(at) = at {
-            let Running { holder, permits, .. } = self.running.swap_remove(at);
+            let Running { holder, local, permits, .. } = self.running.swap_remove(at);
             drop(permits);
+            let now = self.now();
+            if let Some(local) = local {
+                self.local.ended(local, now);
+            }
             // Until the statement is sent.
             let _ = timeout(Duration::from_millis(20), self.limiter(0).flush()).await;
             drop(losing);
@@ -66,6 +70,10 @@ impl SlotPlayer<'_> {
             waiting.gate.shut();
         }
         self.is_excused |= !stopped.is_empty();
+        if number == 0 {
+            // The fallback ends with its process.
+            self.verdict.breaches.extend(std::mem::take(&mut self.local).breaches());
+        }
         self.crashed.push((process, dead, stopped));
         self.rate.unseen((self.now(), self.now()));
     }

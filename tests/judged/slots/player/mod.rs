@@ -4,6 +4,7 @@
 mod calls;
 mod comparison;
 mod faults;
+mod outages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::operation::{MOST, Operation, RuleOf};
 use crate::calls::{Gate, Verdict};
+use crate::exceptions::Excepted;
 use crate::fleet::{Fleet, Process};
 
 const HOLD: Duration = Duration::from_secs(86_400);
@@ -28,6 +30,8 @@ struct Running {
     process: usize,
     cost: u32,
     holder: Option<HolderId>,
+    /// For the judge of the fallback, if it has admitted the call.
+    local: Option<HolderId>,
     /// The rate beside, if there is one.
     rate: Option<CallId>,
     /// One of the rate, if there is one, and one of the units in flight.
@@ -50,13 +54,26 @@ struct Begun {
     cost: u32,
     is_rated: bool,
     since: u64,
+    /// The limit in the code when the call began.
+    coded: u32,
     /// The largest limit since.
     most: u32,
     /// Whether rules admit it without units, or a reset can have lost them.
     is_free: bool,
     may_fail: bool,
+    /// What the promise excepts of a call that may have been granted before.
+    excepted: Excepted,
     /// Whether the key is closed, and the call does not wait.
     is_closed: bool,
+}
+
+/// What the server knows of the resets in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resets {
+    None,
+    Known,
+    /// It can learn of them again, from a process that knows them.
+    Forgotten,
 }
 
 /// The state of a trace that is played.
@@ -70,6 +87,8 @@ pub(crate) struct SlotPlayer<'a> {
     rules: Vec<RuleOf>,
     most: u32,
     judge: HolderJudge,
+    /// The judge of what the fallback of the first process admits.
+    local: HolderJudge,
     rate: Judge,
     running: Vec<Running>,
     waiting: Vec<WaitingCall>,
@@ -77,6 +96,9 @@ pub(crate) struct SlotPlayer<'a> {
     /// Whether the server can hold units that no call has, or not know of some.
     is_excused: bool,
     slot_moves: bool,
+    resets: Resets,
+    /// A process whose clock stands still.
+    stopped: Option<usize>,
     verdict: Verdict,
 }
 
@@ -100,12 +122,15 @@ impl<'a> SlotPlayer<'a> {
             crashed: Vec::new(),
             most,
             judge: HolderJudge::default(),
+            local: HolderJudge::default(),
             rate: Judge::new(&RATE, None),
             running: Vec::new(),
             waiting: Vec::new(),
             closed_until: 0,
             is_excused: false,
             slot_moves: false,
+            resets: Resets::None,
+            stopped: None,
             verdict: Verdict::default(),
         };
         player.pass(Duration::ZERO);
@@ -144,26 +169,52 @@ impl<'a> SlotPlayer<'a> {
         limit.try_amounts(self.most, None).expect("valid")
     }
 
-    /// Returns the number that is in force for calls of a process.
-    fn most_of(&self, process: usize) -> u32 {
+    /// Returns the number that is in force for a call of a process with a limit in its code.
+    fn most_of(&self, process: usize, coded: u32) -> u32 {
         match self.rules[process] {
             RuleOf::InFlight(most) => most,
-            _ => self.most,
+            _ => coded,
         }
     }
 
     fn begin(&self, process: usize, cost: u32, is_rated: bool) -> Begun {
-        let (since, most) = (self.now(), self.most_of(process));
+        let (since, coded) = (self.now(), self.most);
+        let most = self.most_of(process, coded);
+        // A decision about keys on two nodes waits until the slot has moved.
+        let is_rated = is_rated && !self.slot_moves;
         let is_free = self.rules[process] == RuleOf::Exempt;
         let is_closed = since < self.closed_until && self.rules[process] != RuleOf::Shadow;
-        Begun { process, cost, is_rated, since, most, is_free, may_fail: false, is_closed }
+        let (may_fail, excepted) = (false, Excepted::No);
+        Begun {
+            process,
+            cost,
+            is_rated,
+            since,
+            coded,
+            most,
+            is_free,
+            may_fail,
+            excepted,
+            is_closed,
+        }
+    }
+
+    /// Excepts calls that may be granted and are not polled, or that can receive such a grant.
+    fn except_paused(&mut self, excepted: Excepted) {
+        if self.waiting.iter().any(|waiting| waiting.is_paused) {
+            for WaitingCall { call, .. } in &mut self.waiting {
+                call.excepted = call.excepted.max(excepted);
+            }
+        }
     }
 
     fn pass(&self, time: Duration) {
         self.fleet.clock.advance(time);
         self.fleet.expire(time.as_micros() as u64);
-        for process in &self.alive {
-            process.clock.set(self.fleet.clock.now());
+        for (number, process) in self.alive.iter().enumerate() {
+            if self.stopped != Some(number) {
+                process.clock.set(self.fleet.clock.now());
+            }
         }
     }
 
@@ -201,6 +252,7 @@ impl<'a> SlotPlayer<'a> {
                     waiting.is_paused = !waiting.is_paused;
                     if waiting.is_paused { waiting.gate.shut() } else { waiting.gate.open() }
                 }
+                self.except_paused(Excepted::Start);
             }
             Operation::Lease { process, calls } => {
                 let limiter = self.limiter(self.process(process));
@@ -224,6 +276,10 @@ impl<'a> SlotPlayer<'a> {
                 let limiter = self.limiter(self.process(process));
                 limiter.reset(&self.limit(), &self.key).await.expect("reset");
                 self.judge.reset(self.now());
+                self.local.reset(self.now());
+                if self.resets == Resets::None {
+                    self.resets = Resets::Known;
+                }
                 self.closed_until = 0;
                 // A call whose turn has come keeps it, without units.
                 for waiting in self.waiting.iter_mut().filter(|waiting| waiting.is_paused) {
@@ -236,18 +292,18 @@ impl<'a> SlotPlayer<'a> {
             Operation::FlushScripts => self.command(&["SCRIPT", "FLUSH"]).await,
             Operation::LoseMemory => {
                 if self.fleet.command(&["FLUSHALL"]) && self.fleet.command(&["SCRIPT", "FLUSH"]) {
-                    let now = self.now();
-                    self.judge.lost_memory(now);
-                    self.rate.excepted(now, support::judge::Exception::Lost);
-                    self.closed_until = 0;
+                    self.forget();
                 }
             }
+            Operation::Restart => self.restart().await,
+            Operation::Outage { calls, cost, ends } => self.outage(calls, cost, ends).await,
+            Operation::OutliveHold { stopped } => self.outlive_hold(stopped).await,
             Operation::Crash { process } => self.crash(process),
             Operation::MoveSlot => {
                 if self.slot_moves {
                     self.fleet.finish_move(&self.key);
                     self.slot_moves = false;
-                } else {
+                } else if self.waiting.iter().all(|waiting| !waiting.call.is_rated) {
                     self.slot_moves = self.fleet.begin_move(&self.key, true);
                 }
             }
@@ -268,10 +324,13 @@ impl<'a> SlotPlayer<'a> {
         rules.set("slots", value).expect("valid");
         self.limiter(process).set_rules(rules).expect("valid");
         self.rules[process] = rule;
-        let (now, most) = (self.begin(process, 0, false), self.most_of(process));
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == process) {
-            waiting.call.most = waiting.call.most.max(most);
-            waiting.call.is_free |= now.is_free;
+        let is_free = self.begin(process, 0, false).is_free;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for waiting in waiting.iter_mut().filter(|waiting| waiting.call.process == process) {
+            let call = &mut waiting.call;
+            call.most = call.most.max(self.most_of(process, call.coded));
+            call.is_free |= is_free;
         }
+        self.waiting = waiting;
     }
 }
