@@ -44,7 +44,8 @@ pub(crate) fn sections(page: &str) -> Vec<Section<'_>> {
     sections
 }
 
-/// Returns an output without what differs from night to night: times, moments, names of processes, places in the code.
+/// Returns an output without what differs from night to night: times, moments, names of processes, places in the
+/// code.
 pub(crate) fn comparable(output: &str) -> String {
     let lines = output.lines().map(|line| {
         let words: Vec<_> = line.split(' ').collect();
@@ -56,6 +57,8 @@ pub(crate) fn comparable(output: &str) -> String {
             let shown = match bare {
                 _ if before(at) == "process" => "ID",
                 _ if is_duration(bare) && (before(at) == "in" || after == "ago") => "TIME",
+                // Each operating system has its own number for a refused connection.
+                _ if before(at) == "error" => "NUMBER",
                 _ if bare.len() == 20 && bare.ends_with('Z') => "MOMENT",
                 _ if bare.contains(".rs:") => "PLACE",
                 _ => bare,
