@@ -1,13 +1,15 @@
 //! The commands that change rules: a rule that does not fit is not written, and the tool waits until all processes
 //! obey.
 
-use std::env;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, fs};
 
 use anyhow::{Context, bail, ensure};
 use ratelimit_runtime::{AnnouncedLimit, Limit, RateLimiter, Rule, RuleSet, StoreError};
 
-use crate::{fleet, shown};
+use crate::fleet;
+use crate::text::shown;
 
 /// How long the tool waits until all processes obey. They announce new rules within two seconds, and in any case every
 /// ten seconds.
@@ -16,19 +18,59 @@ const OBEYED_WITHIN: Duration = Duration::from_secs(15);
 /// The pause before the processes are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Sets or removes a rule, and waits until all processes obey.
-pub(crate) async fn rule(
+/// What a rule is about: a limit, or one key of it.
+type Place<'a> = (&'a str, Option<&'a str>);
+
+/// Sets a rule, which may end after a time, and waits until all processes obey.
+pub(crate) async fn set(
     limiter: &RateLimiter,
-    limit: &str,
-    key: Option<&str>,
-    rule: Option<&str>,
+    place: Place<'_>,
+    rule: &str,
+    lasts: Option<Duration>,
 ) -> anyhow::Result<()> {
-    let rule = rule.map(|rule| read_rule(limit, rule)).transpose()?;
-    if let Some(rule) = rule {
-        check(limiter, limit, rule).await?;
+    let mut rule = read_rule(place.0, rule)?;
+    if let Some(lasts) = lasts {
+        ensure!(rule.get_until().is_none(), "write `until` or `for`, not both");
+        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + lasts;
+        // Whole seconds are easier to read.
+        rule = rule.until(SystemTime::UNIX_EPOCH + Duration::from_secs(end.as_secs() + 1));
     }
-    write(limiter, limit, key, rule).await?;
-    wait_until_obeyed(limiter).await
+    check(limiter, place.0, rule).await?;
+    change(limiter, |rules| match place {
+        (limit, None) => Ok(rules.set(limit, rule)?),
+        (limit, Some(key)) => Ok(rules.set_key(limit, key, rule)?),
+    })
+    .await
+}
+
+/// Removes a rule, and waits until all processes obey.
+pub(crate) async fn unset(limiter: &RateLimiter, place: Place<'_>) -> anyhow::Result<()> {
+    change(limiter, |rules| {
+        let was_there = match place {
+            (limit, None) => rules.unset(limit),
+            (limit, Some(key)) => rules.unset_key(limit, key),
+        };
+        ensure!(was_there, "there was no rule");
+        Ok(())
+    })
+    .await
+}
+
+/// Replaces all rules by those of a file, and waits until all processes obey. The file is JSON, as `save` writes it, or
+/// TOML if its name ends so.
+pub(crate) async fn restore(limiter: &RateLimiter, file: &str) -> anyhow::Result<()> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let is_toml = Path::new(file).extension().is_some_and(|extension| extension == "toml");
+    let restored = if is_toml { RuleSet::from_toml(&text) } else { RuleSet::from_json(&text) };
+    let restored = restored.with_context(|| format!("nothing was written, because of {file}"))?;
+    for (limit, _, rule) in restored.iter() {
+        check(limiter, limit, *rule).await?;
+    }
+    change(limiter, |rules| {
+        *rules = restored.clone();
+        Ok(())
+    })
+    .await
 }
 
 /// Reads a rule as in a file, `threshold = 300, burst = 20`, or a word: `closed`.
@@ -63,24 +105,18 @@ fn describe(limit: &Limit) -> String {
     format!("nothing was written, because the rule does not fit {limit:?}")
 }
 
-/// Writes the rules. If another operator writes rules at the same time, reads them and tries again.
-async fn write(
+/// Changes the rules, and waits until all processes obey. If another operator writes rules at the same time, reads
+/// them and changes those.
+async fn change(
     limiter: &RateLimiter,
-    limit: &str,
-    key: Option<&str>,
-    rule: Option<Rule>,
+    apply: impl Fn(&mut RuleSet) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let by = env::var("USER").unwrap_or_else(|_| "operate".to_owned());
     loop {
         let mut shared = limiter.shared_rules().await?;
-        match (key, rule) {
-            (None, Some(rule)) => shared.rules.set(limit, rule)?,
-            (Some(key), Some(rule)) => shared.rules.set_key(limit, key, rule)?,
-            (None, None) => ensure!(shared.rules.unset(limit), "there was no rule"),
-            (Some(key), None) => ensure!(shared.rules.unset_key(limit, key), "there was no rule"),
-        }
+        apply(&mut shared.rules)?;
         match limiter.share_rules(shared, &by).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => return wait_until_obeyed(limiter).await,
             Err(StoreError::RulesChanged) => {}
             Err(error) => return Err(error.into()),
         }

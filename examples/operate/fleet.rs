@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::bail;
 use ratelimit_runtime::{Align, AnnouncedLimit, Limit, RateLimiter, Scope};
 
+use crate::text::duration;
+
 /// Returns the limits of the fleet. Limits of several processes and places that share their counts are one.
 pub(crate) async fn limits(limiter: &RateLimiter) -> anyhow::Result<Vec<AnnouncedLimit>> {
     let mut limits: Vec<AnnouncedLimit> = Vec::new();
@@ -50,7 +52,7 @@ pub(crate) async fn find(limiter: &RateLimiter, name: &str) -> anyhow::Result<An
         ),
         several => {
             let limit = |announced: &AnnouncedLimit| {
-                format!("{} {:?}", announced.limit.algorithm(), announced.limit.period())
+                format!("{} {}", announced.limit.algorithm(), duration(announced.limit.period()))
             };
             let limits: Vec<_> = several.iter().map(limit).collect();
             bail!(

@@ -7,13 +7,23 @@ use ratelimit_runtime::{
     AnnouncedLimit, AnnouncedProcess, Decision, OwnedKey, RateLimiter, RejectedKey, Usage,
 };
 
-use crate::{fleet, shown};
+use crate::fleet;
+use crate::text::{duration, shown};
 
 /// The number of keys that `top` prints.
 const TOP: usize = 20;
 
 pub(crate) async fn list(limiter: &RateLimiter) -> anyhow::Result<()> {
     let (fleet, shared) = (limiter.fleet().await?, limiter.shared_rules().await?);
+    let has_lost = fleet.iter().any(|process| !process.rules.is_empty());
+    if shared.version().is_empty() && has_lost {
+        println!("Redis has lost the rules: `restore` a file of `save`, or `set` them again");
+    }
+    if fleet.is_empty() {
+        println!(
+            "no process has announced itself: each one with `Rules::redis()` does so every ten seconds"
+        );
+    }
     for process in &fleet {
         let limits = process.limits.len() + process.left_out;
         let note = note_on_rules(process, shared.version());
@@ -49,7 +59,7 @@ fn line(AnnouncedLimit { limit, place, is_computed, .. }: &AnnouncedLimit) -> St
     let amounts = if *is_computed {
         "computed".to_owned()
     } else {
-        format!("{} per {:?}", limit.threshold(), limit.period())
+        format!("{} per {}", limit.threshold(), duration(limit.period()))
     };
     let place = if place.is_empty() { "checked by hand" } else { place };
     format!("{}: {amounts}, {}, {place}", limit.name(), limit.algorithm())
@@ -57,14 +67,16 @@ fn line(AnnouncedLimit { limit, place, is_computed, .. }: &AnnouncedLimit) -> St
 
 pub(crate) async fn log(limiter: &RateLimiter) -> anyhow::Result<()> {
     for change in limiter.rule_changes(100).await? {
-        let (ago, by) = (seconds_since(change.at), shown(&change.by));
-        println!("{ago} s ago, {by}: {}", shown(&change.what.join("; ")));
+        let (ago, by) = (time_since(change.at), shown(&change.by));
+        println!("{ago} ago, {by}: {}", shown(&change.what.join("; ")));
     }
     Ok(())
 }
 
-fn seconds_since(time: SystemTime) -> u64 {
-    SystemTime::now().duration_since(time).unwrap_or_default().as_secs()
+/// Returns the whole seconds since a time.
+fn time_since(time: SystemTime) -> String {
+    let since = SystemTime::now().duration_since(time).unwrap_or_default();
+    duration(Duration::from_secs(since.as_secs()))
 }
 
 /// Prints the keys with the most rejected calls in all processes. Each process announces its own every ten seconds.
@@ -84,12 +96,15 @@ pub(crate) async fn most_rejected(limiter: &RateLimiter) -> anyhow::Result<()> {
     keys.sort_by(|one, other| {
         other.rejected.cmp(&one.rejected).then_with(|| one.key.cmp(&other.key))
     });
+    if keys.is_empty() {
+        println!("no process has announced a rejected call in ten minutes");
+    }
     for key in keys.into_iter().take(TOP) {
         let RejectedKey { rejected, since, last, .. } = key;
         let shadow = if key.is_shadow { " (a shadow)" } else { "" };
         let (limit, key) = (shown(key.limit.as_str()), shown(&key.key));
-        let (since, last) = (seconds_since(since), seconds_since(last));
-        println!("{rejected:8}  {limit}  {key}  in {since} s, the last {last} s ago{shadow}");
+        let (since, last) = (time_since(since), time_since(last));
+        println!("{rejected:8}  {limit}  {key}  in {since}, the last {last} ago{shadow}");
     }
     Ok(())
 }
@@ -142,7 +157,8 @@ pub(crate) async fn counts_of(limiter: &RateLimiter, key: &str) -> anyhow::Resul
         if usage.used > 0 || usage.closed_for.is_some() {
             is_known = true;
             let AnnouncedLimit { limit, .. } = &announced;
-            print!("{} ({}, {:?}): ", shown(limit.name()), limit.algorithm(), limit.period());
+            let period = duration(limit.period());
+            print!("{} ({}, {period}): ", shown(limit.name()), limit.algorithm());
             print_count(limiter, &announced, &key).await?;
         }
     }
@@ -187,13 +203,13 @@ async fn print_count(
         } else {
             println!("{remaining} of {capacity} left");
             if !allowed {
-                println!("the next call is admitted in {retry_after:?}");
+                println!("the next call is admitted in {}", duration(retry_after));
             }
         }
     }
     if let Some(closed_for) = closed_for {
-        println!("closed for {closed_for:?}");
+        println!("closed for {}", duration(closed_for));
     }
-    println!("all is left in {reset_after:?}");
+    println!("all is left in {}", duration(reset_after));
     Ok(())
 }

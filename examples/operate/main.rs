@@ -13,31 +13,38 @@
 //! cargo run --example operate -- redis://127.0.0.1 find acme
 //! cargo run --example operate -- redis://127.0.0.1 set api threshold = 300
 //! cargo run --example operate -- redis://127.0.0.1 set api acme 'threshold = 5_000, burst = 200'
-//! cargo run --example operate -- redis://127.0.0.1 set api mallory closed
+//! cargo run --example operate -- redis://127.0.0.1 set api mallory closed for 2h
 //! cargo run --example operate -- redis://127.0.0.1 peek api acme
 //! ```
 //!
+//! Without a URL, the tool uses the Redis of `RATELIMIT_REDIS_URL`.
 //! The services must read their rules from this Redis, with `Rules::redis()`. If they have a key prefix, set
 //! `KEY_PREFIX`. The changes are signed with `USER`.
 
 mod change;
 mod fleet;
 mod look;
+mod text;
 
 use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rules};
+use ratelimit_runtime::{OwnedKey, RateLimiter, Rules};
+
+use crate::text::{duration, read_duration, shown};
 
 const USAGE: &str = "\
-usage: operate URL COMMAND
+usage: operate [URL] COMMAND
 
   list                        the limits of the fleet, its processes, and the rules
   get LIMIT [KEY]             the rule of a limit, or of one key
   set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'trial = 100', closed, exempt
+  set .. for DURATION         changes it for so long: 30s, 1h30m
   unset LIMIT [KEY]           removes it
+  save                        prints all rules, for a file
+  restore FILE                replaces all rules by those of a file
   log                         who has changed what
   top                         the keys with the most rejected calls
   top LIMIT                   the fullest keys
@@ -47,7 +54,8 @@ usage: operate URL COMMAND
   close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
   open LIMIT KEY              opens it again
 
-A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.";
+A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.
+Without a URL, the Redis of RATELIMIT_REDIS_URL.";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -56,23 +64,21 @@ async fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns a text of Redis without characters that a terminal obeys or hides. Whoever can write into Redis chooses it.
-fn shown(text: &str) -> String {
-    let mut shown = String::new();
-    for character in text.chars() {
-        match character {
-            '\n' | '"' | '\'' | '\\' => shown.push(character),
-            other => shown.extend(other.escape_debug()),
-        }
-    }
-    shown
-}
-
 async fn run() -> anyhow::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let [url, command @ ..] = &arguments[..] else { bail!("{USAGE}") };
-    let mut builder = RateLimiter::builder().redis(*url).rules(Rules::redis());
+    let from_environment = env::var("RATELIMIT_REDIS_URL");
+    let (url, command) = match (&arguments[..], &from_environment) {
+        ([url, command @ ..], _) if url.contains("://") => (*url, command),
+        (command, Ok(url)) => (&**url, command),
+        _ => bail!("{USAGE}"),
+    };
+    let (command, lasts) = match command {
+        // `set api for closed` sets the rule of a key `for`.
+        [set @ .., "for", lasts] if set.len() > 2 => (set, Some(read_duration(lasts)?)),
+        command => (command, None),
+    };
+    let mut builder = RateLimiter::builder().redis(url).rules(Rules::redis());
     if let Ok(prefix) = env::var("KEY_PREFIX") {
         builder = builder.key_prefix(prefix);
     }
@@ -96,26 +102,31 @@ async fn run() -> anyhow::Result<()> {
             }
             Ok(())
         }
-        ["set", limit, rule] => change::rule(&limiter, limit, None, Some(rule)).await,
+        ["set", limit, rule] => change::set(&limiter, (limit, None), rule, lasts).await,
         // `set api threshold = 300`, without quotes
         ["set", limit, field, "=", value] => {
-            change::rule(&limiter, limit, None, Some(&format!("{field} = {value}"))).await
+            change::set(&limiter, (limit, None), &format!("{field} = {value}"), lasts).await
         }
-        ["set", limit, key, rule] => change::rule(&limiter, limit, Some(key), Some(rule)).await,
+        ["set", limit, key, rule] => change::set(&limiter, (limit, Some(key)), rule, lasts).await,
         ["unset", limit, key @ ..] if key.len() < 2 => {
-            change::rule(&limiter, limit, key.first().copied(), None).await
+            change::unset(&limiter, (limit, key.first().copied())).await
         }
+        ["save"] => {
+            println!("{}", limiter.shared_rules().await?.rules.to_json());
+            Ok(())
+        }
+        ["restore", file] => change::restore(&limiter, file).await,
         ["reset", limit, key] => {
             let limit = fleet::find(&limiter, limit).await?.limit;
             let was_there = limiter.reset(&limit, OwnedKey::parse(key)?).await?;
             println!("{}", if was_there { "removed" } else { "there was no count" });
             Ok(())
         }
-        ["close", limit, key, duration] => {
+        ["close", limit, key, lasts] => {
             let limit = fleet::find(&limiter, limit).await?.limit;
-            let duration = Limit::parse("close", &format!("1/{duration}"))?.period();
-            limiter.close(&limit, OwnedKey::parse(key)?, duration).await?;
-            println!("closed for {duration:?}");
+            let lasts = read_duration(lasts)?;
+            limiter.close(&limit, OwnedKey::parse(key)?, lasts).await?;
+            println!("closed for {}", duration(lasts));
             Ok(())
         }
         ["open", limit, key] => {

@@ -11,7 +11,7 @@ use syn::token::Paren;
 use syn::{Expr, ExprLit, Ident, Lit, LitInt, LitStr, Token};
 
 use crate::argument::{ArgumentName, Place};
-use crate::diagnostics::{Errors, ReportedError, quoted, written};
+use crate::diagnostics::{Errors, ReportedError, foreign_argument, quoted, written};
 use crate::limit::Algorithm;
 use crate::text::closest::{closest, nearest};
 use crate::text::limit::LimitText;
@@ -245,7 +245,7 @@ impl<'e> Args<'e> {
                 ))),
             };
         }
-        if let Some(advice) = foreign_argument(&word) {
+        if let Some(advice) = foreign_argument(&word).filter(|_| has_value) {
             let reported = report(format!("unknown argument `{word}`: {advice}"));
             self.anything_is_misspelled(reported);
             return Err(reported);
@@ -291,35 +291,6 @@ impl ToTokens for Argument {
             value.to_tokens(tokens);
         }
     }
-}
-
-/// Returns what to write instead of an argument of other rate limiters that stands for several here, or for none.
-fn foreign_argument(word: &str) -> Option<&'static str> {
-    Some(match word {
-        "per_second" => {
-            "write `period = 1` and the number of calls as `threshold`, or `\"10/s\"` in first place"
-        }
-        "per_minute" => {
-            "write `period = \"1m\"` and the number of calls as `threshold`, or `\"10/m\"` in first place"
-        }
-        "per_hour" => {
-            "write `period = \"1h\"` and the number of calls as `threshold`, or `\"10/h\"` in first place"
-        }
-        "per_day" => {
-            "write `period = \"1d\"` and the number of calls as `threshold`, or `\"10/d\"` in first place"
-        }
-        "store" | "backend" | "redis" | "redis_url" => {
-            "the limiter chooses the store: set `RATELIMIT_REDIS_URL`, or call `set_global`"
-        }
-        "ttl" | "expire" | "expires" => {
-            "counts expire by themselves: the length of a window is `period`"
-        }
-        "error" | "message" | "status" => {
-            "`on_limited` makes the return value of a rejected call, and `on_error` says what happens while Redis \
-             cannot decide"
-        }
-        _ => return None,
-    })
 }
 
 /// Whether a word is written like the name of a constant.

@@ -9,7 +9,7 @@ word_enum! {
     /// The name of an argument.
     ArgumentName {
         Period = "period" | "window" | "interval" | "per" | "seconds" | "duration" | "limit_refresh_period",
-        Threshold = "threshold" | "max" | "rate" | "requests" | "count" | "calls" | "quota"
+        Threshold = "threshold" | "max" | "requests" | "count" | "calls" | "quota"
             | "limit_for_period",
         Algo = "algo" | "algorithm" | "strategy",
         Burst = "burst" | "capacity" | "burst_size",
@@ -26,7 +26,7 @@ word_enum! {
         OnError = "on_error",
         Shadow = "shadow" | "dry_run",
         Hidden = "hidden" | "hide",
-        Wait = "wait" | "timeout" | "timeout_duration" | "max_wait",
+        Wait = "wait" | "retry" | "timeout" | "timeout_duration" | "max_wait",
         Lease = "lease" | "prefetch",
         OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected",
         Settle = "settle" | "actual_cost" | "real_cost",

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
 use syn::{Expr, Lit, LitStr, Member};
 
-use crate::diagnostics::quoted;
+use crate::diagnostics::{quoted, written};
 use crate::format::{self, FormatPart, Placeholder};
 use crate::function::Function;
 use crate::text::closest::closest;
@@ -37,6 +37,14 @@ impl Key {
     pub(crate) fn read(expr: &Expr, function: Option<&Function>) -> syn::Result<Self> {
         if let Some((Sign::Plus, Lit::Str(text))) = as_literal(expr) {
             return read_format(text, function).map(Key::Format);
+        }
+        if let Expr::Closure(closure) = unwrap_parens(expr) {
+            let body = &*closure.body;
+            let message = format!(
+                "`key` is an expression over the arguments of the function, no closure: write `key = {}`",
+                written(body)
+            );
+            return Err(syn::Error::new_spanned(closure, message));
         }
         check_tuples(expr)?;
         Ok(Key::Expr(expr.clone()))

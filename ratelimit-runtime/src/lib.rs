@@ -33,9 +33,9 @@
 )]
 #![cfg_attr(
     all(feature = "redis", feature = "rules", feature = "axum", feature = "actix"),
-    doc = "  Also [changing limits at run time](guide::rules), [limits in front of a web\n  \
-           service](guide::web), [recipes](guide::recipes), [security](guide::security), and [coming from\n  \
-           another limiter](guide::migrating)."
+    doc = "  Also [changing limits at run time](guide::rules), [a night on call](guide::night),\n  \
+           [limits in front of a web service](guide::web), [recipes](guide::recipes),\n  \
+           [security](guide::security), and [coming from another limiter](guide::migrating)."
 )]
 //!
 //! # Features
@@ -127,6 +127,13 @@ pub mod guide {
     #[doc = include_str!("../docs/metering.md")]
     pub mod metering {}
 
+    #[cfg(feature = "rules")]
+    #[doc = "[production]: crate::guide::production#what-happens-when-redis-fails"]
+    #[doc = "[rules]: crate::guide::rules"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/night.md")]
+    pub mod night {}
+
     #[doc = "[algorithms]: crate::guide::algorithms"]
     #[doc = "[production]: crate::guide::production"]
     #[doc = "[rules]: crate::guide::rules"]
@@ -137,6 +144,7 @@ pub mod guide {
 
     #[doc = "[alerts]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/alerts.yml"]
     #[doc = "[dashboard]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/dashboard.json"]
+    #[doc = "[night]: crate::guide::night"]
     #[doc = "[recipes]: crate::guide::recipes"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]
@@ -160,6 +168,7 @@ pub mod guide {
     pub mod redis {}
 
     #[cfg(feature = "rules")]
+    #[doc = "[night]: crate::guide::night"]
     #[doc = "[production]: crate::guide::production"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]

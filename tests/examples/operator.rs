@@ -31,7 +31,7 @@ async fn an_operator_changes_the_limits_of_a_service() {
     assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
 
     // The service announces its limit once it was called.
-    while !run(&["list"]).contains("limit api: 5 per 60s, sliding, ") {
+    while !run(&["list"]).contains("limit api: 5 per 1m, sliding, ") {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(run(&["get", "api"]), "closed = true\n");
@@ -48,7 +48,7 @@ async fn an_operator_changes_the_limits_of_a_service() {
     assert_eq!(run(&["top", "api"]), "100.0 %  2 of 2  acme\n 20.0 %  1 of 5  %28x%3Ay%29\n");
     assert_eq!(run(&["reset", "api", "acme"]), "removed\n");
     assert!(run(&["peek", "api/1m", "acme"]).contains("api: 2 of 2 left"));
-    assert_eq!(run(&["close", "api", "acme", "1h30m"]), "closed for 5400s\n");
+    assert_eq!(run(&["close", "api", "acme", "1h30m"]), "closed for 1h30m\n");
     assert_eq!(run(&["open", "api", "acme"]), "opened\n");
     let log = run(&["log"]);
     let changes: Vec<_> = log.lines().map(|line| line.split_once(", ").expect("who").1).collect();
@@ -65,11 +65,58 @@ async fn an_operator_changes_the_limits_of_a_service() {
         (&["set", "api", "treshold = 5"][..], "the rule of `api`: unknown field `treshold`"),
         (&["peek", "apy", "acme"], "no process of the fleet has a limit `apy`"),
         (&["unset", "api"], "there was no rule"),
-        (&["change"], "usage: operate URL COMMAND"),
+        (&["change"], "usage: operate [URL] COMMAND"),
     ] {
         let error = error_output(operate(&server, command));
         assert!(error.contains(words), "{error}");
     }
+    restores_saved_rules(&server);
+}
+
+/// Rules that were saved come back, also those that end after a time.
+fn restores_saved_rules(server: &Server) {
+    let run = |command: &[&str]| output(operate(server, command));
+    run(&["set", "api", "carol", "threshold = 9", "for", "2h"]);
+    let lasting = run(&["get", "api", "carol"]);
+    assert!(
+        lasting.starts_with("threshold = 9, until = 2") && lasting.ends_with("Z\n"),
+        "{lasting}"
+    );
+    let saved = run(&["save"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let restore = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        operate(server, &["restore", file.to_str().expect("UTF-8")])
+    };
+    assert_eq!(output(restore("rules.toml", "[api]\nthreshold = 7\n")), "in force in 1 process\n");
+    assert_eq!(
+        (&*run(&["get", "api"]), &*run(&["get", "api", "carol"])),
+        ("threshold = 7\n", "no rule\n")
+    );
+    for (name, text, words) in [
+        ("wrong.json", "{\"api\":5}", "nothing was written, because of"),
+        ("misfit.toml", "api = { burst = 5 }", "`burst` is the capacity of a bucket"),
+    ] {
+        let error = error_output(restore(name, text));
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(run(&["get", "api"]), "threshold = 7\n");
+    output(restore("rules.json", &saved));
+    assert_eq!((&*run(&["get", "api"]), run(&["get", "api", "carol"])), ("no rule\n", lasting));
+    let error = error_output(operate(
+        server,
+        &["set", "api", "closed = true, until = 2030-01-01T00:00:00Z", "for", "2h"],
+    ));
+    assert!(error.contains("write `until` or `for`, not both"), "{error}");
+    run(&["unset", "api", "carol"]);
+
+    // Without a URL, the Redis of the environment.
+    let (mut without, mut with) = (example("operate"), example("operate"));
+    without.args(["get", "api"]);
+    assert!(error_output(without).contains("usage: operate [URL] COMMAND"));
+    with.args(["get", "api"]).env("RATELIMIT_REDIS_URL", &server.url);
+    assert_eq!(output(with), "no rule\n");
 }
 
 #[rate_limit(name = "plan", period = "1h", threshold = threshold, algo = "token_bucket", key = tenant)]
@@ -110,10 +157,10 @@ async fn an_operator_finds_out_who_is_limited() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let top = run(&["top"]);
-    assert!(top.contains("\n       3  by hand  acme  in ") && top.contains(" s ago\n"), "{top}");
+    assert!(top.contains("\n       3  by hand  acme  in ") && top.contains("s ago\n"), "{top}");
 
     let list = run(&["list"]);
-    for line in ["limit by hand: 1 per 3600s, fixed, checked by hand\n", "limit plan: computed, "] {
+    for line in ["limit by hand: 1 per 1h, fixed, checked by hand\n", "limit plan: computed, "] {
         assert!(list.contains(line), "{list}");
     }
     // Of 50, which only the code of the service knows.
@@ -123,15 +170,15 @@ async fn an_operator_finds_out_who_is_limited() {
     run(&["set", "by hand", "acme", "threshold = 3"]);
     let found = run(&["find", "acme"]);
     for line in [
-        "by hand (fixed, 3600s): 2 of 3 left\n",
-        "leased by hand (sliding, 3600s): 0 of 3 left\n",
-        "plan (token_bucket, 3600s): 40 in use\n",
+        "by hand (fixed, 1h): 2 of 3 left\n",
+        "leased by hand (sliding, 1h): 0 of 3 left\n",
+        "plan (token_bucket, 1h): 40 in use\n",
         "rule by hand: threshold = 3\n",
     ] {
         assert!(found.contains(line), "{found}");
     }
     let found = run(&["find", "bob"]);
-    assert!(found.starts_with("by hand (fixed, 3600s): 1 in use\nclosed for "), "{found}");
+    assert!(found.starts_with("by hand (fixed, 1h): 1 in use\nclosed for "), "{found}");
     assert_eq!(
         run(&["find", "carol"]),
         "no limit of the fleet has a count or a rule of this key\n"

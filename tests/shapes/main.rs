@@ -24,6 +24,7 @@ mod format_keys;
 mod free_function;
 mod future_size;
 mod generics;
+mod guesses;
 mod hygiene;
 mod in_flight;
 mod key_expressions;

@@ -56,6 +56,13 @@ pub(super) struct LimitRules {
     pub(super) keys: BTreeMap<String, Rule>,
 }
 
+impl LimitRules {
+    /// Returns the rule of the limit itself, unless only its keys have rules.
+    fn own(&self) -> Option<&Rule> {
+        (self.rule != Rule::default() || self.keys.is_empty()).then_some(&self.rule)
+    }
+}
+
 impl LimitName {
     /// Returns whether a limit with this name and period has this name.
     #[cfg(feature = "rules")]
@@ -141,7 +148,7 @@ impl RuleSet {
     /// Returns the rule of a limit.
     #[must_use]
     pub fn rule(&self, limit: &str) -> Option<Rule> {
-        self.limits.get(&LimitName::read(limit).ok()?).map(|rules| rules.rule)
+        self.limits.get(&LimitName::read(limit).ok()?).and_then(|rules| rules.own().copied())
     }
 
     /// Returns the rule of one key of a limit.
@@ -160,14 +167,9 @@ impl RuleSet {
     /// Returns the rules in the order of their names: the limit, the key if the rule is of one key, and the rule.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>, &Rule)> {
         self.limits.iter().flat_map(|(name, rules)| {
-            let own = (rules.rule != Rule::default() || rules.keys.is_empty()).then_some((
-                name.written.as_str(),
-                None,
-                &rules.rule,
-            ));
-            let keys = rules.keys.iter();
-            own.into_iter()
-                .chain(keys.map(|(key, rule)| (name.written.as_str(), Some(key.as_str()), rule)))
+            let own = rules.own().map(|rule| (None, rule));
+            let keys = rules.keys.iter().map(|(key, rule)| (Some(key.as_str()), rule));
+            own.into_iter().chain(keys).map(|(key, rule)| (name.written.as_str(), key, rule))
         })
     }
 

@@ -93,3 +93,13 @@ fn wrong_rules_say_what_to_write() {
     assert!(rules.unset_key("api", "%3A%3A1"), "the same key");
     assert!(rules.is_empty());
 }
+
+/// A tool shows what it lists.
+#[test]
+fn a_limit_with_rules_of_keys_alone_has_no_rule() {
+    let mut rules = RuleSet::new();
+    rules.set_key("api", "acme", Rule::new().threshold(3)).expect("valid");
+    assert_eq!((rules.rule("api"), rules.iter().count()), (None, 1));
+    rules.set("api", Rule::new().closed(true)).expect("valid");
+    assert_eq!((rules.rule("api"), rules.iter().count()), (Some(Rule::new().closed(true)), 2));
+}

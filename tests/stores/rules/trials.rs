@@ -180,6 +180,26 @@ async fn a_trial_has_a_count_of_its_own() {
     assert_eq!(rejected(&limiter), (0, 20));
 }
 
+/// A busy limit is decided in batches, and its trial is in the same ones.
+#[tokio::test]
+async fn a_busy_trial_is_in_the_batches_of_its_limit() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let enforced = Limit::sliding("ruled", 500, HOUR);
+    let scripts = async |calls: u32| {
+        let before = server.script_calls();
+        let checks = (0..calls).map(|_| test.limiter.check(&enforced, "key", 1));
+        let admitted = futures::future::join_all(checks).await;
+        assert!(admitted.iter().all(Result::is_ok));
+        server.script_calls() - before
+    };
+    let without = scripts(200).await;
+    test.set_rules(of_limit(Rule::new().trial(50)));
+    let with = scripts(200).await;
+    assert_eq!(rejected(&test.limiter), (0, 150));
+    assert!(without < 20 && with < 20, "{without} and {with} scripts for 200 calls");
+}
+
 /// A trial neither rejects a call nor delays it for longer than the limit does, if Redis does not decide.
 #[tokio::test]
 async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
