@@ -241,6 +241,28 @@ async fn metrics_have_units_and_descriptions() {
     assert_eq!(units["ratelimit_keys"], Unit::Count);
 }
 
+/// A client chooses its key, and a tenant its threshold: neither gets series of its own.
+#[tokio::test]
+async fn keys_and_computed_thresholds_have_no_series() {
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let limiter = RateLimiter::builder().max_keys(10_000).build().expect("valid");
+    for is_admitted in [true, false] {
+        assert_eq!(limiter.check(&LIMIT, KEY, 1).await.is_ok(), is_admitted);
+    }
+    // The durations that were recorded are removed, too, so they do not fill the memory.
+    let series = || recorder.snapshotter().snapshot().into_vec().len();
+    let before = series();
+    for key in 0..1_000_000_u32 {
+        let limit = LIMIT.try_amounts(1 + key % 10_000, None).expect("valid");
+        assert!(limiter.check(&limit, key, 1).await.is_ok());
+        if key % 100_000 == 0 {
+            assert_eq!(series(), before, "after {key} keys");
+        }
+    }
+    assert_eq!(series(), before);
+}
+
 /// Returns whether the gauge of the breaker is open, if there is a gauge.
 fn is_open(recorder: &DebuggingRecorder) -> Option<bool> {
     let metrics = recorder.snapshotter().snapshot().into_vec();

@@ -2,7 +2,7 @@
 //! Nodes are named by their index.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Client, Commands, Connection};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
@@ -118,6 +118,27 @@ impl Cluster {
         let mut migrate = redis::cmd("MIGRATE");
         migrate.arg("127.0.0.1").arg(self.port(to)).arg(key).arg(0).arg(5_000);
         migrate.exec(&mut self.connection(from)).expect("MIGRATE");
+    }
+
+    /// Moves a hash slot from its node to the next in one step, as Redis 8.4 and Valkey 9.0 can. Returns whether these
+    /// servers can.
+    pub fn move_slot_at_once(&self, slot: u16) -> bool {
+        let from = self.owner(slot);
+        let to = (from + 1) % 3;
+        let mut import = redis::cmd("CLUSTER");
+        import.arg("MIGRATION").arg("IMPORT").arg(slot).arg(slot);
+        let mut send = redis::cmd("CLUSTER");
+        send.arg(&["MIGRATESLOTS", "SLOTSRANGE"]).arg(slot).arg(slot).arg("NODE").arg(self.id(to));
+        let begins = import.exec(&mut self.connection(to)).is_ok()
+            || send.exec(&mut self.connection(from)).is_ok();
+        if begins {
+            let started = Instant::now();
+            while self.owner(slot) != to {
+                assert!(started.elapsed() < Duration::from_secs(60), "the slot does not move");
+                sleep(Duration::from_millis(20));
+            }
+        }
+        begins
     }
 
     /// Moves a hash slot with its keys from its node to the next, with a pause between the steps.
