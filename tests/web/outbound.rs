@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, Version};
 use axum::routing::get as route_get;
 use bytes::Bytes;
+use futures::FutureExt;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -226,6 +227,35 @@ async fn a_request_that_is_dropped_while_it_waits_takes_nothing() {
         clock.advance(Duration::from_secs(1));
         service.call(request(server, "/")).await.expect("the unit is there");
         assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
+}
+
+/// An HTTP/2 connection has a bounded number of streams. A request that waits for its units has none yet.
+#[tokio::test]
+async fn a_thousand_waits_that_are_dropped_use_up_no_connection() {
+    let redis = Server::start();
+    for (limiter, clock) in limiters(&redis) {
+        let (server, requests) = counting().await;
+        let client: HyperClient =
+            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let limit = Limit::leaky_bucket("streams", 1, Duration::from_secs(1)).wait(MINUTE);
+        let layer = RateLimitLayer::outbound().limit(limit, |_| ());
+        let mut service = layer.limiter(limiter.clone()).layer(client);
+        service.call(request(server, "/")).await.expect("a response");
+        for _ in 0..20 {
+            let mut waiting: Vec<_> =
+                (0..50).map(|_| Box::pin(service.call(request(server, "/")))).collect();
+            let is_ready = waiting.iter_mut().any(|call| call.now_or_never().is_some());
+            assert!(!is_ready, "a call waits for its turn");
+            settle(&limiter).await;
+        }
+        settle(&limiter).await;
+        for sent in 2..5 {
+            clock.advance(Duration::from_secs(1));
+            let response = service.call(request(server, "/")).await.expect("a response");
+            assert_eq!(response.version(), Version::HTTP_2);
+            assert_eq!(requests.load(Ordering::SeqCst), sent);
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! replaces the table, and a check asks it once for each limit.
 
 mod error;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod rule;
 mod ruled;
 mod set;

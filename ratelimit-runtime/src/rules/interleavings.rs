@@ -1,0 +1,57 @@
+//! Tries every order in which threads can replace rules and follow them. CONTRIBUTING.md describes how to run these
+//! tests.
+
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::thread::spawn;
+
+use super::{Asker, ResolveRules, Rule, RuleSet, RulesInForce};
+use crate::key::KeyId;
+use crate::limit::Limit;
+
+const LIMITS: [Limit; 2] = [
+    Limit::fixed("first", 100, Duration::from_secs(1)),
+    Limit::fixed("second", 100, Duration::from_secs(1)),
+];
+
+fn replace(rules: &RulesInForce, thresholds: [Option<u32>; 2]) {
+    let mut set = RuleSet::new();
+    for (limit, threshold) in LIMITS.iter().zip(thresholds) {
+        if let Some(threshold) = threshold {
+            set.set(limit.name(), Rule::new().threshold(threshold)).expect("valid");
+        }
+    }
+    rules.replace(set, |_| 0).expect("valid");
+}
+
+/// Returns the thresholds of a call with both limits.
+fn thresholds(rules: &RulesInForce) -> [u32; 2] {
+    let table = rules.may_apply_to_any(LIMITS.iter()).then(|| rules.table()).flatten();
+    LIMITS.map(|limit| {
+        let key_id = || KeyId::new(limit.terms().identity(), 0);
+        let resolve = |table: &std::sync::Arc<dyn ResolveRules>| {
+            table.resolve(&limit, &key_id, 0, Asker::Operator)
+        };
+        table.as_ref().and_then(resolve).map_or(100, |ruled| ruled.limit.terms().threshold())
+    })
+}
+
+#[test]
+fn a_call_follows_one_set_of_rules() {
+    loom::model(|| {
+        let rules = Arc::new(RulesInForce::default());
+        replace(&rules, [Some(1), Some(1)]);
+        let operator = spawn({
+            let rules = Arc::clone(&rules);
+            move || {
+                replace(&rules, [Some(2), None]);
+                replace(&rules, [None, Some(3)]);
+            }
+        });
+        let seen = thresholds(&rules);
+        assert!([[1, 1], [2, 100], [100, 3]].contains(&seen), "{seen:?}");
+        operator.join().expect("no panic");
+        assert_eq!(thresholds(&rules), [100, 3]);
+    });
+}
