@@ -69,10 +69,11 @@ async fn counts_are_exact_while_slots_move_under_load() {
         });
     }
     let moves = tokio::task::spawn_blocking(move || {
-        for slot in slots {
-            // The servers of today move a slot with all its keys in one step.
-            cluster.move_slot_at_once(slot);
-            cluster.move_slot(slot, Duration::from_millis(40));
+        for (index, slot) in slots.into_iter().enumerate() {
+            // The servers of today can move a slot with all its keys in one step.
+            if index % 2 == 0 || !cluster.move_slot_at_once(slot) {
+                cluster.move_slot(slot, Duration::from_millis(40));
+            }
         }
         cluster
     });
