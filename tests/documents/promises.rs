@@ -17,12 +17,12 @@ struct Row<'a> {
 /// The test program that a command runs, and which of its tests.
 struct Run<'a> {
     sources: Vec<(PathBuf, String)>,
-    /// Whether the program picks its tests by itself, and not as `#[test]`.
-    picks: bool,
+    /// Whether the test program has a `main` of its own in place of `#[test]` functions.
+    has_main: bool,
     filter: Option<&'a str>,
 }
 
-/// Returns the rows, except those that say that there is no test.
+/// Returns the rows that name a test.
 fn rows(page: &str) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     let mut names_commands = false;
@@ -63,7 +63,7 @@ fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
 
 fn run<'a>(command: &'a str, packages: &[Value]) -> Option<Run<'a>> {
     let words: Vec<_> = command.split(' ').collect();
-    let (sources, picks, filter) = match words[..] {
+    let (sources, has_main, filter) = match words[..] {
         ["cd", "models", "&&", "cargo", "test", "--test", name, ref filter @ ..] => {
             (vec![read(root().join(format!("models/tests/{name}.rs")))], false, filter)
         }
@@ -85,14 +85,14 @@ fn run<'a>(command: &'a str, packages: &[Value]) -> Option<Run<'a>> {
                 _ => vec![read(path.to_owned())],
             };
             // As `harness = false` in the manifest says, which `cargo metadata` does not repeat.
-            let picks = sources.iter().any(|(_, text)| text.contains("\nfn main() "));
-            (sources, picks, filter)
+            let has_main = sources.iter().any(|(_, text)| text.contains("\nfn main() "));
+            (sources, has_main, filter)
         }
         _ => return None,
     };
     match filter {
-        [] => Some(Run { sources, picks, filter: None }),
-        [filter] => Some(Run { sources, picks, filter: Some(filter) }),
+        [] => Some(Run { sources, has_main, filter: None }),
+        [filter] => Some(Run { sources, has_main, filter: Some(filter) }),
         _ => None,
     }
 }
@@ -115,7 +115,7 @@ impl Run<'_> {
         let named: Vec<_> = sources.filter(has_name).map(|(path, _)| &**path).collect();
         let is_path = filter.contains("::") && !named.is_empty();
         let mut sources = self.sources.iter();
-        let is_found = if self.picks { sources.any(is_picked) } else { sources.any(is_module) };
+        let is_found = if self.has_main { sources.any(is_picked) } else { sources.any(is_module) };
         if is_path || is_found { all().collect() } else { named }
     }
 }

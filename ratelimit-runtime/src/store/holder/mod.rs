@@ -173,7 +173,8 @@ impl Holder {
         lost
     }
 
-    /// Loses all units: the count was reset. `receipt` is that of the store; `None` if the reset has failed.
+    /// Loses all units, because the count was reset. `receipt` comes from the store. It is `None` if the reset has
+    /// failed.
     pub(crate) fn reset(&self, receipt: Option<Receipt>) {
         self.lock().state.reset(receipt);
         self.sender.add(self.key_id);

@@ -261,8 +261,8 @@ impl HolderState {
         self.lose()
     }
 
-    /// Loses all units, also those of fallbacks: the count was reset. `receipt` is that of the store. If it is `None`,
-    /// the store may have done nothing: requests under way are given up, too.
+    /// Loses all units, also those of fallbacks, because the count was reset. `receipt` comes from the store. It is
+    /// `None` if the reset has failed: then this process gives up its pending requests, too.
     pub(crate) fn reset(&mut self, receipt: Option<Receipt>) {
         if let Some(Receipt { birth: epoch, .. }) = receipt {
             self.follow(epoch);

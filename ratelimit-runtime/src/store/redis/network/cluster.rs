@@ -3,9 +3,9 @@
 //!
 //! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
 //! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
-//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. So is a script of which a node has
-//! executed nothing because it does not serve a key of it. After any other reply, this file does not send a command
-//! again.
+//! script are on two nodes, the reply is `TRYAGAIN`, and this file sends the script again. It also sends a script again
+//! that a node has not executed, because the node does not serve a key. After any other reply, this file does not send
+//! a command again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
