@@ -4,6 +4,7 @@ mod between;
 mod cluster;
 mod cluster_batches;
 mod cluster_clocks;
+mod cluster_several;
 mod in_flight;
 mod misplaced;
 mod moving_slots;
