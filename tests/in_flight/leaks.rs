@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter};
+use ratelimit_runtime::{Limit, OnError, Permit, RateLimiter};
 use support::limits::SECOND;
 use support::poll_once;
 use support::server::Server;
@@ -25,6 +25,15 @@ async fn wait_until_free(limiter: &RateLimiter) {
     }
 }
 
+/// Waits for the slots of a call that ended before its reply: until the reply comes, they are taken.
+async fn hold_slots(limiter: &RateLimiter, slots: u32) -> Vec<Permit> {
+    let mut held = Vec::new();
+    for _ in 0..slots {
+        held.push(limiter.acquire(&FOUR.wait(10 * SECOND), "key", 1).await.expect("admitted"));
+    }
+    held
+}
+
 /// A call is dropped after each number of polls, also while it waits in a line.
 #[tokio::test]
 async fn a_call_that_is_dropped_at_any_poll_leaves_nothing() {
@@ -33,10 +42,7 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_nothing() {
     for limiter in [RateLimiter::embedded(), on_redis] {
         for limit in [FOUR, FOUR.wait(SECOND)] {
             for (polls, held) in (0..12).flat_map(|polls| [(polls, 0), (polls, 4)]) {
-                let mut running = Vec::new();
-                for _ in 0..held {
-                    running.push(limiter.acquire(&FOUR, "key", 1).await.expect("admitted"));
-                }
+                let mut running = hold_slots(&limiter, held).await;
                 let mut left = polls;
                 let mut call = pin!(limiter.acquire(&limit, "key", 1));
                 let dropped = poll_fn(|context| {
@@ -90,10 +96,7 @@ async fn a_task_that_is_aborted_at_any_poll_leaves_nothing() {
     let on_redis = server.builder().deadline(SECOND).build().expect("valid");
     for limiter in [RateLimiter::embedded(), on_redis] {
         for (polls, held) in (0..24).flat_map(|polls| [(polls, 0), (polls, 3), (polls, 4)]) {
-            let mut running = Vec::new();
-            for _ in 0..held {
-                running.push(limiter.acquire(&FOUR, "key", 1).await.expect("admitted"));
-            }
+            let running = hold_slots(&limiter, held).await;
             let (sender, aborted) = tokio::sync::oneshot::channel();
             let mut aborts = Some(sender);
             let task = limiter.clone();
