@@ -141,7 +141,9 @@ impl Backend {
     /// Returns whether this process decides a call at once.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        !self.is_shared(limit.policy()) && limit.max_wait().is_none() && cost <= limit.capacity()
+        !self.is_shared(limit.policy())
+            && limit.max_wait().is_none()
+            && cost <= limit.terms().capacity()
     }
 
     #[inline]

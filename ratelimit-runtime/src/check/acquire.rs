@@ -83,7 +83,7 @@ impl Checker {
             opening: OpeningChange::None,
         };
         let decision = if outcome.is_allowed() && !report::is_recorded() {
-            Ok(Decision::new(limit.capacity(), &outcome, Source::Embedded))
+            Ok(Decision::new(limit.terms().capacity(), &outcome, Source::Embedded))
         } else {
             self.report_here(started, limit, &key, &outcome)
         };

@@ -115,7 +115,7 @@ impl Refusal {
             return Some(Self::mistake(Report::start(), label, StoreError::NeedsPermit));
         }
         let refuse = || Self::of_part(part, Rejection::exceeds_capacity_of(&label, cost), backend);
-        (cost > limit.capacity()).then(refuse)
+        (cost > limit.terms().capacity()).then(refuse)
     }
 
     /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`

@@ -64,7 +64,7 @@ impl Checker {
             decide_as::<S>(local, key_id, limit.terms(), cost, &mut outcome)
         });
         if left.is_final() {
-            return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
+            return Check::admitted(limit.terms().capacity(), left.remaining as u32, left.reset_us);
         }
         if let Some(outcome) = &outcome
             && outcome.verdict == Verdict::Rejected

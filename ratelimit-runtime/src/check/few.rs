@@ -75,7 +75,11 @@ impl Checker {
         let index = hardest(&outcomes[..count]);
         let (limit, outcome) = (limits[index], &outcomes[index]);
         if outcome.is_allowed() {
-            return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
+            return Some(Check::admitted(
+                limit.terms().capacity(),
+                outcome.remaining,
+                outcome.reset_us,
+            ));
         }
         if self.backend.reports().reports_rejections() {
             return None;

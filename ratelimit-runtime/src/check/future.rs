@@ -80,7 +80,7 @@ impl Check {
         Self::decided(DecidedCall {
             allowed: false,
             source: Source::Embedded,
-            capacity: limit.capacity(),
+            capacity: limit.terms().capacity(),
             remaining: outcome.remaining,
             retry_us: outcome.retry_us,
             reset_us: outcome.reset_us,

@@ -27,14 +27,14 @@ impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
     pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
-        Self { limit, key, cost, access: Access::Limited }
+        Self::of(limit, key, cost)
     }
 }
 
 impl<'a, K: ?Sized> Part<'a, K> {
     #[inline]
     pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
-        Self { limit, key, cost, access: Access::Limited }
+        Self { limit, key, cost, access: limit.access() }
     }
 
     /// Returns this part with a key of any type.

@@ -1,5 +1,7 @@
 //! Whether a limit counts a call.
 
+use super::Limit;
+
 /// How much a call may take: the code says it, or a rule, which has precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -9,4 +11,12 @@ pub enum Access {
     Unlimited,
     /// Nothing.
     Closed,
+}
+
+impl Limit {
+    /// Returns how much the code says that a call may take.
+    #[inline]
+    pub(crate) const fn access(&self) -> Access {
+        if self.policy.closed { Access::Closed } else { Access::Limited }
+    }
 }

@@ -19,10 +19,11 @@ impl Limit {
         self.terms.identity.algorithm
     }
 
-    /// Returns the units that are admitted per period, or that may be in flight.
+    /// Returns the units that are admitted per period, or that may be in flight; 0 if an
+    /// [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
     pub const fn threshold(&self) -> u32 {
-        self.terms.amounts.threshold
+        if self.policy.closed { 0 } else { self.terms.amounts.threshold }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -33,11 +34,10 @@ impl Limit {
     }
 
     /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
-    /// window.
+    /// window; 0 if an [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
-    #[inline]
     pub const fn capacity(&self) -> u32 {
-        self.terms.amounts.capacity
+        if self.policy.closed { 0 } else { self.terms.amounts.capacity }
     }
 
     /// Returns the [burst](Self::burst), if one is set.

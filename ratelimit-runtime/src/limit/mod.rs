@@ -210,7 +210,7 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        match Amounts::new(self.threshold(), burst, self.terms.identity.period) {
+        match Amounts::new(self.terms.amounts.threshold, burst, self.terms.identity.period) {
             Ok(amounts) => {
                 self.terms.amounts = amounts;
                 self.policy.has_burst = true;

@@ -21,6 +21,8 @@ pub(crate) struct Policy {
     pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
     pub(super) varies: bool,
+    /// Whether an amount is 0. The limit keeps other amounts, because a rule can open it.
+    pub(super) closed: bool,
     /// Whether the capacity is not the default one of the threshold.
     pub(super) has_burst: bool,
 }
@@ -42,6 +44,7 @@ impl Policy {
         hold_ms: 0,
         hidden: false,
         varies: false,
+        closed: false,
         has_burst: false,
     };
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde::ser::{Serialize, Serializer};
+use serde::ser::{self, Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
 use super::{Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Scope};
@@ -213,7 +213,7 @@ fn seconds_field<E: de::Error>(digits: &str) -> Result<PeriodField, E> {
     Ok(PeriodField(Duration::from_micros(micros)))
 }
 
-/// Writes the fields that [`Deserialize`] reads.
+/// Writes the fields that [`Deserialize`] reads. A limit that is closed by an amount of 0 is an error.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -257,8 +257,15 @@ impl Serialize for Limit {
             hold_ms: _,
             hidden,
             varies: _,
+            closed,
             has_burst,
         } = self.policy;
+        if closed {
+            let name = self.name();
+            return Err(ser::Error::custom(format_args!(
+                "the limit `{name}` is closed by an amount of 0, which a configuration cannot say: write another limit"
+            )));
+        }
         let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
         let align = self.terms.identity.align.map(|align| {
             let (sign, minutes) = match align.offset_minutes {

@@ -8,9 +8,12 @@ impl Limit {
     /// charged stays charged, and the amounts of a call decide that call. Without a `burst`, the capacity of a token
     /// bucket is the threshold, and that of a leaky bucket 1. The limit does not [lease](Self::lease).
     ///
+    /// With an amount of 0, the limit is closed: each call is a [`Rejection::Closed`](crate::Rejection::Closed), unless
+    /// a [rule](crate::Rule) sets another threshold.
+    ///
     /// ```
     /// use std::time::Duration;
-    /// use ratelimit_runtime::{Limit, RateLimiter};
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rejection};
     ///
     /// const API: Limit = Limit::token_bucket("api", 100, Duration::from_secs(60));
     ///
@@ -19,26 +22,31 @@ impl Limit {
     /// let limiter = RateLimiter::embedded();
     /// let limit = API.try_amounts(5_000, Some(200))?;
     /// assert_eq!(limiter.check(&limit, "acme", 1).await?.remaining, 199);
+    /// let blocked = API.try_amounts(0, None)?;
+    /// assert!(matches!(limiter.check(&blocked, "acme", 1).await, Err(Rejection::Closed { .. })));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// On amounts of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to fill.
+    /// On a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to fill.
     pub fn try_amounts(&self, threshold: u32, burst: Option<u32>) -> Result<Self, LimitError> {
-        if threshold == 0 {
-            return Err(LimitError::NO_THRESHOLD);
+        let policy = Policy { lease: Lease::None, has_burst: false, closed: false, ..self.policy };
+        if let Some(burst) = burst
+            && !self.terms.is_bucket()
+        {
+            return self.try_burst(burst);
+        }
+        if threshold == 0 || burst == Some(0) {
+            return Ok(Self { policy: Policy { closed: true, ..policy }, ..*self });
         }
         if self.is_in_flight() && threshold > MOST_IN_FLIGHT {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
         let capacity = self.algorithm().default_capacity(threshold);
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
-        let limit = Self {
-            terms: Terms { amounts, ..self.terms },
-            policy: Policy { lease: Lease::None, has_burst: false, ..self.policy },
-        };
+        let limit = Self { terms: Terms { amounts, ..self.terms }, policy };
         match burst {
             Some(burst) => limit.try_burst(burst),
             None => Ok(limit),
@@ -93,7 +101,7 @@ impl Limit {
             "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
         );
         let threshold = threshold.unwrap_or(self.threshold());
-        let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
+        let burst = burst.or(self.policy.has_burst.then(|| self.terms.capacity()));
         let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
         let limit = limit.unwrap_or_else(|_| {
             misfit = Some("the burst would take over 100 years to fill, so it is shortened");

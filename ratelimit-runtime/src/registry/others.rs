@@ -54,8 +54,8 @@ impl Others {
         if is_known || self.limits.len() >= MOST {
             return;
         }
-        // A rule, or a computed amount: neither is what the code says of each call.
-        let is_computed = limit.varies();
+        // A rule, or a computed amount, as 0 always is: neither is what the code says of each call.
+        let is_computed = limit.varies() || limit.threshold() == 0;
         let limit = if is_computed { without_amounts(limit) } else { *limit };
         self.limits.push(RegisteredLimit { limit, place: place(), is_computed });
         self.version += 1;

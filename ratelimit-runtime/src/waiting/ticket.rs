@@ -119,7 +119,7 @@ impl Ticket {
         }
         let can_wait = |(limit, _, charge): &(&Limit, _, Charge)| {
             let is_mistaken = if self.settles { limit.leases() } else { limit.is_in_flight() };
-            charge.cost <= limit.capacity() && !is_mistaken
+            charge.cost <= limit.terms().capacity() && !is_mistaken
         };
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;

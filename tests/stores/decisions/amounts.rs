@@ -1,7 +1,7 @@
 //! Calls with different amounts on one count, beside everything that shares work between calls.
 
 use ratelimit_runtime::{
-    Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Source, rate_limit,
+    Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
 };
 use support::ALGORITHMS;
 use support::limits::{MINUTE, SECOND, is_bucket};
@@ -75,6 +75,64 @@ on_both_stores! {
             test.limiter.reset(&small, "key").await.expect("reset");
         }
     }
+
+    /// What was counted stays, and a rule opens the limit.
+    async fn an_amount_of_0_closes(test: TestLimiter) {
+        let limiter = &test.limiter;
+        for algorithm in ALGORITHMS {
+            let open = Limit::new("amounts", algorithm, 4, MINUTE).expect("valid");
+            assert!(test.allows(&open, 1).await, "{algorithm}");
+            let closed = open.try_amounts(0, None).expect("valid");
+            assert_eq!((closed.threshold(), closed.capacity()), (0, 0));
+            let part = |limit, cost| Part::new(limit, &"key", cost);
+            let waiting = closed.wait(MINUTE);
+            for cost in [0, 1, 9] {
+                let rejected = [
+                    limiter.check(&closed, "key", cost).await.map(drop),
+                    limiter.check(&waiting, "key", cost).await.map(drop),
+                    limiter.acquire(&closed, "key", cost).await.map(drop),
+                    limiter.check_all(&[part(&open, 1), part(&closed, cost)]).await.map(drop),
+                    limiter.check_all(&[part(&closed, cost)]).await.map(drop),
+                    limiter.acquire_all(&[part(&closed, cost), part(&open, 1)]).await.map(drop),
+                ];
+                for (call, result) in rejected.into_iter().enumerate() {
+                    let is_closed = matches!(result, Err(Rejection::Closed { .. }));
+                    assert!(is_closed, "{algorithm}, {cost} units, call {call}: {result:?}");
+                }
+            }
+            assert!(!limiter.peek(&closed, "key", 0).await.expect("a peek").allowed);
+            assert_eq!(limiter.usage(&closed, "key").await.expect("usage").used, 1, "{algorithm}");
+            limiter.check(&closed.shadow(true), "key", 1).await.expect("a shadow");
+            limiter.reset(&open, "key").await.expect("reset");
+            let other = closed.try_amounts(5, None).expect("valid");
+            assert_eq!(other.threshold(), 5);
+
+            let mut rules = RuleSet::new();
+            rules.set("amounts", Rule::new().threshold(3)).expect("valid");
+            limiter.set_rules(rules).expect("valid");
+            assert!(test.allows(&closed, 1).await, "{algorithm}");
+            limiter.set_rules(RuleSet::new()).expect("valid");
+            assert!(!limiter.peek(&closed, "key", 0).await.expect("a peek").allowed);
+            limiter.reset(&open, "key").await.expect("reset");
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_0_closes_a_bucket() {
+    let limits = ALGORITHMS.map(|it| Limit::new("amounts", it, 4, MINUTE).expect("valid"));
+    for limit in limits {
+        let closed = limit.try_amounts(4, Some(0)).map(|limit| limit.threshold());
+        if is_bucket(limit.algorithm()) {
+            assert_eq!(closed, Ok(0));
+        } else {
+            closed.expect_err("not a bucket");
+            limit.try_amounts(0, Some(4)).expect_err("not a bucket");
+        }
+    }
+    let closed = limits[0].try_amounts(0, None).expect("valid");
+    let error = serde_json::to_string(&closed).expect_err("no such configuration");
+    assert!(error.to_string().contains("closed by an amount of 0"), "{error}");
 }
 
 #[tokio::test]
