@@ -27,7 +27,8 @@
 #![cfg_attr(
     feature = "redis",
     doc = "- The [guides](guide): [choosing an algorithm](guide::algorithms), limits [per plan and\n  \
-           tenant](guide::plans), [metering by result](guide::metering), [testing](guide::testing),\n  \
+           tenant](guide::plans), [metering by result](guide::metering), [calls in\n  \
+           flight](guide::in_flight), [testing](guide::testing),\n  \
            [production](guide::production), [planning for scale](guide::scale), and what\n  \
            [Redis](guide::redis) holds."
 )]
