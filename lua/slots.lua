@@ -37,7 +37,7 @@ local function slots(
   threshold, hold, process, fence, epoch, taken, released, promised, waited
 )
   local VERSION, HEADER, RECORD, FORMAT, NEXT = 2, 57, 35, '>I7I7I7I7I7', 1500000
-  local version, lives, since, first, last, held, count, records = VERSION, 0, 0, 0, 0, 0, 0, ''
+  local version, lives, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
   if state then
@@ -45,13 +45,14 @@ local function slots(
     version, lives, since, first, last, held, count, following, follows_since, follows_cost, follows_until =
       unpack('>I1I4I7I7I7I4I2I7I7I4I7', state)
     if version ~= VERSION or #state < HEADER + count * RECORD then return end
-    records = string.sub(state, HEADER + 1, HEADER + count * RECORD)
   end
+  -- Where the records are.
+  local records, from, to = state or '', HEADER + 1, HEADER + count * RECORD
   if count > 0 and first <= clock then
     -- Removes the records of processes that have stated nothing for their hold.
     local alive = {}
     held, first = 0, last
-    for at = 1, #records, RECORD do
+    for at = from, to, RECORD do
       local _, _, has_taken, has_released, expires = unpack(FORMAT, records, at)
       if expires > clock then
         alive[#alive + 1], held = string.sub(records, at, at + RECORD - 1), held + has_taken - has_released
@@ -59,14 +60,16 @@ local function slots(
       end
     end
     records, count = table.concat(alive), #alive
+    from, to = 1, #records
   end
 
   -- The record of the process.
-  local name, at, own_fence, own_taken, own_released, expires, _ = pack('>I7', process), 1, 0, 0, 0, 0, nil
+  local name, at, own_fence, own_taken, own_released, expires, _ = pack('>I7', process), from, 0, 0, 0, 0, nil
   repeat
     at = string.find(records, name, at, true)
-    if at and at % RECORD ~= 1 then at = at + 1 else break end
+    if at and (at - from) % RECORD ~= 0 then at = at + 1 else break end
   until false
+  if at and at > to then at = nil end
   if at then
     _, own_fence, own_taken, own_released, expires = unpack(FORMAT, records, at)
   end
@@ -116,7 +119,7 @@ local function slots(
     allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
-    records, count, held, at, own_released, follows_until = '', 0, 0, nil, own_taken, 0
+    records, to, count, held, at, own_released, follows_until = '', 0, 0, 0, nil, own_taken, 0
     receipt = pack('>I7I7', since, 0)
   elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)
@@ -138,15 +141,12 @@ local function slots(
       if expires > last then last = expires end
       record = pack(FORMAT, process, own_fence, own_taken, own_released, expires)
     end
-    if at then
-      records = string.sub(records, 1, at - 1) .. record .. string.sub(records, at + RECORD)
-    else
-      records = records .. record
-    end
-    count = #records / RECORD
+    count = count - (at and 1 or 0) + (record ~= '' and 1 or 0)
+    at = at or to + 1
     if follows_until == 0 then following, follows_since, follows_cost = 0, 0, 0 end
     changed = pack('>I7I7I7I4I2I7I7I4I7', since, first, last, held, count,
-      following, follows_since, follows_cost, follows_until) .. records
+      following, follows_since, follows_cost, follows_until)
+      .. string.sub(records, from, at - 1) .. record .. string.sub(records, at + RECORD, to)
   end
   -- The epoch is kept while a process may hold units that it has taken before.
   if (count > 0 or since > 0) and last > clock then reset = last - clock end

@@ -94,6 +94,7 @@ impl Backend {
                 let sent_at = self.clock().steady();
                 let mut result = shared.execute(request.clone()).await;
                 taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
+                self.in_flight_changed.notify_waiters();
                 result
             }
             _ => shared.execute(request.clone()).await,

@@ -2,18 +2,26 @@
 
 use std::collections::HashSet;
 use std::mem;
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::threads::Mutex;
+
+/// How long the job waits for further changes after one. A call that begins meanwhile states what was released, so a
+/// busy count needs few other statements (`benches/all -- in-flight`).
+const GATHERING: Duration = Duration::from_millis(1);
 
 /// The counts of which units were taken or released. Saves a look at all counts when one changes.
 #[derive(Default)]
 pub(crate) struct ChangedCounts {
     counts: Mutex<OwnValue<HashSet<KeyId>>>,
     notify: Notify,
+    /// Notified when somebody waits for the statement.
+    urgent: Notify,
 }
 
 impl ChangedCounts {
@@ -22,12 +30,19 @@ impl ChangedCounts {
         self.notify.notify_one();
     }
 
+    /// Adds a count whose statement somebody waits for.
+    pub(crate) fn add_urgent(&self, key_id: KeyId) {
+        self.add(key_id);
+        self.urgent.notify_one();
+    }
+
     pub(crate) fn take(&self) -> HashSet<KeyId> {
         mem::take(&mut **lock_own(&self.counts))
     }
 
-    /// Completes once a count has changed.
+    /// Completes once counts have changed.
     pub(crate) async fn changed(&self) {
         self.notify.notified().await;
+        let _ = timeout(GATHERING, self.urgent.notified()).await;
     }
 }

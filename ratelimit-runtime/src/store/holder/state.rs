@@ -67,6 +67,9 @@ pub(crate) struct TakenUnits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PendingUnits {
     fence: u64,
+    epoch: u64,
+    /// The units that were released when the request began: it states these, or more.
+    released: u64,
     /// Until when the store keeps what this process held when the request began, by the clock of the store.
     promised: u64,
 }
@@ -96,7 +99,8 @@ impl HolderState {
         }
         self.pending += 1;
         let promised = if self.units() > 0 { self.promised } else { u64::MAX };
-        Some(PendingUnits { fence: self.fence, promised })
+        let Self { fence, epoch, released, .. } = *self;
+        Some(PendingUnits { fence, epoch, released, promised })
     }
 
     /// Ends a request that was not sent.
@@ -138,6 +142,10 @@ impl HolderState {
             self.taken += units;
             if now < self.end_of_hold(sent_at) {
                 self.keep(clock, sent_at);
+                let PendingUnits { fence, epoch, released, .. } = pending;
+                if self.confirm(fence, epoch, released) {
+                    self.is_dirty = self.released != released;
+                }
                 self.losses
             } else {
                 // Others may have the units by now.
@@ -235,14 +243,13 @@ impl HolderState {
         now: u64,
     ) -> u64 {
         let Receipt { birth: epoch, .. } = receipt;
-        self.known_released = sent.released;
-        self.known_fence = sent.fence;
         let mut lost = self.lose_late(now) + self.follow(epoch);
         // In another epoch, it was said of units that are lost already.
         if !outcome.is_allowed() && sent.epoch == epoch {
             lost += self.lose();
         }
         self.keep(outcome.clock, sent.sent_at);
+        self.confirm(sent.fence, sent.epoch, sent.released);
         self.is_dirty |= self.released != sent.released || self.fence != sent.fence;
         lost
     }
@@ -289,6 +296,16 @@ impl HolderState {
     /// Returns the units that this process holds.
     pub(crate) fn units(&self) -> u64 {
         self.taken - self.released
+    }
+
+    /// Records that the store has these numbers. Returns false if they count from other ones than now.
+    fn confirm(&mut self, fence: u64, epoch: u64, released: u64) -> bool {
+        let is_current = fence == self.fence && epoch == self.epoch;
+        if is_current {
+            self.known_fence = fence;
+            self.known_released = self.known_released.max(released);
+        }
+        is_current
     }
 
     /// Follows the epoch of a reply. Returns how many units were lost.

@@ -30,10 +30,12 @@ impl TakingRequest {
         let (granted, lost) = record.state.take(pending, units, receipt, clock, [sent_at, now]);
         if granted.birth > 0 {
             record.waited_us = 0;
+            record.failure = None;
         }
         let is_due = record.is_due();
         drop(record);
-        if lost > 0 {
+        if granted.birth > 0 || lost > 0 {
+            // The store may know of units that were released before.
             self.holder.changed.notify_waiters();
         }
         if granted.birth > 0 || lost > 0 || is_due {
