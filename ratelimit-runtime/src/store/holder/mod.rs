@@ -12,6 +12,8 @@ mod changes;
 mod slot;
 pub(crate) mod state;
 mod taking;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
