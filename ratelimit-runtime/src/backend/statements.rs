@@ -1,7 +1,8 @@
 //! States to the shared store what this process holds of its counts of calls in flight (`holders.rs`).
 //!
-//! A job of the background thread states a count at once when units are released, and three times within a hold while
-//! units are held. It runs as long as there are such counts, also after the limiter was dropped.
+//! A job of the background thread states a count within milliseconds after units are released, unless a call does so
+//! before, and three times within a hold while units are held. It runs as long as there are such counts, also after the
+//! limiter was dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

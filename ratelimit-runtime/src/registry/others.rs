@@ -109,7 +109,12 @@ mod tests {
         let other = LIMIT.try_amounts(50, Some(7)).expect("valid");
         assert!(others.see(&other) && others.see(&LIMIT));
         assert_eq!((others.version, others.limits.len()), (2, 1));
-        assert_eq!((others.limits[0].limit.threshold(), others.limits[0].is_computed), (1, true));
+        let amount_and_kind =
+            |others: &Others| (others.limits[0].limit.threshold(), others.limits[0].is_computed);
+        assert_eq!(amount_and_kind(&others), (1, true));
+        let (mut others, closed) = (self::others(), LIMIT.try_amounts(0, None).expect("valid"));
+        assert!(others.see(&closed));
+        assert_eq!(amount_and_kind(&others), (1, true), "0 is no amount that all calls have");
     }
 
     #[test]

@@ -20,8 +20,8 @@ const GATHERING: Duration = Duration::from_millis(1);
 pub(crate) struct ChangedCounts {
     counts: Mutex<OwnValue<HashSet<KeyId>>>,
     notify: Notify,
-    /// Notified when somebody waits for the statement.
-    urgent: Notify,
+    /// Ends the gathering.
+    hurry: Notify,
 }
 
 impl ChangedCounts {
@@ -30,19 +30,18 @@ impl ChangedCounts {
         self.notify.notify_one();
     }
 
-    /// Adds a count whose statement somebody waits for.
-    pub(crate) fn add_urgent(&self, key_id: KeyId) {
-        self.add(key_id);
-        self.urgent.notify_one();
+    /// Makes the job look at once: a caller waits for a statement.
+    pub(crate) fn hurry(&self) {
+        self.hurry.notify_one();
     }
 
     pub(crate) fn take(&self) -> HashSet<KeyId> {
         mem::take(&mut **lock_own(&self.counts))
     }
 
-    /// Completes once counts have changed.
+    /// Completes after a change, once further changes are gathered.
     pub(crate) async fn changed(&self) {
         self.notify.notified().await;
-        let _ = timeout(GATHERING, self.urgent.notified()).await;
+        let _ = timeout(GATHERING, self.hurry.notified()).await;
     }
 }

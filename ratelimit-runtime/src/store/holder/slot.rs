@@ -51,7 +51,7 @@ impl HeldSlot {
     pub(crate) fn release(self) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
         let (holder, held) = (Arc::clone(&self.holder), self.held);
         drop(self);
-        holder.sender.add_urgent(holder.key_id);
+        holder.sender.hurry();
         let released = holder.lock().state.released();
         async move {
             loop {
