@@ -305,7 +305,7 @@ impl Builder {
         let deadline = deadline.min(MAX_DEADLINE);
         let settings = BackendSettings { on_error, instances, deadline, reports };
         let backend = Backend::new(local, shared, give_backs, background, settings);
-        RateLimiter::new(backend, max_waiting)
+        RateLimiter::of_backend(backend, max_waiting)
     }
 }
 

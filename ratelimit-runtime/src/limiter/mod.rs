@@ -92,7 +92,8 @@ impl RateLimiter {
         Builder::default()
     }
 
-    fn new(backend: Backend, max_waiting: usize) -> Self {
+    /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
+    fn of_backend(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
         let leases = backend.of_shared(|| Leases::new(Arc::clone(&backend)));
         let waiting = Arc::new(WaitingSlot::new(max_waiting));

@@ -1,0 +1,5 @@
+use ratelimit_runtime::RateLimiter;
+
+fn main() {
+    let _ = RateLimiter::new();
+}
