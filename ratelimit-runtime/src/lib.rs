@@ -176,8 +176,8 @@ pub mod guide {
     #[doc = include_str!("../docs/rules.md")]
     pub mod rules {}
 
+    #[doc = "[memory]: crate::guide::redis#how-much-memory-does-redis-need"]
     #[doc = "[production]: crate::guide::production"]
-    #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
