@@ -7,9 +7,10 @@ impl RateLimiter {
     /// Returns the keys of which this limiter and its clones have rejected the most calls in this process, at most
     /// `most` of them, the ones with the most rejections first.
     ///
-    /// A rejection is [`Rejection::Limited`](crate::Rejection::Limited) or
-    /// [`Rejection::Closed`](crate::Rejection::Closed), or what a [shadow](crate::Limit::shadow) reports in place of
-    /// one. If several limits are decided together, only the limit that the rejection names counts it.
+    /// A rejection is [`Rejection::Limited`](crate::Rejection::Limited),
+    /// [`Rejection::Closed`](crate::Rejection::Closed) or [`Rejection::Busy`](crate::Rejection::Busy), or what a
+    /// [shadow](crate::Limit::shadow) reports in place of one. If several limits are decided together, only the limit
+    /// that the rejection names counts it.
     ///
     /// The list is bounded: it takes 256 KiB at most. A key whose rejections are a large share of all of them is always
     /// in it. Under a flood of other keys, a key with few rejections can leave the list and begin again, so
