@@ -110,7 +110,8 @@ pub(crate) fn foreign_argument(word: &str) -> Option<&'static str> {
             "write `count_if = Result::is_err` to count the calls that fail"
         }
         "ip" | "per_ip" | "user" | "per_user" | "client" => {
-            "`key` is what is counted separately: an argument of the function, also a `Client` of a web framework"
+            "`key` is what is counted separately: an argument of the function, or a `Client`, which `Client::from` \
+             makes of an `IpAddr`"
         }
         _ => return None,
     })
