@@ -3,6 +3,8 @@
 mod annotated;
 mod announcements;
 mod beside;
+mod crowd;
+mod endings;
 mod feeds;
 mod in_force;
 mod order;

@@ -1,94 +1,16 @@
 //! Rules that change while calls wait: the line changes, and the calls keep their order.
-//!
-//! The calls are polled by hand, the last one first, so the order of the polls is not the order of arrival.
-
-use std::pin::Pin;
-use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::__private;
-use ratelimit_runtime::{
-    Algorithm, Check, Decision, Limit, Part, Rejection, Rule, RuleSet, StoreError,
-};
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits};
+use ratelimit_runtime::{Part, Rule, RuleSet};
+use support::limits::{MINUTE, SECOND, limit, limits};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::crowd::{Crowd, amounts, computed};
 use super::{closed, of_limit};
 use crate::waiting::{limiters, rest};
-use crate::{TestLimiter, on_both_stores, wait_until_idle};
-
-/// Calls that wait, in the order of their arrival.
-#[derive(Default)]
-struct Crowd {
-    calls: Vec<Option<Pin<Box<Check>>>>,
-    /// The numbers and the results of the calls that have ended, in the order of their ends.
-    ended: Vec<(usize, Result<Decision, Rejection>)>,
-}
-
-impl Crowd {
-    /// Starts a call, and lets it wait.
-    async fn start(&mut self, test: &TestLimiter, limit: &Limit, cost: u32) {
-        self.add(test, test.limiter.check(limit, "key", cost)).await;
-    }
-
-    async fn add(&mut self, test: &TestLimiter, call: Check) {
-        let mut call = Box::pin(call);
-        let result = call.as_mut().now_or_never();
-        assert!(result.is_none(), "{result:?}");
-        self.calls.push(Some(call));
-        wait_until_idle(&test.limiter).await;
-    }
-
-    /// Polls the calls, the last one first, until the line waits for the clock.
-    async fn poll(&mut self, test: &TestLimiter) {
-        let mut ended = Vec::new();
-        for _ in 0..3 {
-            for (number, call) in self.calls.iter_mut().enumerate().rev() {
-                let Some(waiting) = call else { continue };
-                if let Some(result) = waiting.as_mut().now_or_never() {
-                    ended.push((number, result));
-                    *call = None;
-                }
-            }
-            wait_until_idle(&test.limiter).await;
-        }
-        // Calls that end at the same time have no order.
-        ended.sort_by_key(|(number, _)| *number);
-        self.ended.extend(ended);
-    }
-
-    /// Moves the clock in steps, and polls the calls at each.
-    async fn pass(&mut self, test: &TestLimiter, steps: u32, step: Duration) {
-        for _ in 0..steps {
-            test.clock.advance(step);
-            self.poll(test).await;
-        }
-    }
-
-    /// Returns the numbers of the calls that were admitted.
-    fn admitted(&self) -> Vec<usize> {
-        let admitted = self.ended.iter().filter(|(_, result)| result.is_ok());
-        admitted.map(|(number, _)| *number).collect()
-    }
-
-    async fn set(&mut self, test: &TestLimiter, rules: RuleSet) {
-        test.set_rules(rules);
-        wait_until_idle(&test.limiter).await;
-        self.poll(test).await;
-    }
-}
-
-/// Amounts for each algorithm.
-fn amounts(amount: u32) -> Rule {
-    Rule::new().threshold(amount).burst(amount)
-}
-
-fn computed(limit: &Limit, amount: u32) -> Limit {
-    let burst = is_bucket(limit.algorithm()).then_some(amount);
-    limit.try_amounts(amount, burst).expect("valid")
-}
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn the_order_survives_a_change_of_the_amounts(test: TestLimiter) {
@@ -159,26 +81,6 @@ on_both_stores! {
         }
     }
 
-    async fn an_exempt_line_is_admitted_without_a_charge(test: TestLimiter) {
-        for limit in limits("ruled", 10, HOUR) {
-            let waiting = limit.wait(9 * HOUR);
-            test.limiter.check(&limit, "key", 8).await.expect("a new key");
-            let mut crowd = Crowd::default();
-            for _ in 0..5 {
-                crowd.start(&test, &waiting, 5).await;
-            }
-            crowd.set(&test, of_limit(Rule::new().exempt(true))).await;
-            assert_eq!(crowd.admitted(), [0, 1, 2, 3, 4], "{limit:?}");
-            for (_, result) in &crowd.ended {
-                assert_eq!(result.as_ref().expect("exempt").remaining, u32::MAX);
-            }
-            test.set_rules(RuleSet::new());
-            let left = test.limiter.peek(&limit, "key", 0).await.expect("a decision").remaining;
-            assert_eq!(left, 2, "{limit:?}");
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
-
     /// The rules that end a wait are those in force when the call is polled. Otherwise it goes back to its place.
     async fn a_call_that_is_polled_after_the_end_of_a_rule_keeps_its_place(test: TestLimiter) {
         for limit in limits("ruled", 1, SECOND) {
@@ -197,30 +99,6 @@ on_both_stores! {
             crowd.start(&test, &waiting, 1).await;
             crowd.pass(&test, 40, SECOND / 4).await;
             assert_eq!(crowd.admitted(), (0..5).collect::<Vec<_>>(), "{limit:?}");
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
-
-    async fn a_closed_line_is_rejected_with_the_closing(test: TestLimiter) {
-        for limit in limits("ruled", 10, HOUR) {
-            let waiting = limit.wait(9 * HOUR);
-            let before = test.limiter.check(&limit, "key", 8).await.expect("a new key");
-            for (end, retry_after) in [(None, None), (Some(10 * HOUR), Some(10 * HOUR))] {
-                let mut crowd = Crowd::default();
-                for _ in 0..3 {
-                    crowd.start(&test, &waiting, 5).await;
-                }
-                let rule = Rule::new().closed(true);
-                let rule = end.map_or(rule, |end| rule.until(test.in_time(end)));
-                crowd.set(&test, of_limit(rule)).await;
-                assert_eq!(crowd.ended.len(), 3, "{limit:?}");
-                for (_, result) in &crowd.ended {
-                    assert_eq!(closed(result), retry_after, "{limit:?}");
-                }
-                test.set_rules(RuleSet::new());
-            }
-            let left = test.limiter.peek(&limit, "key", 0).await.expect("a decision").remaining;
-            assert_eq!(left, before.remaining, "{limit:?}");
             test.limiter.reset(&limit, "key").await.expect("reset");
         }
     }
@@ -250,30 +128,6 @@ on_both_stores! {
         }
     }
 
-    async fn a_line_of_a_shadow_is_decided_at_once(test: TestLimiter) {
-        for limit in limits("ruled", 10, HOUR) {
-            let waiting = limit.wait(9 * HOUR);
-            test.limiter.check(&limit, "key", 8).await.expect("a new key");
-            let mut crowd = Crowd::default();
-            for cost in [5, 5, 2] {
-                crowd.start(&test, &waiting, cost).await;
-            }
-            test.set_rules(of_limit(Rule::new().shadow(true)));
-            while crowd.ended.len() < 3 {
-                crowd.poll(&test).await;
-            }
-            let allowed = |ended: &(usize, Result<Decision, Rejection>)| {
-                ended.1.as_ref().expect("a shadow").allowed
-            };
-            let allowed: Vec<_> = crowd.ended.iter().map(allowed).collect();
-            // The last call fits beside the first charge. A bucket of Redis may still hold a moment of the first call.
-            let fits = allowed[2] || is_bucket(limit.algorithm());
-            assert_eq!((&allowed[..2], fits), (&[false, false][..], true), "{limit:?}");
-            test.set_rules(RuleSet::new());
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
-
     /// Calls that are dropped before they notice the change take nothing, and those behind them move up.
     async fn a_call_can_be_dropped_while_its_line_changes(test: TestLimiter) {
         for limit in limits("ruled", 1, SECOND) {
@@ -293,33 +147,6 @@ on_both_stores! {
             crowd.pass(&test, 3, SECOND).await;
             let left = test.limiter.peek(&limit, "key", 1).await.expect("a decision").remaining;
             assert_eq!(left, 2, "{limit:?}");
-            test.set_rules(RuleSet::new());
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
-
-    /// A call whose turn has come keeps the grant of the old amounts.
-    async fn a_call_whose_turn_has_come_keeps_its_grant(test: TestLimiter) {
-        for limit in limits("ruled", 2, MINUTE) {
-            let waiting = limit.wait(HOUR);
-            test.limiter.check(&limit, "key", 2).await.expect("a new key");
-            let mut crowd = Crowd::default();
-            for _ in 0..2 {
-                crowd.start(&test, &waiting, 2).await;
-            }
-            let is_estimate = limit.algorithm() == Algorithm::SlidingCounter;
-            test.clock.advance(if is_estimate { 2 * MINUTE } else { MINUTE });
-            // On the embedded store, the second call drives the line of the first.
-            let behind = crowd.calls[1].as_mut().expect("waits");
-            assert!(behind.as_mut().now_or_never().is_none());
-            wait_until_idle(&test.limiter).await;
-            test.set_rules(of_limit(amounts(1)));
-            crowd.poll(&test).await;
-            assert_eq!(crowd.admitted(), [0], "{limit:?}: {:?}", crowd.ended);
-            assert_eq!(crowd.ended[0].1.as_ref().expect("admitted").limit, 2, "{limit:?}");
-            // The call behind it costs more than the new capacity.
-            let behind = &crowd.ended[1].1;
-            assert!(matches!(behind, Err(Rejection::CostExceedsCapacity { .. })), "{behind:?}");
             test.set_rules(RuleSet::new());
             test.limiter.reset(&limit, "key").await.expect("reset");
         }
@@ -351,32 +178,6 @@ on_both_stores! {
                 test.limiter.reset(limit, "key").await.expect("reset");
             }
         }
-    }
-
-    async fn a_shutdown_ends_calls_whose_line_changes(test: TestLimiter) {
-        let limit = Limit::token_bucket("ruled", 10, SECOND).burst(10);
-        let waiting = limit.wait(MINUTE);
-        test.limiter.check(&limit, "key", 10).await.expect("a new key");
-        let mut crowd = Crowd::default();
-        for _ in 0..5 {
-            crowd.start(&test, &waiting, 1).await;
-        }
-        test.set_rules(of_limit(Rule::new().threshold(20)));
-        test.limiter.shutdown().await.expect("given back");
-        crowd.poll(&test).await;
-        assert_eq!(crowd.ended.len(), 5);
-        for (_, result) in &crowd.ended {
-            let is_shut = matches!(
-                result,
-                Err(Rejection::Unavailable { error: StoreError::ShuttingDown, .. })
-            );
-            assert!(is_shut, "{result:?}");
-        }
-        // A later change finds no call. All reserved moments are free again.
-        test.set_rules(RuleSet::new());
-        assert_eq!(__private::lines(&test.limiter), 0);
-        test.advance(100_000);
-        test.limiter.check(&limit, "key", 1).await.expect("the next token");
     }
 }
 

@@ -1,0 +1,103 @@
+//! Units that the model gives back.
+
+use ratelimit_runtime::Limit;
+
+use super::state::State;
+use super::{ExpectedDecision, Model};
+
+impl Model {
+    /// Gives units back, the newest first. They need not belong to one charge.
+    pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+        self.limit = *limit;
+        if cost > 0 {
+            self.state = self.state_at(self.now(clock));
+            let period = limit.period().as_micros();
+            let mut cost = u64::from(cost);
+            let mut give = |units: &mut u64| {
+                let given = cost.min(*units);
+                *units -= given;
+                cost -= given;
+            };
+            match &mut self.state {
+                State::Sliding { log } => {
+                    log.iter_mut().rev().for_each(|(_, units)| give(units));
+                    log.retain(|(_, units)| *units > 0);
+                }
+                State::Fixed { count, .. } => give(count),
+                State::SlidingCounter { previous, current, .. } => {
+                    give(current);
+                    give(previous);
+                }
+                State::Bucket { level, .. } => {
+                    *level = level.saturating_sub(u128::from(cost) * period);
+                }
+            }
+            self.drop_unused(clock);
+        }
+        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
+    }
+
+    /// Gives back units that were charged at `charged_at` and never spent. The model gives back as much as it
+    /// can without admitting more than if the units had never been charged.
+    pub fn return_units(
+        &mut self,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+        charged_at: u64,
+    ) -> ExpectedDecision {
+        self.lower(limit, clock, cost, charged_at);
+        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
+    }
+
+    /// Gives back units without computing the decision, which is slow for a long log.
+    pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u32, charged_at: u64) {
+        self.limit = *limit;
+        if cost > 0 {
+            let now = self.now(clock);
+            let is_same_rate = match self.state {
+                State::Bucket { threshold, .. } => threshold == u64::from(limit.threshold()),
+                _ => false,
+            };
+            self.state = self.state_at(now);
+            let period = limit.period().as_micros();
+            let window = period as u64;
+            let mut cost = u64::from(cost);
+            match &mut self.state {
+                State::Sliding { log } => {
+                    for (_, units) in log.iter_mut().filter(|(at, _)| *at == charged_at) {
+                        let given = cost.min(*units);
+                        *units -= given;
+                        cost -= given;
+                    }
+                    log.retain(|(_, units)| *units > 0);
+                }
+                State::Fixed { start, count }
+                    if (*start..*start + window).contains(&charged_at) =>
+                {
+                    *count = count.saturating_sub(cost);
+                }
+                State::SlidingCounter { start, previous, current } => match charged_at / window {
+                    then if then >= *start / window => *current = current.saturating_sub(cost),
+                    then if then + 1 == *start / window => {
+                        *previous = previous.saturating_sub(cost);
+                    }
+                    _ => {}
+                },
+                // Some of the units have drained since. The units of a lease that may still be spent stay.
+                State::Bucket { level, threshold, lease, .. }
+                    if is_same_rate && *level <= u128::from(limit.capacity()) * period =>
+                {
+                    let charged = u128::from(cost).min(limit.capacity().into()) * period;
+                    let elapsed = now.saturating_sub(charged_at);
+                    let drained = u128::from(elapsed) * u128::from(*threshold);
+                    let floor = if lease.until > now { lease.kept * period } else { 0 };
+                    let floor = floor.min(*level);
+                    *level = level.saturating_sub(charged.saturating_sub(drained)).max(floor);
+                }
+                _ => {}
+            }
+            self.drop_unused(clock);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The reference model: the semantics of the five algorithms, written as plainly as possible. Tests compare
+//! each decision of the embedded store and of Redis with the decision of the model.
+//!
+//! The model shares no code with the stores, and is slow on purpose. It keeps each admitted call or an exact
+//! fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest by search:
+//! `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which the
+//! rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
+//!
+//! To add an algorithm:
+//!
+//! 1. Add a variant to `State`: the data that the algorithm keeps about the admitted calls of a key.
+//! 2. Add the variant to `State::unused`, `State::is_unused` and `State::newest`.
+//! 3. In `Model::state_at`, drop the data that no longer counts at a moment.
+//! 4. In `Model::admits`, write the rule.
+//! 5. In [`Model::charge`], [`Model::refund`] and [`Model::return_units`], take and give back units.
+//! 6. Add a test to `tests/stores/traces.rs`.
+//!
+//! Times are microseconds since the epoch. A parameter named `clock` is the time of the limiter's clock, which
+//! can step back; a variable named `now` is the time of the key, which cannot.
+
+mod give_back;
+mod state;
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Decision, Limit};
+
+use self::state::State;
+use crate::search::{first, last};
+
+/// The decision that a store has to make: the fields of a [`Decision`] that do not depend on the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedDecision {
+    /// Whether the call is admitted.
+    pub allowed: bool,
+    /// The units that are left.
+    pub remaining: u32,
+    /// The shortest wait after which the same call is admitted.
+    pub retry_after: Duration,
+    /// The shortest wait after which the key is as if it had never been used.
+    pub reset_after: Duration,
+}
+
+impl From<Decision> for ExpectedDecision {
+    fn from(decision: Decision) -> Self {
+        let Decision { allowed, remaining, retry_after, reset_after, .. } = decision;
+        Self { allowed, remaining, retry_after, reset_after }
+    }
+}
+
+/// The count of one key under the limits of one name, algorithm, period and align. Their threshold and burst
+/// may differ from call to call.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The limit of the latest call.
+    limit: Limit,
+    /// The offset of aligned windows from UTC, in minutes.
+    align: Option<i64>,
+    state: State,
+}
+
+impl Model {
+    /// The count of a key that was never used. `align` is the offset of aligned windows from UTC in minutes.
+    #[must_use]
+    pub fn new(limit: &Limit, align: Option<i64>) -> Self {
+        Self { limit: *limit, align, state: State::unused(limit.algorithm()) }
+    }
+
+    /// Decides a call, and charges it if it is admitted.
+    pub fn check(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+        let before = self.peek(limit, clock, cost);
+        if !before.allowed || cost == 0 {
+            return before;
+        }
+        self.charge(limit, clock, cost);
+        ExpectedDecision {
+            allowed: true,
+            retry_after: Duration::ZERO,
+            ..self.peek(limit, clock, 0)
+        }
+    }
+
+    /// Charges a call without computing the decision, which is slow for a long log.
+    ///
+    /// # Panics
+    ///
+    /// If the call is not admitted.
+    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u32) {
+        self.limit = *limit;
+        assert!(self.admits(clock, cost), "the call is not admitted");
+        let now = self.now(clock);
+        self.state = self.state_at(now);
+        let cost = u64::from(cost);
+        match &mut self.state {
+            State::Sliding { log } => log.push((now, cost)),
+            State::Fixed { count, .. } => *count += cost,
+            State::SlidingCounter { current, .. } => *current += cost,
+            State::Bucket { level, .. } => *level += u128::from(cost) * limit.period().as_micros(),
+        }
+    }
+
+    /// Decides a call without charging it.
+    pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+        self.limit = *limit;
+        let allowed = self.admits(clock, cost);
+        let remaining = last(limit.capacity().into(), |cost| self.admits(clock, cost as u32));
+        let retry_after = if allowed { 0 } else { first(|wait| self.admits(clock + wait, cost)) };
+        let reset_after = first(|wait| self.is_unused(clock + wait));
+        ExpectedDecision {
+            allowed,
+            remaining: remaining as u32,
+            retry_after: Duration::from_micros(retry_after),
+            reset_after: Duration::from_micros(reset_after),
+        }
+    }
+
+    /// Decides whether a process can charge units of a bucket in advance and spend them within `term`, in which
+    /// at most `kept` units refill. Charges them if so.
+    pub fn lease(
+        &mut self,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+        kept: u32,
+        term: u64,
+    ) -> ExpectedDecision {
+        let now = self.now(clock);
+        let mut leased = self.clone();
+        leased.state = self.with_kept(limit, now, kept);
+        let decision = leased.check(limit, clock, cost);
+        if decision.allowed && cost > 0 {
+            self.limit = *limit;
+            self.state = leased.state;
+            if let State::Bucket { lease, .. } = &mut self.state {
+                lease.until = lease.until.max(now + term);
+                lease.kept = lease.kept.max(kept.into());
+            }
+            return ExpectedDecision {
+                allowed: true,
+                retry_after: Duration::ZERO,
+                ..self.peek(limit, clock, 0)
+            };
+        }
+        // A rejected call does not change the level: the wait follows from the level as it drains.
+        let is_admitted_after = |wait| {
+            let mut later = self.clone();
+            later.limit = *limit;
+            later.state = later.with_kept(limit, later.now(clock + wait), kept);
+            later.admits(clock + wait, cost)
+        };
+        let retry_after = if decision.allowed { 0 } else { first(is_admitted_after) };
+        let reset_after = self.peek(limit, clock, 0).reset_after;
+        let retry_after = Duration::from_micros(retry_after);
+        ExpectedDecision { retry_after, reset_after, ..decision }
+    }
+
+    /// Returns the moments whose charges a sliding log still has.
+    #[must_use]
+    pub fn charged_at(&self) -> Vec<u64> {
+        match &self.state {
+            State::Sliding { log } => log.iter().map(|(at, _)| *at).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Drops the count.
+    pub fn reset(&mut self) {
+        self.state = State::unused(self.limit.algorithm());
+    }
+
+    /// The rule of each algorithm: returns whether a call is admitted under the limit of the latest call.
+    fn admits(&self, clock: u64, cost: u32) -> bool {
+        let period = self.limit.period().as_micros();
+        let threshold = u64::from(self.limit.threshold());
+        let capacity = u128::from(self.limit.capacity());
+        let now = self.now(clock);
+        let cost = u64::from(cost);
+        cost == 0
+            || match self.state_at(now) {
+                State::Sliding { log } => {
+                    log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
+                }
+                State::Fixed { count, .. } => count + cost <= threshold,
+                // Of the previous window, the part that the trailing window overlaps counts.
+                State::SlidingCounter { start, previous, current } => {
+                    let overlap = period - u128::from(now - start);
+                    u128::from(previous) * overlap + u128::from(current + cost) * period
+                        <= u128::from(threshold) * period
+                }
+                State::Bucket { level, .. } => {
+                    level + u128::from(cost) * period <= capacity * period
+                }
+            }
+    }
+
+    /// Returns the time of the key, which never moves backwards.
+    fn now(&self, clock: u64) -> u64 {
+        clock.max(self.state.newest())
+    }
+
+    fn is_unused(&self, clock: u64) -> bool {
+        self.state_at(self.now(clock)).is_unused()
+    }
+
+    /// Replaces a state in which nothing counts by the state of a new key.
+    fn drop_unused(&mut self, clock: u64) {
+        if self.is_unused(clock) {
+            self.reset();
+        }
+    }
+
+    /// Returns the state with at least `kept` units in the bucket.
+    fn with_kept(&self, limit: &Limit, now: u64, kept: u32) -> State {
+        let mut model = self.clone();
+        model.limit = *limit;
+        let mut state = model.state_at(now);
+        if let State::Bucket { level, .. } = &mut state {
+            *level = (*level).max(u128::from(kept) * limit.period().as_micros());
+        }
+        state
+    }
+}

@@ -1,0 +1,184 @@
+//! What the model keeps of the admitted calls of a key, and what of it still counts at a moment.
+
+use ratelimit_runtime::Algorithm;
+
+use super::Model;
+
+/// The data about the admitted calls of a key.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    Sliding {
+        /// The time and the cost of each admitted call.
+        log: Vec<(u64, u64)>,
+    },
+    Fixed {
+        /// The start of the window.
+        start: u64,
+        /// The admitted cost in the window.
+        count: u64,
+    },
+    SlidingCounter {
+        /// The start of the current window.
+        start: u64,
+        /// The admitted cost in the window before it.
+        previous: u64,
+        /// The admitted cost in the current window.
+        current: u64,
+    },
+    /// A token bucket or a leaky bucket: both fill with each call and drain at the rate of the limit.
+    Bucket {
+        /// The time to which the level belongs.
+        at: u64,
+        /// The units in the bucket, times the period in microseconds.
+        level: u128,
+        /// The threshold under which the level was last changed.
+        threshold: u64,
+        lease: BucketLease,
+    },
+}
+
+/// Units of a bucket that a process charged in advance and spends until a moment. They count as if they were
+/// spent at the last possible moment, so the level does not drain below them before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BucketLease {
+    /// The moment until which the units may be spent.
+    pub(super) until: u64,
+    /// The units below which the level does not drain before that moment.
+    pub(super) kept: u128,
+}
+
+impl State {
+    /// The state of a key that was never used.
+    pub(super) fn unused(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sliding => Self::Sliding { log: Vec::new() },
+            Algorithm::Fixed => Self::Fixed { start: 0, count: 0 },
+            Algorithm::SlidingCounter => Self::SlidingCounter { start: 0, previous: 0, current: 0 },
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                Self::Bucket { at: 0, level: 0, threshold: 1, lease: BucketLease::default() }
+            }
+            other => panic!("the model has no rule for {other}"),
+        }
+    }
+
+    /// Returns whether nothing counts, so that the state can be dropped.
+    pub(super) fn is_unused(&self) -> bool {
+        match self {
+            Self::Sliding { log } => log.is_empty(),
+            Self::Fixed { count, .. } => *count == 0,
+            Self::SlidingCounter { previous, current, .. } => *previous == 0 && *current == 0,
+            Self::Bucket { level, .. } => *level == 0,
+        }
+    }
+
+    /// Returns the newest time in the state.
+    pub(super) fn newest(&self) -> u64 {
+        match self {
+            Self::Sliding { log } => log.last().map_or(0, |(at, _)| *at),
+            Self::Fixed { start, .. } | Self::SlidingCounter { start, .. } => *start,
+            Self::Bucket { at, .. } => *at,
+        }
+    }
+}
+
+impl Model {
+    /// Returns the part of the state that still counts at `now`, under the limit of the latest call.
+    pub(super) fn state_at(&self, now: u64) -> State {
+        let period = self.limit.period().as_micros() as u64;
+        match &self.state {
+            State::Sliding { log } => {
+                let counts = |(at, _): &(u64, u64)| at + period > now;
+                State::Sliding { log: log.iter().copied().filter(counts).collect() }
+            }
+            State::Fixed { start, count } => {
+                let boundary = self.align.map(|minutes| window_start(now, period, minutes));
+                match boundary {
+                    Some(boundary) if *start < boundary => {
+                        State::Fixed { start: boundary, count: 0 }
+                    }
+                    None if *count == 0 || now >= start + period => {
+                        State::Fixed { start: now, count: 0 }
+                    }
+                    _ => State::Fixed { start: *start, count: *count },
+                }
+            }
+            State::SlidingCounter { start, previous, current } => {
+                let window = now / period;
+                let (previous, current) = match window - start / period {
+                    0 => (*previous, *current),
+                    1 => (*current, 0),
+                    _ => (0, 0),
+                };
+                State::SlidingCounter { start: window * period, previous, current }
+            }
+            State::Bucket { at, level, threshold, lease } => {
+                self.bucket_at(now, *at, *level, *threshold, *lease)
+            }
+        }
+    }
+
+    /// Returns a bucket as it is at `now`: its level drains, but not below the units of a lease that may still
+    /// be spent. A level that was charged under another threshold is converted, rounded up.
+    fn bucket_at(
+        &self,
+        now: u64,
+        at: u64,
+        mut level: u128,
+        charged_under: u64,
+        lease: BucketLease,
+    ) -> State {
+        let period = self.limit.period().as_micros();
+        let threshold = u64::from(self.limit.threshold());
+        let is_leased = lease.until > at;
+        // Under the threshold of the charge, the bucket is empty from here on.
+        let empties =
+            |from: u64, level: u128| u128::from(from) + level.div_ceil(charged_under.into());
+        let mut empty = empties(at, level);
+        if is_leased {
+            let kept = (lease.kept * period).min(level);
+            empty = empty.max(empties(lease.until, kept));
+        }
+        if u128::from(now) >= empty {
+            return State::Bucket { at: now, level: 0, threshold, lease: BucketLease::default() };
+        }
+        if charged_under != threshold {
+            level = convert(level, period, charged_under, threshold);
+        }
+        let drained = |from: u64, to: u64| u128::from(to - from) * u128::from(threshold);
+        if is_leased {
+            let end = lease.until.min(now);
+            let floor = (lease.kept * period).min(level);
+            level = level.saturating_sub(drained(at, end)).max(floor);
+            level = level.saturating_sub(drained(end, now));
+        } else {
+            level = level.saturating_sub(drained(at, now));
+        }
+        let lease = if lease.until > now { lease } else { BucketLease::default() };
+        State::Bucket { at: now, level, threshold, lease }
+    }
+}
+
+/// Returns the start of the calendar window that contains `now`. Windows of a week are counted from Monday,
+/// 1969-12-29 local time, other windows from 1970-01-01 local time.
+fn window_start(now: u64, period: u64, minutes: i64) -> u64 {
+    let week = 7 * 86_400_000_000;
+    let origin = if period == week { -3 * 86_400_000_000_i64 } else { 0 } - minutes * 60_000_000;
+    let windows = (now as i64 - origin).div_euclid(period as i64);
+    (origin + windows * period as i64) as u64
+}
+
+/// Converts a level to the finest units in which another threshold is counted, rounded up. The stores convert
+/// in `f64`, so the rounding of `f64` is a part of the semantics.
+fn convert(level: u128, period: u128, from: u64, to: u64) -> u128 {
+    let unit = |threshold: u64| greatest_common_divisor(period, threshold.into());
+    if unit(from) == unit(to) {
+        return level;
+    }
+    let old = (level / unit(from)) as f64;
+    let (old_token, token) = ((period / unit(from)) as f64, (period / unit(to)) as f64);
+    (old * token / old_token).ceil() as u128 * unit(to)
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
