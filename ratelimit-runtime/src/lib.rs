@@ -96,6 +96,20 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The guides, and a few items, link items of other features.
+#![cfg_attr(
+    not(all(
+        feature = "actix",
+        feature = "attribute",
+        feature = "axum",
+        feature = "metrics",
+        feature = "redis",
+        feature = "rules",
+        feature = "stream",
+        feature = "tonic",
+    )),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 
 /// Compiles and runs the code in the README.
 #[cfg(all(doctest, feature = "redis", feature = "axum"))]
@@ -106,7 +120,24 @@ struct Readme;
 ///
 /// The links between the guides, and their pictures, are link definitions. In the files, the definitions name
 /// files. The definitions here come first and win: they name pages of this documentation, and inline pictures.
-#[cfg(all(any(doc, doctest), feature = "redis"))]
+///
+/// All guides are in the documentation of all features. Their programs are compiled with these features.
+#[cfg(all(
+    doc,
+    any(
+        not(doctest),
+        all(
+            feature = "actix",
+            feature = "attribute",
+            feature = "axum",
+            feature = "metrics",
+            feature = "redis",
+            feature = "rules",
+            feature = "stream",
+            feature = "tonic",
+        )
+    )
+))]
 pub mod guide {
     #[doc = include_str!("../docs/pictures/inline.md")]
     #[doc = "[testing]: crate::guide::testing"]
@@ -120,7 +151,6 @@ pub mod guide {
     #[doc = include_str!("../docs/in_flight.md")]
     pub mod in_flight {}
 
-    #[cfg(all(feature = "axum", feature = "actix"))]
     #[doc = "[algorithms]: crate::guide::algorithms"]
     #[doc = "[plans]: crate::guide::plans"]
     #[doc = "[production]: crate::guide::production"]
@@ -131,7 +161,6 @@ pub mod guide {
     #[doc = include_str!("../docs/metering.md")]
     pub mod metering {}
 
-    #[cfg(feature = "rules")]
     #[doc = "[production]: crate::guide::production#what-happens-when-redis-fails"]
     #[doc = "[rules]: crate::guide::rules"]
     #[doc = ""]
@@ -155,7 +184,6 @@ pub mod guide {
     #[doc = include_str!("../docs/production.md")]
     pub mod production {}
 
-    #[cfg(feature = "axum")]
     #[doc = "[metering]: crate::guide::metering"]
     #[doc = "[plans]: crate::guide::plans"]
     #[doc = "[production]: crate::guide::production"]
@@ -171,7 +199,6 @@ pub mod guide {
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 
-    #[cfg(feature = "rules")]
     #[doc = "[night]: crate::guide::night"]
     #[doc = "[production]: crate::guide::production"]
     #[doc = "[redis]: crate::guide::redis"]
@@ -185,7 +212,6 @@ pub mod guide {
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
 
-    #[cfg(feature = "axum")]
     #[doc = "[metering]: crate::guide::metering"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = "[web]: crate::guide::web"]
@@ -198,7 +224,6 @@ pub mod guide {
     #[doc = include_str!("../docs/testing.md")]
     pub mod testing {}
 
-    #[cfg(feature = "axum")]
     #[doc = include_str!("../docs/web.md")]
     pub mod web {}
 }
