@@ -3,14 +3,16 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use dashmap::DashMap;
 use ratelimit_runtime::{Limit, Permit, RateLimiter};
-use redis::Script;
+use redis::{Connection, Script};
 use support::server::Server;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::peers::ready;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
@@ -20,7 +22,7 @@ use crate::{Scale, keys};
 /// The processes of the fleet.
 const PROCESSES: usize = 8;
 
-/// How many slots a key has. All but one are held; calls take and free the last one.
+/// How many slots a key has. All but one for each process are held; calls take and free the others.
 const SLOTS: [u32; 2] = [10, 1_000];
 
 const HOLD: Duration = Duration::from_secs(30);
@@ -73,74 +75,120 @@ fn in_process(scale: &Scale) -> Block {
     )
 }
 
+/// How the calls of the fleet end.
+#[derive(Clone, Copy)]
+enum Ends {
+    /// All processes make calls at the same time, and drop each permit.
+    Dropped,
+    /// One call at a time, which waits until its slot is free for other processes.
+    Awaited,
+}
+
 fn on_redis(scale: &Scale) -> Block {
     let (server, runtime) = (Server::start(), Runtime::new().expect("a runtime"));
     let fleet: Vec<RateLimiter> =
         (0..PROCESSES).map(|_| server.builder().build().expect("valid")).collect();
-    let calls = if scale.quick { 200 } else { 2_000 };
-    let rows = SLOTS.map(|slots| {
-        let took = in_turns(scale.rounds, &[Slots::Ours, Slots::Semaphore], |who| {
-            redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-            match who {
-                Slots::Ours => [runtime.block_on(ours(&server, &fleet, slots, calls))],
-                Slots::Semaphore => [sorted_set(&server, slots, calls)],
-            }
-        });
-        Row::of(format!("{slots} slots"), took.iter().map(|[micros]| *micros))
+    let calls = if scale.quick { 25 } else { 250 };
+    let rows = [Ends::Dropped, Ends::Awaited].into_iter().flat_map(|ends| {
+        SLOTS.map(|slots| {
+            let took = in_turns(scale.rounds, &[Slots::Ours, Slots::Semaphore], |who| {
+                redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+                match who {
+                    Slots::Ours => [runtime.block_on(ours(&server, &fleet, slots, calls, ends))],
+                    Slots::Semaphore => [sorted_set(&server, slots, calls, ends)],
+                }
+            });
+            let slots = format!("{} slots", crate::figure::grouped(slots.into()));
+            let label = match ends {
+                Ends::Dropped => format!("{slots}, eight calls at a time, dropped"),
+                Ends::Awaited => format!("{slots}, one call at a time, `release` awaited"),
+            };
+            Row::of(label, took.iter().map(|[micros]| *micros))
+        })
     });
     let columns = [("ours", Kind::Ours), ("sorted set", Kind::Peer)];
     Block::table(
         "in-flight-redis",
         Table {
             title: "Time of the server for a slot that is taken and freed",
-            unit: "microseconds in scripts, with the heartbeats; eight processes, all other slots held",
+            unit: "microseconds in scripts, with the heartbeats; eight processes, all but eight slots held",
             better: Better::Less,
             by: "slots",
             columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
-            rows: rows.into(),
+            rows: rows.collect(),
             chart: None,
         },
     )
 }
 
 /// Returns the time that the server spends for each call.
-async fn ours(server: &Server, fleet: &[RateLimiter], slots: u32, calls: u32) -> f64 {
+async fn ours(server: &Server, fleet: &[RateLimiter], slots: u32, calls: usize, ends: Ends) -> f64 {
     let limit = Limit::try_in_flight("bench", slots).and_then(|limit| limit.try_hold(HOLD));
     let limit = limit.expect("valid");
     let mut held: Vec<Permit> = Vec::new();
-    for slot in 0..slots - 1 {
-        let limiter = &fleet[slot as usize % fleet.len()];
+    for slot in PROCESSES..slots as usize {
+        let limiter = &fleet[slot % fleet.len()];
         held.push(limiter.acquire(&limit, "key", 1).await.expect("admitted"));
     }
     let before = server.script_micros();
-    for call in 0..calls {
-        let limiter = &fleet[call as usize % fleet.len()];
-        let permit = limiter.acquire(&limit, "key", 1).await.expect("admitted");
-        permit.release().await.expect("a reply");
+    match ends {
+        Ends::Dropped => {
+            let mut processes = JoinSet::new();
+            for limiter in fleet {
+                let limiter = limiter.clone();
+                processes.spawn(async move {
+                    for _ in 0..calls {
+                        // The slot of the call before can be on its way back.
+                        while limiter.acquire(&limit, "key", 1).await.is_err() {}
+                    }
+                });
+            }
+            processes.join_all().await;
+        }
+        Ends::Awaited => {
+            for call in 0..calls * PROCESSES {
+                let limiter = &fleet[call % fleet.len()];
+                let permit = limiter.acquire(&limit, "key", 1).await.expect("admitted");
+                permit.release().await.expect("a reply");
+            }
+        }
     }
-    (server.script_micros() - before) / f64::from(calls)
+    for limiter in fleet {
+        limiter.flush().await.expect("a reply");
+    }
+    (server.script_micros() - before) / (calls * PROCESSES) as f64
 }
 
-fn sorted_set(server: &Server, slots: u32, calls: u32) -> f64 {
-    let mut connection = server.connection();
+fn sorted_set(server: &Server, slots: u32, calls: usize, ends: Ends) -> f64 {
     let take = Script::new(include_str!("../textbook/semaphore.lua"));
     let free = Script::new("return redis.call('ZREM', KEYS[1], ARGV[1])");
-    let mut acquire = |holder: u32| -> bool {
+    let acquire = |connection: &mut Connection, holder: usize| -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = now.as_millis() as u64;
         let mut call = take.key("key");
         call.arg(now).arg(now + HOLD.as_millis() as u64).arg(slots).arg(holder);
-        call.invoke(&mut connection).expect("a reply")
+        call.invoke(connection).expect("a reply")
     };
-    for holder in 0..slots - 1 {
-        assert!(acquire(holder));
+    let mut connection = server.connection();
+    for holder in PROCESSES..slots as usize {
+        assert!(acquire(&mut connection, holder));
     }
+    let process = |holder: usize, calls: usize| {
+        let (mut connection, mut other) = (server.connection(), server.connection());
+        for _ in 0..calls {
+            assert!(acquire(&mut connection, holder));
+            let freed: u32 = free.key("key").arg(holder).invoke(&mut other).expect("a reply");
+            assert_eq!(freed, 1);
+        }
+    };
     let before = server.script_micros();
-    let mut other = server.connection();
-    for _ in 0..calls {
-        assert!(acquire(slots));
-        let freed: u32 = free.key("key").arg(slots).invoke(&mut other).expect("a reply");
-        assert_eq!(freed, 1);
+    match ends {
+        Ends::Dropped => thread::scope(|scope| {
+            for holder in 0..PROCESSES {
+                scope.spawn(move || process(holder, calls));
+            }
+        }),
+        Ends::Awaited => process(0, calls * PROCESSES),
     }
-    (server.script_micros() - before) / f64::from(calls)
+    (server.script_micros() - before) / (calls * PROCESSES) as f64
 }
