@@ -17,6 +17,7 @@ const MODEL: Lines = Lines {
     fault: None,
 };
 
+const OVER: &str = "never more than the limit";
 const ORDER: &str = "first come, first served";
 const LOSS: &str = "no unit is lost, and none is used twice";
 
@@ -49,6 +50,13 @@ fn counts_are_reset() {
 fn a_grant_that_is_not_given_back_is_found() {
     let fault = Some(Fault::GrantIsNotGivenBack);
     is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
+}
+
+#[test]
+fn a_grant_that_is_used_twice_is_found() {
+    let fault = Some(Fault::GrantIsGivenBackTwice);
+    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
+    is_found(Lines { is_bucket: false, calls: 3, drops: 1, foreign: 1, fault, ..MODEL }, OVER);
 }
 
 #[test]

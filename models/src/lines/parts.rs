@@ -48,7 +48,15 @@ impl Play {
             self.calls,
             self.taken_elsewhere,
             self.log,
-            [self.ticks, self.drops, self.lost, self.foreign, self.resets],
+            [
+                self.ticks,
+                self.drops,
+                self.lost,
+                self.foreign,
+                self.resets,
+                self.charged,
+                self.given_back,
+            ],
         );
         parts
     }

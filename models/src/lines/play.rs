@@ -11,6 +11,7 @@ use super::super::{
     Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
 };
 use super::{Action, Fault, Lines, ORDER, RESTS};
+use crate::algorithm::Outcome;
 use crate::clock::{Clock, VirtualClock};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, OnError};
@@ -71,6 +72,10 @@ pub(super) struct Play {
     pub(super) calls: Vec<Call>,
     /// The units that are taken: by calls, by other processes, and by replies that were lost.
     pub(super) taken_elsewhere: Vec<u64>,
+    /// The units that requests of the line have taken from the store, without those of lost replies.
+    pub(super) charged: usize,
+    /// The units that the line has given back to the store.
+    pub(super) given_back: usize,
     pub(super) ticks: usize,
     pub(super) drops: usize,
     pub(super) lost: usize,
@@ -114,6 +119,8 @@ impl Play {
             returns: Vec::new(),
             calls: Vec::new(),
             taken_elsewhere: Vec::new(),
+            charged: 0,
+            given_back: 0,
             ticks: 0,
             drops: 0,
             lost: 0,
@@ -221,15 +228,21 @@ impl Play {
                 self.drops += 1;
                 let spares = self.line.spares.len();
                 self.line.leave(index as u64);
-                if self.model.fault == Some(Fault::GrantIsNotGivenBack) {
-                    self.line.spares.truncate(spares);
+                match self.model.fault {
+                    Some(Fault::GrantIsNotGivenBack) => self.line.spares.truncate(spares),
+                    Some(Fault::GrantIsGivenBackTwice) => {
+                        self.line.spares.extend_from_within(spares..);
+                    }
+                    _ => {}
                 }
                 self.calls[index].end = Some(End::Dropped);
             }
             Action::Execute => {
                 let Some(asked) = &self.pending else { return };
+                let cancels = asked.request.cancels();
                 let request = Request::Decide(asked.request.clone());
                 let reply = self.execute(&request);
+                self.charged += admitted(&reply, cancels).count();
                 self.reply = Some(reply);
             }
             Action::Deliver => {
@@ -248,11 +261,10 @@ impl Play {
                 else {
                     return;
                 };
-                // A cancellation has the first outcome.
-                let calls = reply.outcomes.iter().skip(asked.request.cancels().into());
-                let admitted = calls.filter(|outcome| outcome.is_allowed());
-                let moments = admitted.map(|outcome| outcome.clock + outcome.retry_us);
-                self.taken_elsewhere.extend(moments);
+                let admitted = admitted(&reply, asked.request.cancels());
+                self.charged -= admitted.clone().count();
+                self.taken_elsewhere
+                    .extend(admitted.map(|outcome| outcome.clock + outcome.retry_us));
                 if self.model.fault == Some(Fault::FailureIsNotRecorded) {
                     return;
                 }
@@ -262,7 +274,12 @@ impl Play {
             }
             Action::GiveBack => {
                 for request in self.returns.remove(0) {
-                    self.execute(&request);
+                    let reply = self.execute(&request);
+                    self.given_back += match &request {
+                        Request::GiveBack(_, charge) => charge.cost as usize,
+                        // A reservation that is not cancelled passes unused.
+                        _ => usize::from(reply.is_allowed()),
+                    };
                 }
                 self.line.returned();
                 self.line.record_give_back(None);
@@ -324,4 +341,10 @@ impl Play {
         }
         actions
     }
+}
+
+/// Returns the outcomes of the admitted calls of a request.
+fn admitted(reply: &Reply, cancels: bool) -> impl Iterator<Item = &Outcome> + Clone {
+    // A cancellation has the first outcome.
+    reply.outcomes.iter().skip(cancels.into()).filter(|outcome| outcome.is_allowed())
 }

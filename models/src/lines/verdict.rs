@@ -57,6 +57,11 @@ impl Play {
                 }
             }
         }
+        let is_admitted = |call: &&Call| matches!(call.end, Some(End::Admitted(_)));
+        let used = self.calls.iter().filter(is_admitted).count();
+        if used + self.given_back > self.charged {
+            self.mistakes.push(LOSS);
+        }
         // Without lost replies and resets, the count has what was taken in the last second, and no more.
         if self.lost == 0 && self.resets == 0 && !self.model.is_bucket {
             let now = self.now().local;
