@@ -8,6 +8,8 @@
 mod job;
 mod pending;
 mod process;
+#[cfg(any(feature = "redis", all(test, loom)))]
+mod work_queues;
 
 use crate::threads::{Mutex, MutexGuard};
 use std::convert::Infallible;
@@ -25,6 +27,8 @@ pub(crate) use self::job::{Job, JobSlot, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 use self::process::read_process;
 pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, seen_process};
+#[cfg(feature = "redis")]
+pub(crate) use self::work_queues::{NeedOfJob, WorkQueues};
 
 type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
 

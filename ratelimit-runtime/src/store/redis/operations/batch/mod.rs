@@ -9,7 +9,7 @@
 mod by_node;
 mod reply;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,15 +22,14 @@ use tokio::time::Instant;
 use self::reply::BatchReply;
 use super::script_call::{ScriptCall, unexpected};
 use crate::algorithm::{Op, Outcome};
-use crate::background::{Job, JobSlot, RunningJob};
+use crate::background::{Job, NeedOfJob, RunningJob, WorkQueues};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::Servers;
 use crate::store::redis::network::failure::is_of_another_node;
-use crate::store::redis::network::node::{Node, lock};
+use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script;
-use crate::threads::Mutex;
 
 /// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
@@ -49,13 +48,10 @@ const MAX_CALLS: usize = 1024;
 const SENDER_WAITS_PER_DEADLINE: u32 = 16;
 
 /// The queues of pending calls.
-#[derive(Default)]
-pub(crate) struct BatchQueues {
-    queues: Mutex<HashMap<QueueId, BatchQueue>>,
-}
+pub(crate) type BatchQueues = WorkQueues<QueueId, PendingCall>;
 
 /// The runtime whose tasks send the calls, and the [`id`](BatchTarget::id) of what all keys of a script share.
-type QueueId = (Id, usize);
+pub(crate) type QueueId = (Id, usize);
 
 /// What all keys of a batch share.
 #[derive(Clone)]
@@ -82,15 +78,7 @@ impl BatchTarget {
     }
 }
 
-#[derive(Default)]
-struct BatchQueue {
-    pending: VecDeque<PendingCall>,
-    senders: JobSlot,
-    /// The time at which a sender last took calls.
-    last_sent: Option<Instant>,
-}
-
-struct PendingCall {
+pub(crate) struct PendingCall {
     charge: Arc<Charge>,
     digest: u64,
     by: Instant,
@@ -143,49 +131,29 @@ impl Servers {
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
         let (reply_to, reply) = oneshot::channel();
         // Hashed before the lock, because every call locks a busy queue.
-        let digest = digest(&charge);
-        let mut queues = lock(&self.queues.queues);
-        let queue = queues.entry(target.queue()).or_default();
-        queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
-        let sender = self.new_sender(queue, target, SENDERS);
+        let call = PendingCall { digest: digest(&charge), charge, by, reply_to };
+        let sender = self.queues.add(target.queue(), call, SENDERS, || self.sender(target));
         // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
-        drop(queues);
         sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
         reply
     }
 
-    /// Returns another sender of a queue, unless it has `most`.
-    fn new_sender(
-        self: &Arc<Self>,
-        queue: &BatchQueue,
-        target: &BatchTarget,
-        most: u32,
-    ) -> Option<RunningJob<BatchSender>> {
-        queue.senders.start(most, || BatchSender {
-            servers: Arc::clone(self),
-            id: target.queue(),
-            target: target.clone(),
-        })
+    fn sender(self: &Arc<Self>, target: &BatchTarget) -> BatchSender {
+        BatchSender { servers: Arc::clone(self), id: target.queue(), target: target.clone() }
     }
 
     /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
     /// call that is still pending checks again.
     fn add_sender_if_due(self: &Arc<Self>, target: &BatchTarget, by: Instant) -> Instant {
-        let mut queues = lock(&self.queues.queues);
-        let Some(queue) = queues.get_mut(&target.queue()).filter(|queue| !queue.pending.is_empty())
-        else {
-            return by;
-        };
-        let (now, pause) = (Instant::now(), self.deadline / SENDER_WAITS_PER_DEADLINE);
-        let due = queue.last_sent.map_or(now, |last_sent| last_sent + pause);
-        if due > now {
-            return due;
+        let pause = self.deadline / SENDER_WAITS_PER_DEADLINE;
+        match self.queues.start_another(&target.queue(), pause, || self.sender(target)) {
+            NeedOfJob::Idle => by,
+            NeedOfJob::Later(due) => due,
+            NeedOfJob::Now(sender) => {
+                tokio::spawn(BatchSender::run(sender));
+                Instant::now() + pause
+            }
         }
-        queue.last_sent = Some(now);
-        let sender = self.new_sender(queue, target, u32::MAX);
-        drop(queues);
-        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
-        now + pause
     }
 }
 
@@ -200,34 +168,36 @@ impl Job for BatchSender {
     /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an
     /// error.
     fn abandon(&mut self) {
-        let mut queues = lock(&self.servers.queues.queues);
-        let is_left = |queue: &BatchQueue| !queue.senders.is_running();
-        let stranded = queues.get(&self.id).is_some_and(is_left).then(|| queues.remove(&self.id));
-        drop(queues);
-        drop(stranded);
+        drop(self.servers.queues.take_stranded(&self.id));
     }
 }
 
 impl BatchSender {
     async fn run(mut job: RunningJob<Self>) {
-        loop {
-            let entries = Self::take_entries(&mut job);
-            let Some(by) = entries.iter().map(|entry| entry.by).max() else { return };
-            job.servers.decide_batch(&job.target, entries, by).await;
+        let (servers, id) = (Arc::clone(&job.servers), job.id);
+        while let Some(entries) = servers.queues.take(&id, &mut job, BatchEntry::take) {
+            let by = entries.iter().map(|entry| entry.by).max().unwrap_or_else(Instant::now);
+            servers.decide_batch(&job.target, entries, by).await;
         }
     }
+}
 
-    /// Takes the next calls. Ends the job if there are none.
-    fn take_entries(job: &mut RunningJob<Self>) -> Vec<BatchEntry> {
-        let servers = Arc::clone(&job.servers);
-        let mut queues = lock(&servers.queues.queues);
-        let Some(queue) = queues.get_mut(&job.id) else { return Vec::new() };
-        let mut entries: Vec<BatchEntry> = Vec::with_capacity(queue.pending.len().min(MAX_ENTRIES));
+/// An entry of a batch: equal calls.
+struct BatchEntry {
+    charge: Arc<Charge>,
+    by: Instant,
+    reply_to: Vec<CallReply>,
+}
+
+impl BatchEntry {
+    /// Takes the next calls as entries; `None` if there are none.
+    fn take(pending: &mut VecDeque<PendingCall>) -> Option<Vec<Self>> {
+        let mut entries: Vec<Self> = Vec::with_capacity(pending.len().min(MAX_ENTRIES));
         let mut digests = Vec::with_capacity(entries.capacity());
         let mut calls = 0;
         while calls < MAX_CALLS
             && entries.len() < MAX_ENTRIES
-            && let Some(PendingCall { charge, digest, by, reply_to }) = queue.pending.pop_front()
+            && let Some(PendingCall { charge, digest, by, reply_to }) = pending.pop_front()
         {
             // A call whose caller has dropped it is not charged.
             if reply_to.is_closed() {
@@ -241,27 +211,12 @@ impl BatchSender {
                 entry.reply_to.push(reply_to);
                 entry.by = entry.by.max(by);
             } else {
-                entries.push(BatchEntry { charge, by, reply_to: vec![reply_to] });
+                entries.push(Self { charge, by, reply_to: vec![reply_to] });
                 digests.push(digest);
             }
         }
-        queue.last_sent = Some(Instant::now());
-        if entries.is_empty() {
-            // Still under the lock, so that the next call starts another sender.
-            job.end();
-            if !queue.senders.is_running() {
-                queues.remove(&job.id);
-            }
-        }
-        entries
+        (!entries.is_empty()).then_some(entries)
     }
-}
-
-/// An entry of a batch: equal calls.
-struct BatchEntry {
-    charge: Arc<Charge>,
-    by: Instant,
-    reply_to: Vec<CallReply>,
 }
 
 impl Servers {
