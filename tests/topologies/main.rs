@@ -10,6 +10,7 @@ mod misplaced;
 mod moving_slots;
 mod sentinel;
 mod single_server;
+mod strict_keys;
 
 use std::time::{Duration, Instant};
 

@@ -101,6 +101,9 @@ pub enum StoreError {
     Configuration(BuildError),
 }
 
+/// A part of the error message of a server whose scripts may use no keys but those that a call declares: Dragonfly.
+pub(crate) const UNDECLARED_KEY: &str = "undeclared key";
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -223,6 +226,10 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
         "TRYAGAIN" => "the keys are moving to another node: retry once they have moved",
         "MASTERDOWN" => {
             "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
+        }
+        "ERR" if message.contains(UNDECLARED_KEY) => {
+            "the scripts of long logs make the names of keys, which this server forbids: use Redis or Valkey; \
+             Dragonfly allows it with `--default_lua_flags=allow-undeclared-keys`"
         }
         "ERR" if message.contains("not allowed from script") => {
             "this server rejects TIME in scripts: set `clock(Clock::Client)`"

@@ -31,7 +31,7 @@ impl Servers {
                 reply => reply,
             };
             let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
-            self.back_off_from_replica(&error);
+            self.back_off_if_unfit(&error);
             if !(is_of_another_node(&error) && self.knows_another_node(call, by).await) {
                 return Err(error);
             }
@@ -46,10 +46,10 @@ impl Servers {
         cluster.next_node(slot::slot(key), by).await.is_some()
     }
 
-    /// Opens the breaker if an error that a script has caught shows that the server is a replica.
-    pub(crate) fn back_off_from_replica(&self, error: &StoreError) {
+    /// Opens the breaker if an error that a script has caught shows that the server decides no calls.
+    pub(crate) fn back_off_if_unfit(&self, error: &StoreError) {
         if let Topology::One(node) = &self.topology {
-            node.back_off_from_replica(error);
+            node.back_off_if_unfit(error);
         }
     }
 

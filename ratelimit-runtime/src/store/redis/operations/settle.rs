@@ -32,7 +32,7 @@ impl Servers {
                 let malformed = || vec![Err(SettleError::Replied(unexpected())); charges.len()];
                 let results = decode(&reply, charges).unwrap_or_else(malformed);
                 for error in results.iter().filter_map(|result| result.as_ref().err()) {
-                    self.back_off_from_replica(error.error());
+                    self.back_off_if_unfit(error.error());
                 }
                 return results;
             }

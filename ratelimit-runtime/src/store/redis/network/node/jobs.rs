@@ -8,7 +8,7 @@ use redis::RedisError;
 use tokio::time::{sleep, timeout};
 
 use super::runtime::RuntimeState;
-use super::{Node, ServerLookup, is_replica, lock};
+use super::{Node, ServerLookup, is_unfit, lock};
 use crate::background::{Job, RunningJob, lock_own};
 use crate::report;
 use crate::store::redis::network::breaker::pause_after;
@@ -89,7 +89,7 @@ impl Node {
             let reply = timeout(self.deadline, connection.send(&self.probe, false)).await.ok()?;
             // Other errors are answers: callers receive them from the server.
             let is_answer = |error: &RedisError| {
-                !error.is_unrecoverable_error() && !is_replica(&store_error(error, &[]))
+                !error.is_unrecoverable_error() && !is_unfit(&store_error(error, &[]))
             };
             reply.as_ref().err().is_none_or(is_answer).then_some(())
         };

@@ -27,7 +27,7 @@ use super::address::Target;
 use super::breaker::TIMEOUTS_TO_OPEN;
 use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
-use super::failure::{Failure, store_error};
+use super::failure::{Failure, refuses_undeclared_keys, store_error};
 use super::sentinel::Sentinels;
 use crate::background::{Background, JobSlot, OwnValue, lock_own};
 use crate::clock::complete_by;
@@ -58,8 +58,7 @@ pub(crate) struct Node {
     failed_probes: AtomicU32,
     /// The job that follows the primary.
     follower: JobSlot,
-    /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the
-    /// server may evict keys.
+    /// Whether a connection was opened before. The first one logs at a higher level, and checks the server.
     has_connected: AtomicBool,
 }
 
@@ -153,7 +152,7 @@ impl Node {
                 if !error.is_unrecoverable_error() {
                     self.record_reply(&runtime);
                 }
-                self.back_off_from_replica(&store_error(&error, &[]));
+                self.back_off_if_unfit(&store_error(&error, &[]));
                 Err(Failure::Redis(error))
             }
             Err(ExchangeError::NotConnected(error)) => {
@@ -199,10 +198,10 @@ impl Node {
         }
     }
 
-    /// Opens the breaker if an error shows that the server is a replica. The next connection may lead to the
-    /// primary, because an address can move to another server.
-    pub(crate) fn back_off_from_replica(self: &Arc<Self>, error: &StoreError) {
-        if is_replica(error) {
+    /// Opens the breaker if an error shows that the server does not decide calls. The next connection may lead to
+    /// another server, such as the primary, because an address can move.
+    pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
+        if is_unfit(error) {
             self.open_breaker(&self.runtime(), error);
         }
     }
@@ -283,7 +282,8 @@ impl Node {
                 tracing::debug!(node = %node.name, "connected to Redis");
             } else {
                 tracing::info!(node = %node.name, "connected to Redis");
-                tokio::spawn(warn_of_eviction(node.name.clone(), connection.clone()));
+                let node = Arc::clone(&node);
+                tokio::spawn(node.check_server(runtime, connection.clone()));
             }
             node.follow(&connection);
             Ok(connection)
@@ -291,6 +291,20 @@ impl Node {
         attempt.await.unwrap_or_else(|_| {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
         })
+    }
+}
+
+impl Node {
+    /// Opens the breaker if the server is unfit, and logs a warning if the server may evict keys.
+    async fn check_server(self: Arc<Self>, runtime: Arc<RuntimeState>, connection: Connection) {
+        if let Ok(Err(error)) = timeout(CONNECT_TIMEOUT, connection.send(&self.probe, false)).await
+        {
+            let error = store_error(&error, &[]);
+            if is_unfit(&error) {
+                self.open_breaker(&runtime, &error);
+            }
+        }
+        warn_of_eviction(&self.name, &connection).await;
     }
 }
 
@@ -304,7 +318,7 @@ impl ServerLookup {
 }
 
 /// Logs a warning if the server may evict keys of the limiter: their counts then start anew.
-async fn warn_of_eviction(node: Box<str>, connection: Connection) {
+async fn warn_of_eviction(node: &str, connection: &Connection) {
     let mut command = redis::cmd("INFO");
     let info = timeout(CONNECT_TIMEOUT, connection.send(command.arg("memory"), false)).await;
     // Without the permission for INFO, there is no warning.
@@ -316,13 +330,15 @@ async fn warn_of_eviction(node: Box<str>, connection: Connection) {
         && max_memory != "0"
         && policy != "noeviction"
     {
-        report::may_evict(&node, policy);
+        report::may_evict(node, policy);
     }
 }
 
-/// Returns whether an error shows that the server is a replica, which does not decide.
-fn is_replica(error: &StoreError) -> bool {
+/// Returns whether an error shows that the server decides no calls: a replica does not, nor does a server whose scripts
+/// may use declared keys only. The latter would decide until a log gets its first segment.
+fn is_unfit(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
+        || refuses_undeclared_keys(error)
 }
 
 /// Locks a mutex. A panic in another thread leaves its data valid.

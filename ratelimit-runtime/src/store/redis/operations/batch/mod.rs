@@ -302,7 +302,7 @@ impl Servers {
                     elsewhere.push(BatchEntry { charge, by, reply_to });
                     continue;
                 }
-                self.back_off_from_replica(error);
+                self.back_off_if_unfit(error);
             }
             for (index, reply_to) in reply_to.into_iter().enumerate() {
                 let outcome = outcome.as_ref().map(|outcome| outcome.of_call(index, &charge));
