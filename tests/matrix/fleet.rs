@@ -132,9 +132,10 @@ struct Tally {
     last_error: u64,
     first_after: u64,
     waits: Vec<u64>,
+    has_rejected: bool,
 }
 
-/// Calls from many tasks until standard input contains a line, and prints the results.
+/// Calls from many tasks until standard input contains a line and the limit is reached, and prints the results.
 pub(crate) fn member(url: &str, has_rules: bool) {
     let started = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -155,9 +156,10 @@ pub(crate) fn member(url: &str, has_rules: bool) {
         let calls = (0..TASKS).map(|_| {
             let (limiter, tally, stopping) = (limiter.clone(), tally.clone(), stopping.clone());
             tokio::task::spawn_local(async move {
-                // On a busy machine, decisions can resume late: a process without one continues.
+                // On a busy machine, decisions can resume late, and a process makes few calls: it continues until
+                // the limit is reached.
                 while !stopping.load(std::sync::atomic::Ordering::Relaxed)
-                    || (tally.borrow().is_undecided() && started.elapsed() < LONGEST_OUTAGE)
+                    || (!tally.borrow().is_complete() && started.elapsed() < LONGEST_OUTAGE)
                 {
                     let start = machine_time();
                     let result = limiter.check(&LIMIT, "key", 1).await;
@@ -170,7 +172,7 @@ pub(crate) fn member(url: &str, has_rules: bool) {
             call.await.expect("no panic");
         }
     }));
-    let Tally { admitted, undecided, unanswered, last_error, first_after, waits } =
+    let Tally { admitted, undecided, unanswered, last_error, first_after, waits, .. } =
         &*tally.borrow();
     let calls = waits.len();
     let mut out = format!("{calls} {undecided} {unanswered} {last_error} {first_after}\n");
@@ -184,9 +186,9 @@ pub(crate) fn member(url: &str, has_rules: bool) {
 }
 
 impl Tally {
-    /// Returns whether no call has been decided since the last undecided call.
-    fn is_undecided(&self) -> bool {
-        self.last_error > 0 && self.first_after == 0
+    /// Returns whether the limit has rejected a call, and a call was decided since the last undecided call.
+    fn is_complete(&self) -> bool {
+        self.has_rejected && (self.last_error == 0 || self.first_after > 0)
     }
 
     /// Records the result of a call that began at the time `start` of the machine.
@@ -204,7 +206,7 @@ impl Tally {
                 return;
             }
             Ok(()) => self.admitted.push(AdmittedCall::since(start, &LIMIT, 1)),
-            Err(_) => {}
+            Err(_) => self.has_rejected = true,
         }
         if self.last_error > 0 && self.first_after == 0 {
             self.first_after = now;
