@@ -97,6 +97,17 @@ impl Settlements {
         report::settled(terms.name(), settlement.more());
     }
 
+    /// Gives units in flight back to the embedded store.
+    pub(crate) fn release_here(
+        &self,
+        key_id: KeyId,
+        receipt: Receipt,
+        units: u32,
+        opening: OpeningChange,
+    ) {
+        self.backend.release_local(key_id, receipt, units, opening);
+    }
+
     /// Settles a charge that `source` has made.
     pub(crate) fn settle(
         self: &Arc<Self>,
@@ -120,7 +131,7 @@ impl Settlements {
             // The key of a fallback is also closed on Redis, which may be back.
             settlement = Settlement::default();
         } else {
-            self.backend.close_here(charge.key_id, &charge.terms, opening);
+            self.backend.close_here(charge.key_id, charge.terms.algorithm(), opening);
         }
         let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
         let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());

@@ -33,7 +33,7 @@ use crate::algorithm::{
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
-use crate::limit::Terms;
+use crate::limit::{Algorithm, Terms};
 use crate::reply::Source;
 use crate::report;
 use crate::threads::{Mutex, MutexGuard};
@@ -139,19 +139,27 @@ impl Embedded {
         })
     }
 
+    /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for
+    /// neither at its end (`benches/all -- in-flight`).
+    pub(crate) fn release(&self, key_id: KeyId, receipt: Receipt, units: u32) {
+        if let Some(slots) = self.shard(shard_of(key_id)).slots(key_id) {
+            slots.release(receipt, units);
+        }
+    }
+
     /// Returns whether a count of calls in flight still has the units of a receipt.
     pub(crate) fn holds(&self, key_id: KeyId, receipt: Receipt) -> bool {
-        self.in_shard(key_id, |shard, clock| shard.holds(key_id, receipt, clock))
+        self.shard(shard_of(key_id)).slots(key_id).is_some_and(|slots| slots.has(receipt))
     }
 
     /// Closes or opens a key. Returns whether it was closed.
     pub(crate) fn change_opening(
         &self,
-        terms: &Terms,
+        algorithm: Algorithm,
         key_id: KeyId,
         opening: OpeningChange,
     ) -> bool {
-        with_state!(terms.algorithm(), S => {
+        with_state!(algorithm, S => {
             self.in_shard(key_id, |shard, clock| shard.change_opening::<S>(key_id, opening, clock))
         })
     }
