@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Backend, GivenBack, PendingClosing};
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Algorithm, Policy, Terms};
+use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::store::embedded::LocalCharge;
 use crate::store::{Charge, SettleError, SettledCharge, Store};
@@ -69,7 +69,7 @@ impl Backend {
         opening: OpeningChange,
     ) -> Answer<bool> {
         let was_here = self.close_here(charge.key_id, charge.terms.algorithm(), opening);
-        if !self.is_shared(policy) {
+        if !self.is_shared(policy.scope()) {
             return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
@@ -116,13 +116,13 @@ impl Backend {
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
     pub(crate) fn settle_here(
         &self,
-        policy: Policy,
+        scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
         opening: OpeningChange,
     ) -> bool {
-        let outcome = match self.shared_for(policy) {
+        let outcome = match self.shared_for(scope) {
             Some(shared) if source == shared.source() => return false,
             Some(_) => {
                 let share = charge.share(self.settings.instances);

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
-use crate::limit::{LimitLabel, Name, Policy, Terms};
+use crate::limit::{LimitLabel, Name, Scope, Terms};
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
@@ -65,7 +65,7 @@ pub(super) struct PermitCharge {
 /// The charges of a call that can be settled, before it is decided.
 pub(super) struct SettledParts {
     pub(super) settlements: Arc<Settlements>,
-    pub(super) policy: Policy,
+    pub(super) scope: Scope,
     pub(super) charges: OneOrMany<Arc<Charge>>,
     /// The index of the charge and the cost of each part. Empty if there is one part.
     pub(super) parts: Vec<(usize, u32)>,
@@ -80,7 +80,7 @@ pub(super) enum MadeCharge {
     /// (`benches/all -- in-flight`).
     HeldHere { key_id: KeyId, name: Name },
     /// By a request, which `source` has executed.
-    ByRequest { charge: Arc<Charge>, policy: Policy, source: Source },
+    ByRequest { charge: Arc<Charge>, scope: Scope, source: Source },
 }
 
 impl SettledParts {
@@ -91,7 +91,7 @@ impl SettledParts {
         labels: &[LimitLabel],
         reply: Option<&Reply>,
     ) -> Vec<Permit> {
-        let Self { settlements, policy, charges, parts } = self;
+        let Self { settlements, scope, charges, parts } = self;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
             let Some(Reply { outcomes, receipts, source }) = reply else {
                 return Permit::new(decision, None);
@@ -107,7 +107,7 @@ impl SettledParts {
                 });
                 PermitCharge {
                     settlements: Arc::clone(&settlements),
-                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
+                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), scope, source },
                     cost: charge.cost,
                     charged,
                     receipt: *receipt,
@@ -351,9 +351,9 @@ impl PermitCharge {
             MadeCharge::HeldHere { key_id, .. } => {
                 settlements.release_here(*key_id, receipt, charged, opening);
             }
-            MadeCharge::ByRequest { charge, policy, source } => {
+            MadeCharge::ByRequest { charge, scope, source } => {
                 if charge.holder.is_none() {
-                    return settlements.settle(*policy, *source, charge, settlement, opening);
+                    return settlements.settle(*scope, *source, charge, settlement, opening);
                 }
                 drop(held.take());
                 settlements.notify_release(charge.key_id);
@@ -361,7 +361,7 @@ impl PermitCharge {
                 let is_local = *source == Source::Fallback;
                 let settlement = if is_local { settlement } else { Settlement::default() };
                 if is_local || opening != OpeningChange::None {
-                    settlements.settle(*policy, *source, charge, settlement, opening);
+                    settlements.settle(*scope, *source, charge, settlement, opening);
                 }
             }
         }

@@ -21,7 +21,7 @@ use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::key::KeyId;
-use crate::limit::{Policy, Terms};
+use crate::limit::{Scope, Terms};
 use crate::reply::{Source, StoreError};
 use crate::report;
 use crate::store::{Charge, OfShared, SettledCharge};
@@ -111,7 +111,7 @@ impl Settlements {
     /// Settles a charge that `source` has made.
     pub(crate) fn settle(
         self: &Arc<Self>,
-        policy: Policy,
+        scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
@@ -120,10 +120,10 @@ impl Settlements {
         let Some(queue) = self.queue.as_ref() else {
             return self.settle_here(charge.key_id, &charge.terms, settlement, opening);
         };
-        let closes = opening != OpeningChange::None && self.backend.is_shared(policy);
+        let closes = opening != OpeningChange::None && self.backend.is_shared(scope);
         let closing = closes.then(|| self.backend.hold_calls(charge.key_id)).flatten();
         let mut settlement = settlement;
-        if self.backend.settle_here(policy, source, charge, settlement, opening) {
+        if self.backend.settle_here(scope, source, charge, settlement, opening) {
             report::settled(charge.terms.name(), settlement.more());
             if !closes {
                 return;
