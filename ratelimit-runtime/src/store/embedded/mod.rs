@@ -262,4 +262,38 @@ mod tests {
         let (outcome, _) = store.acquire_as::<crate::algorithm::fixed::Window>(charge);
         assert_eq!((outcome.is_allowed(), outcome.remaining), (true, 4));
     }
+
+    #[test]
+    fn units_go_back_to_the_count_of_a_closed_key() {
+        let store = Embedded::new(100, Clock::Store);
+        let limit = Limit::in_flight("closed", 3);
+        let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
+        let charge = |cost| LocalCharge { key_id, terms, cost };
+        let (_, receipt) = store.acquire_as::<crate::algorithm::slots::Slots>(charge(2));
+        let set_opening = |to| store.change_opening(Algorithm::InFlight, key_id, to);
+        set_opening(OpeningChange::close_for(Duration::from_secs(60)));
+        assert!(store.holds(key_id, receipt));
+        store.release(key_id, receipt, 1);
+        set_opening(OpeningChange::Open);
+        let remaining = store.apply_one(CountOp::Apply(Op::Peek), charge(1)).0.remaining;
+        assert_eq!(remaining, 2);
+    }
+
+    #[test]
+    fn a_receipt_of_a_count_that_was_removed_gives_nothing_back() {
+        let store = Embedded::new(100, Clock::Store);
+        let limit = Limit::in_flight("removed", 3);
+        let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
+        let acquire = || {
+            let charge = LocalCharge { key_id, terms, cost: 1 };
+            store.acquire_as::<crate::algorithm::slots::Slots>(charge)
+        };
+        let (_, receipt) = acquire();
+        store.remove(terms, key_id);
+        assert!(!store.holds(key_id, receipt));
+        let (_, other) = acquire();
+        store.release(key_id, receipt, 1);
+        assert!(!store.holds(key_id, receipt) && store.holds(key_id, other));
+        assert_eq!(acquire().0.remaining, 1);
+    }
 }
