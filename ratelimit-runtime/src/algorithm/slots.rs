@@ -61,9 +61,7 @@ impl State for Slots {
 
     /// Gives back the units that were not used: all of them once the call has ended.
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        if self.has(settlement.receipt) {
-            self.give_back(settlement.less());
-        }
+        self.release(settlement.receipt, settlement.less());
         self.outcome_of(terms, clock, Verdict::Admitted)
     }
 }
@@ -79,6 +77,13 @@ impl Slots {
     /// Returns whether the units of a receipt are among these.
     pub(crate) fn has(&self, Receipt { birth, place }: Receipt) -> bool {
         u64::from(self.birth) == birth && self.since == place
+    }
+
+    /// Gives units of a receipt back, if they are among these.
+    pub(crate) fn release(&mut self, receipt: Receipt, units: u32) {
+        if self.has(receipt) {
+            self.give_back(units);
+        }
     }
 
     fn take(&mut self, clock: u64, cost: u32) {

@@ -132,16 +132,16 @@ impl Backend {
         &self.local
     }
 
-    /// Returns whether the shared store decides calls with this policy.
+    /// Returns whether the shared store decides calls of this scope.
     #[inline]
-    pub(crate) fn is_shared(&self, policy: Policy) -> bool {
-        cfg!(feature = "redis") && self.shared_for(policy).is_some()
+    pub(crate) fn is_shared(&self, scope: Scope) -> bool {
+        cfg!(feature = "redis") && self.shared_for(scope).is_some()
     }
 
     /// Returns whether this process decides a call at once.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        !self.is_shared(limit.policy())
+        !self.is_shared(limit.policy().scope())
             && limit.max_wait().is_none()
             && cost <= limit.terms().capacity()
     }
@@ -166,7 +166,7 @@ impl Backend {
         mut charge: Charge,
         key: &dyn Key,
     ) -> Arc<Charge> {
-        if let Some(shared) = self.shared_for(policy) {
+        if let Some(shared) = self.shared_for(policy.scope()) {
             charge.count_name = shared.count_name(&charge.terms, key);
             if charge.terms.is_in_flight() {
                 return self.with_holder(limit.policy(), charge);
@@ -207,7 +207,7 @@ impl Backend {
         policy: Policy,
         request: &Request,
     ) -> Result<Reply, StoreError> {
-        let Some(shared) = self.shared_for(policy) else {
+        let Some(shared) = self.shared_for(policy.scope()) else {
             return Ok(self.execute_here(request));
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
@@ -258,7 +258,7 @@ impl Backend {
         source: Source,
         request: Request,
     ) -> Result<Reply, StoreError> {
-        match self.shared_for(policy) {
+        match self.shared_for(policy.scope()) {
             Some(shared) if source == shared.source() => {
                 if let Some(reply) = self.release_grant(&request, source) {
                     return Ok(reply);
@@ -298,13 +298,13 @@ impl Backend {
         let was_here = self.local.remove(&charge.terms, charge.key_id);
         let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
         self.in_flight_changed.notify_waiters();
-        if !self.is_shared(policy) {
+        if !self.is_shared(policy.scope()) {
             self.give_backs.notify(given_back);
             return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
+            let Some(shared) = backend.shared_for(policy.scope()) else { return Ok(was_here) };
             // A closing that is still queued would close the key again.
             backend.wait_until_closed([charge.key_id]).await?;
             let result = shared.reset(&charge).await;
@@ -341,7 +341,7 @@ impl Backend {
     }
 
     #[inline]
-    fn shared_for(&self, policy: Policy) -> Option<&SharedStore> {
-        self.shared.as_ref().filter(|_| policy.scope() == Scope::Global)
+    fn shared_for(&self, scope: Scope) -> Option<&SharedStore> {
+        self.shared.as_ref().filter(|_| scope == Scope::Global)
     }
 }

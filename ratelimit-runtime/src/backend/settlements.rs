@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Backend, GivenBack, PendingClosing};
-use crate::algorithm::{OpeningChange, Outcome, Settlement, Verdict};
+use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Policy, Terms};
+use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::store::embedded::LocalCharge;
 use crate::store::{Charge, SettleError, SettledCharge, Store};
@@ -29,16 +29,34 @@ impl Backend {
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.notify_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
-        self.close_here(key_id, terms, opening);
+        self.close_here(key_id, terms.algorithm(), opening);
+    }
+
+    /// Gives units in flight back to the embedded store.
+    pub(crate) fn release_local(
+        &self,
+        key_id: KeyId,
+        receipt: Receipt,
+        units: u32,
+        opening: OpeningChange,
+    ) {
+        self.local.release(key_id, receipt, units);
+        self.notify_release(key_id);
+        self.close_here(key_id, Algorithm::InFlight, opening);
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
     /// key was closed.
-    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, opening: OpeningChange) -> bool {
+    pub(crate) fn close_here(
+        &self,
+        key_id: KeyId,
+        algorithm: Algorithm,
+        opening: OpeningChange,
+    ) -> bool {
         if opening == OpeningChange::None {
             return false;
         }
-        let was_closed = self.local.change_opening(terms, key_id, opening);
+        let was_closed = self.local.change_opening(algorithm, key_id, opening);
         self.notify_opening_change(key_id, opening);
         was_closed
     }
@@ -50,8 +68,8 @@ impl Backend {
         charge: Arc<Charge>,
         opening: OpeningChange,
     ) -> Answer<bool> {
-        let was_here = self.close_here(charge.key_id, &charge.terms, opening);
-        if !self.is_shared(policy) {
+        let was_here = self.close_here(charge.key_id, charge.terms.algorithm(), opening);
+        if !self.is_shared(policy.scope()) {
             return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
@@ -98,13 +116,13 @@ impl Backend {
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
     pub(crate) fn settle_here(
         &self,
-        policy: Policy,
+        scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
         opening: OpeningChange,
     ) -> bool {
-        let outcome = match self.shared_for(policy) {
+        let outcome = match self.shared_for(scope) {
             Some(shared) if source == shared.source() => return false,
             Some(_) => {
                 let share = charge.share(self.settings.instances);
@@ -113,7 +131,7 @@ impl Backend {
             None => self.local.settle_one((&**charge).into(), settlement),
         };
         self.notify_settlement(charge.key_id, settlement, Some(&outcome), source);
-        self.close_here(charge.key_id, &charge.terms, opening);
+        self.close_here(charge.key_id, charge.terms.algorithm(), opening);
         true
     }
 

@@ -73,22 +73,30 @@ impl Checker {
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
         let (outcome, receipt) =
             with_state!(limit.algorithm(), S => self.backend.local().acquire_as::<S>(charge));
+        let made = || {
+            if limit.is_in_flight() {
+                MadeCharge::HeldHere { key_id, name: *limit.terms().name() }
+            } else {
+                MadeCharge::Here { key_id, terms: terms() }
+            }
+        };
         let charge = || PermitCharge {
             settlements: Arc::clone(&self.settlements),
-            made: MadeCharge::Here { key_id, terms: terms() },
+            made: made(),
             cost,
             charged: cost,
             receipt,
             held: None,
             opening: OpeningChange::None,
         };
-        let decision = if outcome.is_allowed() && !report::is_recorded() {
-            Ok(Decision::new(limit.terms().capacity(), &outcome, Source::Embedded))
+        let result = if outcome.is_allowed() && !report::is_recorded() {
+            let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
+            Ok(Permit::new(decision, Some(charge())))
         } else {
-            self.report_here(started, limit, &key, &outcome)
+            let decision = self.report_here(started, limit, &key, &outcome);
+            decision.map(|decision| Permit::new(decision, outcome.is_allowed().then(charge)))
         };
-        let permit = |decision| Permit::new(decision, outcome.is_allowed().then(charge));
-        Acquire(AcquiredCall::Decided(Some(decision.map(permit))))
+        Acquire(AcquiredCall::Decided(Some(result)))
     }
 
     /// Checks a call against several limits, under the rules in force.

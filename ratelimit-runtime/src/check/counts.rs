@@ -52,7 +52,7 @@ impl Count<'_> {
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let request = Request::Decide(Calls::one(DecideOp::Peek, OneOrMany::One(charge)));
-        if !backend.is_shared(policy) {
+        if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&request))));
         }
         let lease = self.checker.leases_of(limit).cloned();
@@ -81,7 +81,7 @@ impl Count<'_> {
         let backend = Arc::clone(&self.checker.backend);
         let request = Request::Decide(Calls::one(DecideOp::Measure, OneOrMany::One(charge)));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
-        if !backend.is_shared(policy) {
+        if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(usage(backend.execute_here(&request))));
         }
         let leases = self.checker.leases_of(&self.ruled.limit).cloned();
@@ -105,7 +105,7 @@ impl Count<'_> {
         let capacity = charge.terms.capacity();
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let request = Request::GiveBack(Op::Refund, charge);
-        if !backend.is_shared(policy) {
+        if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(decision(backend.execute_here(&request))));
         }
         Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
@@ -117,7 +117,7 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.reset(policy, charge);
         // Other calls of the count may lease, although this limit does not.
-        let leases = leases.clone().filter(|_| backend.is_shared(policy));
+        let leases = leases.clone().filter(|_| backend.is_shared(policy.scope()));
         let Some(leases) = leases else { return reset };
         let key_id = self.lease_id();
         Answer::pending(async move {

@@ -56,7 +56,7 @@ impl Checker {
     fn leases_of(&self, limit: &Limit) -> Option<&OfShared<Arc<Leases>>> {
         let leases = self.leases.as_ref()?;
         let policy = limit.policy();
-        (limit.leases() && policy.wait().is_none() && self.backend.is_shared(policy))
+        (limit.leases() && policy.wait().is_none() && self.backend.is_shared(policy.scope()))
             .then_some(leases)
     }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
-use crate::limit::{LimitLabel, Policy, Terms};
+use crate::limit::{LimitLabel, Name, Scope, Terms};
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
@@ -65,7 +65,7 @@ pub(super) struct PermitCharge {
 /// The charges of a call that can be settled, before it is decided.
 pub(super) struct SettledParts {
     pub(super) settlements: Arc<Settlements>,
-    pub(super) policy: Policy,
+    pub(super) scope: Scope,
     pub(super) charges: OneOrMany<Arc<Charge>>,
     /// The index of the charge and the cost of each part. Empty if there is one part.
     pub(super) parts: Vec<(usize, u32)>,
@@ -76,8 +76,11 @@ pub(super) struct SettledParts {
 pub(super) enum MadeCharge {
     /// In the embedded store, without a request. Saves the allocation of a charge (`benches/all -- settling`).
     Here { key_id: KeyId, terms: KeptTerms },
+    /// As `Here`, by a limit of calls in flight. Saves the allocation of the terms, which a release does not need
+    /// (`benches/all -- in-flight`).
+    HeldHere { key_id: KeyId, name: Name },
     /// By a request, which `source` has executed.
-    ByRequest { charge: Arc<Charge>, policy: Policy, source: Source },
+    ByRequest { charge: Arc<Charge>, scope: Scope, source: Source },
 }
 
 impl SettledParts {
@@ -88,7 +91,7 @@ impl SettledParts {
         labels: &[LimitLabel],
         reply: Option<&Reply>,
     ) -> Vec<Permit> {
-        let Self { settlements, policy, charges, parts } = self;
+        let Self { settlements, scope, charges, parts } = self;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
             let Some(Reply { outcomes, receipts, source }) = reply else {
                 return Permit::new(decision, None);
@@ -104,7 +107,7 @@ impl SettledParts {
                 });
                 PermitCharge {
                     settlements: Arc::clone(&settlements),
-                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
+                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), scope, source },
                     cost: charge.cost,
                     charged,
                     receipt: *receipt,
@@ -125,15 +128,26 @@ impl SettledParts {
 impl MadeCharge {
     fn key_id(&self) -> KeyId {
         match self {
-            Self::Here { key_id, .. } => *key_id,
+            Self::Here { key_id, .. } | Self::HeldHere { key_id, .. } => *key_id,
             Self::ByRequest { charge, .. } => charge.key_id,
         }
     }
 
-    fn terms(&self) -> &Terms {
+    /// Returns the name of the limit.
+    fn name(&self) -> &Name {
         match self {
-            Self::Here { terms, .. } => terms,
-            Self::ByRequest { charge, .. } => &charge.terms,
+            Self::Here { terms, .. } => terms.name(),
+            Self::HeldHere { name, .. } => name,
+            Self::ByRequest { charge, .. } => charge.terms.name(),
+        }
+    }
+
+    /// Returns whether the units are held until the call ends.
+    fn is_held(&self) -> bool {
+        match self {
+            Self::Here { .. } => false,
+            Self::HeldHere { .. } => true,
+            Self::ByRequest { charge, .. } => charge.terms.is_in_flight(),
         }
     }
 }
@@ -162,7 +176,7 @@ impl Permit {
         if cfg!(feature = "metrics")
             && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
         {
-            report::in_flight_changed(charge.made.terms().name(), charge.charged.into());
+            report::in_flight_changed(charge.made.name(), charge.charged.into());
         }
         Self { decision, charge }
     }
@@ -203,7 +217,7 @@ impl Permit {
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.
     fn correct(mut self, used: Option<u32>) {
-        if let Some(charge) = self.charge.take() {
+        if let Some(mut charge) = self.charge.take() {
             charge.correct(used);
         }
     }
@@ -291,7 +305,7 @@ impl Permit {
     pub(crate) fn closing(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
             if duration > at_most {
-                report::closing_cut(charge.made.terms().name(), duration, at_most);
+                report::closing_cut(charge.made.name(), duration, at_most);
             }
             charge.opening = OpeningChange::close_for(duration.min(at_most));
         }
@@ -302,7 +316,7 @@ impl Permit {
 impl PermitCharge {
     /// Returns whether the units are held until the call ends.
     fn is_held(&self) -> bool {
-        self.made.terms().is_in_flight()
+        self.made.is_held()
     }
 
     fn is_lost(&self) -> bool {
@@ -314,11 +328,12 @@ impl PermitCharge {
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
     /// back.
-    fn correct(self, used: Option<u32>) {
+    fn correct(&mut self, used: Option<u32>) {
         let is_held = self.is_held();
-        let Self { settlements, made, cost, charged, receipt, held, opening } = self;
+        let Self { cost, charged, receipt, opening, .. } = *self;
+        let Self { settlements, made, held, .. } = self;
         if is_held {
-            report::in_flight_changed(made.terms().name(), -i64::from(charged));
+            report::in_flight_changed(made.name(), -i64::from(charged));
         }
         let used = if is_held { Some(0) } else { used };
         let used = used.map_or(charged, |used| {
@@ -331,19 +346,22 @@ impl PermitCharge {
         }
         match made {
             MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(key_id, &terms, settlement, opening);
+                settlements.settle_here(*key_id, terms, settlement, opening);
             }
-            MadeCharge::ByRequest { charge, policy, source } => {
+            MadeCharge::HeldHere { key_id, .. } => {
+                settlements.release_here(*key_id, receipt, charged, opening);
+            }
+            MadeCharge::ByRequest { charge, scope, source } => {
                 if charge.holder.is_none() {
-                    return settlements.settle(policy, source, &charge, settlement, opening);
+                    return settlements.settle(*scope, *source, charge, settlement, opening);
                 }
-                drop(held);
+                drop(held.take());
                 settlements.notify_release(charge.key_id);
                 // The store learns of released units by a statement. A fallback counts by itself.
-                let is_local = source == Source::Fallback;
+                let is_local = *source == Source::Fallback;
                 let settlement = if is_local { settlement } else { Settlement::default() };
                 if is_local || opening != OpeningChange::None {
-                    settlements.settle(policy, source, &charge, settlement, opening);
+                    settlements.settle(*scope, *source, charge, settlement, opening);
                 }
             }
         }
@@ -352,7 +370,7 @@ impl PermitCharge {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(charge) = self.charge.take_if(|charge| charge.is_held()) {
+        if let Some(charge) = self.charge.as_mut().filter(|charge| charge.is_held()) {
             charge.correct(None);
         }
     }

@@ -110,7 +110,7 @@ impl Checker {
         let settled = options.settles.then(|| SettledParts {
             settlements: Arc::clone(&self.settlements),
             charges: charges.clone(),
-            policy,
+            scope: policy.scope(),
             parts: count_of.iter().copied().zip(costs).collect(),
         });
         // Counts have the order of the first parts that they have.
@@ -145,7 +145,7 @@ impl Checker {
             });
             return StartedCall::Decided(call.conclude(reply, on_rejected));
         }
-        if !self.backend.is_shared(policy) {
+        if !self.backend.is_shared(policy.scope()) {
             let reply = self.backend.execute_here(&request);
             return StartedCall::Decided(call.conclude(Ok(reply), on_rejected));
         }
@@ -194,7 +194,7 @@ impl<'a> CountedCall<'a> {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
             return mistake(report, first.label(), StoreError::MixedLimits);
         }
-        if !options.can_wait && backend.is_shared(policy) {
+        if !options.can_wait && backend.is_shared(policy.scope()) {
             return mistake(report, first.label(), StoreError::NotLocal);
         }
         let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
@@ -204,7 +204,7 @@ impl<'a> CountedCall<'a> {
         let lacks_hold =
             |part: &&AnyPart<'_>| part.limit.is_in_flight() && part.limit.get_hold().is_none();
         if let Some(Part { limit, .. }) = parts.iter().find(lacks_hold)
-            && backend.is_shared(policy)
+            && backend.is_shared(policy.scope())
         {
             return mistake(report, limit.label(), StoreError::NoHold);
         }

@@ -73,7 +73,7 @@ impl Checker {
         if let Some(call) = self.decided_by_access(&part, &ruled, options) {
             return call.into();
         }
-        if self.backend.is_shared(part.limit.policy()) {
+        if self.backend.is_shared(part.limit.policy().scope()) {
             return self.decide_ruled(&[part], slice::from_ref(&ruled), options, None).into();
         }
         let decide = |limit: &Limit| {

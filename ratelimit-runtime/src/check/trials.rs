@@ -24,7 +24,7 @@ impl Checker {
         let trials = parts.iter().zip(ruled).filter_map(|(part, ruled)| {
             let trial = ruled.trial.as_deref()?;
             // No request decides a call that is decided at once.
-            let is_decided = options.can_wait || !self.backend.is_shared(trial.policy());
+            let is_decided = options.can_wait || !self.backend.is_shared(trial.policy().scope());
             if ruled.access != Access::Limited || !is_decided {
                 return None;
             }

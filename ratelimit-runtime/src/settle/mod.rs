@@ -21,7 +21,7 @@ use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::key::KeyId;
-use crate::limit::{Policy, Terms};
+use crate::limit::{Scope, Terms};
 use crate::reply::{Source, StoreError};
 use crate::report;
 use crate::store::{Charge, OfShared, SettledCharge};
@@ -97,10 +97,21 @@ impl Settlements {
         report::settled(terms.name(), settlement.more());
     }
 
+    /// Gives units in flight back to the embedded store.
+    pub(crate) fn release_here(
+        &self,
+        key_id: KeyId,
+        receipt: Receipt,
+        units: u32,
+        opening: OpeningChange,
+    ) {
+        self.backend.release_local(key_id, receipt, units, opening);
+    }
+
     /// Settles a charge that `source` has made.
     pub(crate) fn settle(
         self: &Arc<Self>,
-        policy: Policy,
+        scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
@@ -109,10 +120,10 @@ impl Settlements {
         let Some(queue) = self.queue.as_ref() else {
             return self.settle_here(charge.key_id, &charge.terms, settlement, opening);
         };
-        let closes = opening != OpeningChange::None && self.backend.is_shared(policy);
+        let closes = opening != OpeningChange::None && self.backend.is_shared(scope);
         let closing = closes.then(|| self.backend.hold_calls(charge.key_id)).flatten();
         let mut settlement = settlement;
-        if self.backend.settle_here(policy, source, charge, settlement, opening) {
+        if self.backend.settle_here(scope, source, charge, settlement, opening) {
             report::settled(charge.terms.name(), settlement.more());
             if !closes {
                 return;
@@ -120,7 +131,7 @@ impl Settlements {
             // The key of a fallback is also closed on Redis, which may be back.
             settlement = Settlement::default();
         } else {
-            self.backend.close_here(charge.key_id, &charge.terms, opening);
+            self.backend.close_here(charge.key_id, charge.terms.algorithm(), opening);
         }
         let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
         let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());

@@ -130,7 +130,7 @@ impl Ticket {
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
             charges: charges.collect::<Vec<_>>().into(),
-            is_shared: backend.is_shared(policy),
+            is_shared: backend.is_shared(policy.scope()),
             is_closed,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })

@@ -33,7 +33,7 @@ use crate::algorithm::{
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
-use crate::limit::Terms;
+use crate::limit::{Algorithm, Terms};
 use crate::reply::Source;
 use crate::report;
 use crate::threads::{Mutex, MutexGuard};
@@ -139,19 +139,27 @@ impl Embedded {
         })
     }
 
+    /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for
+    /// neither at its end (`benches/all -- in-flight`).
+    pub(crate) fn release(&self, key_id: KeyId, receipt: Receipt, units: u32) {
+        if let Some(slots) = self.shard(shard_of(key_id)).slots(key_id) {
+            slots.release(receipt, units);
+        }
+    }
+
     /// Returns whether a count of calls in flight still has the units of a receipt.
     pub(crate) fn holds(&self, key_id: KeyId, receipt: Receipt) -> bool {
-        self.in_shard(key_id, |shard, clock| shard.holds(key_id, receipt, clock))
+        self.shard(shard_of(key_id)).slots(key_id).is_some_and(|slots| slots.has(receipt))
     }
 
     /// Closes or opens a key. Returns whether it was closed.
     pub(crate) fn change_opening(
         &self,
-        terms: &Terms,
+        algorithm: Algorithm,
         key_id: KeyId,
         opening: OpeningChange,
     ) -> bool {
-        with_state!(terms.algorithm(), S => {
+        with_state!(algorithm, S => {
             self.in_shard(key_id, |shard, clock| shard.change_opening::<S>(key_id, opening, clock))
         })
     }
@@ -253,5 +261,39 @@ mod tests {
         let charge = LocalCharge { key_id, terms: limit.terms(), cost: 1 };
         let (outcome, _) = store.acquire_as::<crate::algorithm::fixed::Window>(charge);
         assert_eq!((outcome.is_allowed(), outcome.remaining), (true, 4));
+    }
+
+    #[test]
+    fn units_go_back_to_the_count_of_a_closed_key() {
+        let store = Embedded::new(100, Clock::Store);
+        let limit = Limit::in_flight("closed", 3);
+        let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
+        let charge = |cost| LocalCharge { key_id, terms, cost };
+        let (_, receipt) = store.acquire_as::<crate::algorithm::slots::Slots>(charge(2));
+        let set_opening = |to| store.change_opening(Algorithm::InFlight, key_id, to);
+        set_opening(OpeningChange::close_for(Duration::from_secs(60)));
+        assert!(store.holds(key_id, receipt));
+        store.release(key_id, receipt, 1);
+        set_opening(OpeningChange::Open);
+        let remaining = store.apply_one(CountOp::Apply(Op::Peek), charge(1)).0.remaining;
+        assert_eq!(remaining, 2);
+    }
+
+    #[test]
+    fn a_receipt_of_a_count_that_was_removed_gives_nothing_back() {
+        let store = Embedded::new(100, Clock::Store);
+        let limit = Limit::in_flight("removed", 3);
+        let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
+        let acquire = || {
+            let charge = LocalCharge { key_id, terms, cost: 1 };
+            store.acquire_as::<crate::algorithm::slots::Slots>(charge)
+        };
+        let (_, receipt) = acquire();
+        store.remove(terms, key_id);
+        assert!(!store.holds(key_id, receipt));
+        let (_, other) = acquire();
+        store.release(key_id, receipt, 1);
+        assert!(!store.holds(key_id, receipt) && store.holds(key_id, other));
+        assert_eq!(acquire().0.remaining, 1);
     }
 }

@@ -233,18 +233,14 @@ impl Shard {
         )
     }
 
-    /// Returns whether a count of calls in flight still has the units of a receipt.
-    pub(super) fn holds(&mut self, key_id: KeyId, receipt: Receipt, clock: u64) -> bool {
-        self.visit::<Slots, _>(
-            key_id,
-            clock,
-            |slots| slots.has(receipt),
-            |closed| {
-                let slots: &mut dyn Any = closed;
-                let slots = slots.downcast_mut::<ClosedCount<Slots>>();
-                slots.is_some_and(|slots| slots.state_mut().has(receipt))
-            },
-        )
+    /// Returns the state of a count of calls in flight, if it has one. Its key can be closed: units go back to it as to
+    /// that of an open key.
+    pub(super) fn slots(&mut self, key_id: KeyId) -> Option<&mut Slots> {
+        if let Some(place) = self.closed.place_of(key_id) {
+            let slots: &mut dyn Any = self.closed.at_mut(place).0.as_deref_mut()?;
+            return slots.downcast_mut().map(ClosedCount::state_mut);
+        }
+        Slots::table(self).get_mut(key_id)
     }
 
     /// Returns a birth that no other state of this shard has.
