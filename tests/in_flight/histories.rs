@@ -150,6 +150,19 @@ impl Truth {
         self.line.push_back(Waiting { cost, until, task });
     }
 
+    fn set_rule(&mut self, limiter: &RateLimiter, ruled: Ruled) {
+        self.rule = ruled;
+        let rule = match ruled {
+            Ruled::Most(most) => Rule::new().in_flight(most),
+            Ruled::Exempt => Rule::new().exempt(true),
+            Ruled::Shadow => Rule::new().shadow(true),
+            Ruled::Closed => Rule::new().closed(true),
+        };
+        let mut set = RuleSet::new();
+        set.set("slots", rule).expect("valid");
+        limiter.set_rules(set).expect("valid");
+    }
+
     /// Adds a call that runs.
     fn run(&mut self, cost: u32, charged: u32, window: Option<u64>, permits: Vec<Permit>) {
         self.running.push(Running { cost, charged, was_reset: false, window, permits });
@@ -165,6 +178,7 @@ impl Truth {
     }
 }
 
+#[allow(clippy::too_many_lines, reason = "each step is a few lines")]
 async fn play(test: &TestLimiter, steps: &[Step]) {
     let limiter = &test.limiter;
     let mut truth = Truth::new();
@@ -238,18 +252,7 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                 }
             }
             Step::Wait(micros) => pass(test, &mut truth, micros).await,
-            Step::Rule(ruled) => {
-                truth.rule = ruled;
-                let mut rules = RuleSet::new();
-                let rule = match ruled {
-                    Ruled::Most(most) => Rule::new().in_flight(most),
-                    Ruled::Exempt => Rule::new().exempt(true),
-                    Ruled::Shadow => Rule::new().shadow(true),
-                    Ruled::Closed => Rule::new().closed(true),
-                };
-                rules.set("slots", rule).expect("valid");
-                limiter.set_rules(rules).expect("valid");
-            }
+            Step::Rule(ruled) => truth.set_rule(limiter, ruled),
             Step::Close(micros) => {
                 truth.opens = truth.opens.max(truth.now + micros);
                 let closing = limiter.close(&SLOTS, "key", Duration::from_micros(micros));
