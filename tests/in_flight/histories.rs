@@ -38,10 +38,19 @@ enum Step {
         used: u32,
     },
     Wait(u64),
-    /// A rule: how many may be in flight.
-    Rule(u32),
+    Rule(Ruled),
     Close(u64),
+    Open,
     Reset,
+}
+
+/// What a rule says about the calls in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ruled {
+    Most(u32),
+    Exempt,
+    Shadow,
+    Closed,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -50,18 +59,26 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0_u32..5, any::<bool>()).prop_map(|(cost, is_rated)| Step::Call { cost, is_rated }),
         6 => (any::<usize>(), 0_u32..9).prop_map(|(index, used)| Step::End { index, used }),
         3 => time.clone().prop_map(Step::Wait),
-        1 => (1_u32..9).prop_map(Step::Rule),
+        1 => ruled().prop_map(Step::Rule),
         1 => time.prop_map(Step::Close),
+        1 => Just(Step::Open),
         1 => Just(Step::Reset),
     ]
 }
 
-/// The same steps, and calls that wait. Rules and closings are left out: they do not say how a line follows them.
-fn step_beside_lines() -> impl Strategy<Value = Step> {
-    let steps = step()
-        .prop_filter("no line follows it", |step| !matches!(step, Step::Rule(_) | Step::Close(_)));
+fn ruled() -> impl Strategy<Value = Ruled> {
     prop_oneof![
-        4 => steps,
+        5 => (1_u32..9).prop_map(Ruled::Most),
+        1 => Just(Ruled::Exempt),
+        1 => Just(Ruled::Shadow),
+        1 => Just(Ruled::Closed),
+    ]
+}
+
+/// The same steps, and calls that wait.
+fn step_beside_lines() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => step(),
         1 => (1_u32..5, 1_u64..2_000_000).prop_map(
             |(cost, micros)| Step::WaitingCall { cost, micros }
         ),
@@ -78,30 +95,77 @@ struct Waiting {
 
 /// A call that runs. `permits` has one of its rate, if it has one, and one of its units in flight.
 struct Running {
+    /// The units in flight; 0 if rules have admitted the call without them.
     cost: u32,
+    /// The units of the rate.
+    charged: u32,
     was_reset: bool,
     window: Option<u64>,
     permits: Vec<Permit>,
 }
 
 /// What is true: the calls that run, and one window.
-#[derive(Default)]
 struct Truth {
     now: u64,
     running: Vec<Running>,
     line: VecDeque<Waiting>,
     window: (u64, u32),
-    most: u32,
+    rule: Ruled,
     opens: u64,
 }
 
 impl Truth {
+    fn new() -> Self {
+        let (running, line, rule) = (Vec::new(), VecDeque::new(), Ruled::Most(SLOTS.threshold()));
+        Self { now: 0, running, line, window: (0, 0), rule, opens: 0 }
+    }
+
+    fn most(&self) -> u32 {
+        if let Ruled::Most(most) = self.rule { most } else { SLOTS.threshold() }
+    }
+
+    fn is_open(&self) -> bool {
+        self.now >= self.opens
+    }
+
+    /// Returns whether the store admits a call of `cost` units.
+    fn fits(&self, cost: u32) -> bool {
+        self.is_open() && (cost == 0 || self.held() + cost <= self.most())
+    }
+
+    /// Returns what a call of `cost` units holds if rules admit it at once; `None` if they do not.
+    fn held_at_once(&self, cost: u32) -> Option<u32> {
+        match self.rule {
+            Ruled::Exempt => Some(0),
+            Ruled::Shadow => Some(if self.fits(cost) { cost } else { 0 }),
+            Ruled::Most(_) | Ruled::Closed => None,
+        }
+    }
+
     /// Starts a call that waits.
     fn wait(&mut self, limiter: &RateLimiter, cost: u32, micros: u64) {
         let (limiter, limit) = (limiter.clone(), SLOTS.wait(Duration::from_micros(micros)));
         let call = async move { limiter.acquire(&limit, "key", cost).await };
         let (until, task) = (self.now + micros, tokio::spawn(call));
         self.line.push_back(Waiting { cost, until, task });
+    }
+
+    fn set_rule(&mut self, limiter: &RateLimiter, ruled: Ruled) {
+        self.rule = ruled;
+        let rule = match ruled {
+            Ruled::Most(most) => Rule::new().in_flight(most),
+            Ruled::Exempt => Rule::new().exempt(true),
+            Ruled::Shadow => Rule::new().shadow(true),
+            Ruled::Closed => Rule::new().closed(true),
+        };
+        let mut set = RuleSet::new();
+        set.set("slots", rule).expect("valid");
+        limiter.set_rules(set).expect("valid");
+    }
+
+    /// Adds a call that runs.
+    fn run(&mut self, cost: u32, charged: u32, window: Option<u64>, permits: Vec<Permit>) {
+        self.running.push(Running { cost, charged, was_reset: false, window, permits });
     }
 
     fn held(&self) -> u32 {
@@ -114,9 +178,10 @@ impl Truth {
     }
 }
 
+#[allow(clippy::too_many_lines, reason = "each step is a few lines")]
 async fn play(test: &TestLimiter, steps: &[Step]) {
     let limiter = &test.limiter;
-    let mut truth = Truth { most: SLOTS.threshold(), ..Truth::default() };
+    let mut truth = Truth::new();
     for step in steps {
         match *step {
             Step::Call { cost, is_rated } => {
@@ -124,12 +189,16 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                 let parts: Vec<_> =
                     rate.into_iter().chain([Part::new(&SLOTS, &"key", cost)]).collect();
                 let result = limiter.acquire_all(&parts).await;
-                let is_open = truth.now >= truth.opens;
-                let fits = cost == 0 || truth.held() + cost <= truth.most;
+                let at_once = truth.held_at_once(cost);
+                let fits = cost == 0 || truth.held() + cost <= truth.most();
                 let in_rate = !is_rated || cost == 0 || truth.counted() + cost <= 7;
                 match result {
                     Ok(permits) => {
-                        assert!(is_open && fits && in_rate, "{step:?}: admitted too many");
+                        let is_admitted = truth.rule != Ruled::Closed && truth.fits(cost);
+                        assert!(
+                            (is_admitted || at_once.is_some()) && in_rate,
+                            "{step:?}: admitted too many"
+                        );
                         let mut window = None;
                         if is_rated && cost > 0 {
                             if truth.counted() == 0 {
@@ -138,31 +207,38 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                             truth.window.1 += cost;
                             window = Some(truth.window.0);
                         }
-                        truth.running.push(Running { cost, was_reset: false, window, permits });
+                        let held = at_once.unwrap_or(cost);
+                        truth.run(held, if is_rated { cost } else { 0 }, window, permits);
                     }
-                    Err(Rejection::Busy { .. }) => assert!(is_open && !fits && in_rate, "{step:?}"),
                     Err(Rejection::Limited { .. }) => assert!(!in_rate, "{step:?}"),
-                    Err(Rejection::CostExceedsCapacity { .. }) => assert!(cost > truth.most),
-                    Err(Rejection::Closed { .. }) => assert!(!is_open, "{step:?}"),
+                    Err(error) if at_once.is_some() => panic!("{step:?}: {error:?}"),
+                    Err(Rejection::Busy { .. }) => {
+                        assert!(truth.is_open() && !fits && in_rate, "{step:?}");
+                    }
+                    Err(Rejection::CostExceedsCapacity { .. }) => assert!(cost > truth.most()),
+                    Err(Rejection::Closed { .. }) => {
+                        let is_closed = truth.rule == Ruled::Closed || !truth.is_open();
+                        assert!(is_closed, "{step:?}");
+                    }
                     Err(other) => panic!("{other:?}"),
                 }
             }
             Step::End { index, used } if !truth.running.is_empty() => {
                 let index = index % truth.running.len();
-                let Running { cost, window, mut permits, .. } = truth.running.swap_remove(index);
+                let Running { charged, window, mut permits, .. } = truth.running.swap_remove(index);
                 drop(permits.pop());
                 if let Some(permit) = permits.pop() {
                     permit.settle(used);
                     let counts =
                         window.is_some_and(|it| truth.counted() > 0 && it == truth.window.0);
                     if counts {
-                        truth.window.1 -= cost.saturating_sub(used);
+                        truth.window.1 -= charged.saturating_sub(used);
                     }
-                    if used > cost {
+                    if used > charged {
                         if truth.counted() == 0 {
                             truth.window = (truth.now, 0);
                         }
-                        truth.window.1 += used - cost;
+                        truth.window.1 += used - charged;
                     }
                 }
             }
@@ -176,16 +252,15 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                 }
             }
             Step::Wait(micros) => pass(test, &mut truth, micros).await,
-            Step::Rule(most) => {
-                truth.most = most;
-                let mut rules = RuleSet::new();
-                rules.set("slots", Rule::new().in_flight(most)).expect("valid");
-                limiter.set_rules(rules).expect("valid");
-            }
+            Step::Rule(ruled) => truth.set_rule(limiter, ruled),
             Step::Close(micros) => {
                 truth.opens = truth.opens.max(truth.now + micros);
                 let closing = limiter.close(&SLOTS, "key", Duration::from_micros(micros));
                 closing.await.expect("closed");
+            }
+            Step::Open => {
+                truth.opens = truth.now;
+                limiter.open(&SLOTS, "key").await.expect("opened");
             }
             Step::Reset => {
                 truth.opens = truth.now;
@@ -199,8 +274,8 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
             let slot = permits.last().expect("one for each part");
             assert_eq!(slot.is_lost(), *was_reset && *cost > 0, "{step:?}");
         }
-        if truth.now >= truth.opens {
-            let held = truth.held().min(truth.most);
+        if truth.is_open() && matches!(truth.rule, Ruled::Most(_)) {
+            let held = truth.held().min(truth.most());
             assert_eq!(test.in_flight(&SLOTS).await, held, "{step:?}");
         }
     }
@@ -209,24 +284,28 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
         let _ = task.await;
     }
     truth.running.clear();
+    limiter.set_rules(RuleSet::new()).expect("valid");
     follow_line(test, &mut truth).await;
     test.clock.advance(100 * SECOND);
     assert_eq!(test.in_flight(&SLOTS).await, 0);
 }
 
-/// Lets time pass. The end of one wait can admit the next call in line before its own wait ends.
+/// Lets time pass. The end of one wait can admit the next call in line before its own wait ends, and so can the opening
+/// of the key.
 async fn pass(test: &TestLimiter, truth: &mut Truth, micros: u64) {
     let end = truth.now + micros;
     while truth.now < end {
-        let next = truth.line.iter().map(|waiting| waiting.until).min();
-        let next = next.map_or(end, |next| next.min(end));
+        let opening = Some(truth.opens).filter(|opens| *opens > truth.now);
+        let ends = truth.line.iter().map(|waiting| waiting.until);
+        let next = ends.chain(opening).fold(end, u64::min);
         test.clock.advance(Duration::from_micros(next - truth.now));
         truth.now = next;
         follow_line(test, truth).await;
     }
 }
 
-/// Lets the calls that wait be decided: the first ones of the line for which there is room, and those whose wait ends.
+/// Lets the calls that wait be decided: those that rules decide, the first ones of the line for which there is room, and
+/// those that have no hope to be admitted in time.
 async fn follow_line(test: &TestLimiter, truth: &mut Truth) {
     // What a call does that was woken can wake others.
     for _ in 0..2 {
@@ -236,14 +315,24 @@ async fn follow_line(test: &TestLimiter, truth: &mut Truth) {
     }
     let (mut line, mut is_first) = (std::mem::take(&mut truth.line), true);
     while let Some(Waiting { cost, until, task }) = line.pop_front() {
-        if truth.now >= until {
-            let result = timeout(5 * SECOND, task).await.expect("its wait has ended");
-            let result = result.expect("no panic");
-            assert!(matches!(result, Err(Rejection::Busy { .. })), "{result:?}");
-        } else if is_first && truth.held() + cost <= truth.most {
+        let is_over = truth.now >= until;
+        let is_closed = truth.rule == Ruled::Closed || truth.opens > until.max(truth.now);
+        let held = if is_over { None } else { truth.held_at_once(cost) };
+        let is_admitted = is_first && truth.fits(cost) && truth.rule != Ruled::Closed;
+        if held.is_some() || !is_over && is_admitted {
             let result = timeout(5 * SECOND, task).await.expect("there is room");
             let permits = vec![result.expect("no panic").expect("there is room")];
-            truth.running.push(Running { cost, was_reset: false, window: None, permits });
+            truth.run(held.unwrap_or(cost), 0, None, permits);
+        } else if is_over || is_closed || cost > truth.most() {
+            let result = timeout(5 * SECOND, task).await.expect("its wait has ended");
+            let rejection = result.expect("no panic").expect_err("no room");
+            let is_right = match &rejection {
+                Rejection::Busy { .. } => is_over,
+                Rejection::Closed { .. } => is_closed || is_over && truth.opens >= until,
+                Rejection::CostExceedsCapacity { .. } => cost > truth.most(),
+                _ => false,
+            };
+            assert!(is_right, "{rejection:?}");
         } else {
             is_first = false;
             assert!(!task.is_finished(), "overtakes, or has no room: {cost}");
@@ -259,7 +348,7 @@ fn a_history_is_what_its_calls_are() {
 
 #[test]
 fn a_history_with_waits_is_what_its_calls_are() {
-    play_histories(step_beside_lines(), 60);
+    play_histories(step_beside_lines(), 1_500);
 }
 
 fn play_histories(steps: impl Strategy<Value = Step>, cases: u32) {

@@ -148,6 +148,36 @@ async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
     }
 }
 
+/// Also those behind a call that has time to wait, and which costs more than they do.
+#[tokio::test]
+async fn a_closing_rejects_all_calls_that_cannot_wait_for_its_end() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
+        let limiter = &test.limiter;
+        let running = test.admit(&TWO, 1).await;
+        let wait = |millis, cost| {
+            let limit = TWO.wait(Duration::from_millis(millis));
+            let mut call = Box::pin(limiter.acquire(&limit, "key", cost));
+            assert!((&mut call).now_or_never().is_none());
+            call
+        };
+        let patient = wait(2_000, 2);
+        let others = [wait(300, 1), wait(200, 1), wait(100, 1)];
+        limiter.close(&TWO, "key", SECOND).await.expect("closed");
+        let mut patient = tokio::spawn(patient);
+        for call in others {
+            let result = timeout(10 * SECOND, call).await.expect("at once, not after its wait");
+            assert!(matches!(result, Err(Rejection::Closed { .. })), "{result:?}");
+        }
+        drop(running);
+        limiter.flush().await.expect("released");
+        assert!(!patient.is_finished());
+        test.clock.advance(SECOND);
+        let admitted = timeout(10 * SECOND, &mut patient).await.expect("the key is open");
+        drop(admitted.expect("no panic").expect("admitted"));
+    }
+}
+
 /// Neither is a rejection whose end is unknown.
 #[tokio::test]
 async fn a_call_that_does_not_wait_is_rejected_at_once_beside_a_line() {

@@ -47,6 +47,27 @@ pub(crate) async fn several(test: &TestLimiter) {
     }
 }
 
+/// Calls of a limit of calls in flight beside a rate: one is admitted and runs. Then the slots reject a call, both
+/// limits do, and the rate does. Last, both limits are shadows.
+pub(crate) async fn busy(test: &TestLimiter) {
+    let (slots, rate) = (Limit::in_flight("slots", 1).hold(HOUR), Limit::fixed("beside", 2, HOUR));
+    let acquire = async |slots: &Limit, rate: &Limit, units: u32| {
+        let parts = [Part::new(slots, &KEY, 1), Part::new(rate, &KEY, units)];
+        test.limiter.acquire_all(&parts).await
+    };
+    let running = acquire(&slots, &rate, 1).await.expect("admitted");
+    for (units, limit) in [(1, "slots"), (2, "beside")] {
+        let rejection = acquire(&slots, &rate, units).await.expect_err("busy");
+        assert_eq!(rejection.name(), limit);
+    }
+    let shadows = [slots, rate].map(|limit| limit.shadow(true));
+    acquire(&shadows[0], &shadows[1], 2).await.expect("a shadow");
+    drop(running);
+    test.limiter.flush().await.expect("stated");
+    let rejection = acquire(&slots, &rate, 2).await.expect_err("limited");
+    assert_eq!(rejection.name(), "beside");
+}
+
 /// Calls of each kind of wait: one is admitted at once, one after an hour, and one would wait too long.
 pub(crate) async fn waits(test: &TestLimiter) {
     let several = |wait| {

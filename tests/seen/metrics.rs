@@ -22,6 +22,8 @@ struct Recording {
     waits: BTreeMap<String, usize>,
     /// The largest number of calls that wait at the end.
     waiting: f64,
+    /// The units in flight at the end.
+    in_flight: f64,
     /// The units of debts, and the charges that could not be corrected, by limit.
     debts: BTreeMap<String, u64>,
     lost: BTreeMap<String, u64>,
@@ -58,6 +60,9 @@ impl Recording {
                 }
                 ("ratelimit_settlements_lost_total", DebugValue::Counter(charges)) => {
                     recording.lost.insert(labels.join(" "), charges);
+                }
+                ("ratelimit_in_flight", DebugValue::Gauge(units)) => {
+                    recording.in_flight = units.into_inner();
                 }
                 ("ratelimit_waiting_calls", DebugValue::Gauge(calls)) => {
                     recording.waiting = recording.waiting.max(calls.into_inner());
@@ -159,6 +164,27 @@ async fn each_of_several_limits_that_rejects_is_counted() {
     });
     let each = |name| (name, "unavailable", "none", 1);
     recording.await.assert(&[each("one"), each("other")]);
+}
+
+/// Also if the rejection by the rate beside them is the one that the caller receives.
+#[tokio::test]
+async fn slots_that_reject_are_counted_as_busy() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
+        let busy = Recording::during(calls::busy(&test)).await;
+        assert!(busy.in_flight.abs() < 0.5, "{} units are in flight", busy.in_flight);
+        busy.assert(&[
+            ("slots", "allowed", source, 1),
+            ("slots", "busy", source, 2),
+            ("slots", "shadow_limited", source, 1),
+            ("slots", "rejected_by_another", source, 1),
+            ("beside", "allowed", source, 1),
+            ("beside", "rejected_by_another", source, 1),
+            ("beside", "limited", source, 2),
+            ("beside", "shadow_limited", source, 1),
+        ]);
+    }
 }
 
 #[tokio::test]

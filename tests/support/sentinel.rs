@@ -1,5 +1,6 @@
 //! A real primary with real Sentinels for a test, on free ports, stopped on drop.
 
+use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -64,6 +65,16 @@ impl Sentinels {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg("master0");
         command.query(&mut self.sentinel()).expect("the primary")
+    }
+
+    /// Returns the address of the replica, as a Sentinel reports it.
+    pub fn replica(&self) -> (String, u16) {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("REPLICAS").arg("master0");
+        let replicas: Vec<HashMap<String, String>> =
+            command.query(&mut self.sentinel()).expect("the replica");
+        let port = replicas[0]["port"].parse().expect("a port");
+        (replicas[0]["ip"].clone(), port)
     }
 
     /// Waits until the replica has all writes of the primary.

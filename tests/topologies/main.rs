@@ -8,6 +8,7 @@ mod cluster_several;
 mod in_flight;
 mod misplaced;
 mod moving_slots;
+mod replicas;
 mod sentinel;
 mod single_server;
 mod strict_keys;

@@ -11,6 +11,7 @@ mod holding;
 mod hyper;
 mod outbound;
 mod rejections;
+mod resets;
 mod ruled;
 mod settings;
 mod tonic;

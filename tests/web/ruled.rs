@@ -7,8 +7,9 @@ use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{Limit, Rejection, Rule, RuleSet, rate_limit};
 use support::http::get;
+use support::server::Server;
 
-use crate::{reported, serve, timed};
+use crate::{MINUTE, limiters, reported, serve, timed};
 
 #[rate_limit(name = "ruled", period = "1m", threshold = 2)]
 async fn one() -> Result<&'static str, Rejection> {
@@ -58,6 +59,42 @@ fn fields_and_statuses_follow_the_rules() {
 
     limiter.set_rules(ruled(Rule::new().shadow(true).threshold(1))).expect("valid");
     assert_eq!(ask().status, 200);
+}
+
+/// Each limit once: that in force, and not that of the code.
+#[test]
+fn layers_report_the_limits_in_force() {
+    let redis = Server::start();
+    let (limit, other) = (Limit::fixed("ruled", 3, MINUTE), Limit::fixed("other", 50, MINUTE));
+    for (limiter, _) in limiters(&redis) {
+        let layer = |limit| RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
+        let app = Router::new()
+            .route("/one", route_get(async || ()).layer(layer(limit)))
+            .route("/two", route_get(async || ()).layer(layer(other).limit(limit, |_| ())));
+        let server = serve(app, &limiter);
+        let ask = |path| get(server.address, path, &[]);
+        let one = ask("/one");
+        assert_eq!(reported(&one), (r#""ruled";q=3;w=60"#, r#""ruled";r=2;t=60"#));
+        limiter.set_rules(ruled(Rule::new().threshold(5))).expect("valid");
+        let one = ask("/one");
+        assert_eq!(reported(&one), (r#""ruled";q=5;w=60"#, r#""ruled";r=3;t=60"#));
+        let two = ask("/two");
+        let policy = r#""other";q=50;w=60, "ruled";q=5;w=60"#;
+        assert_eq!(reported(&two), (policy, r#""other";r=49;t=60, "ruled";r=2;t=60"#));
+
+        limiter.set_rules(ruled(Rule::new().threshold(1))).expect("valid");
+        // On Redis, the second rejection comes from the cache.
+        for _ in 0..2 {
+            let one = ask("/one");
+            assert_eq!(one.status, 429);
+            assert_eq!(reported(&one), (r#""ruled";q=1;w=60"#, r#""ruled";r=0;t=60"#));
+        }
+        for rule in [Rule::new().exempt(true), Rule::new().threshold(1).shadow(true)] {
+            limiter.set_rules(ruled(rule)).expect("valid");
+            let one = ask("/one");
+            assert_eq!((one.status, one.header("ratelimit")), (200, None), "{rule:?}");
+        }
+    }
 }
 
 /// A call that starts again under a new rule reports its limits once.

@@ -48,18 +48,9 @@ pub(super) fn record_others(
     let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
     for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
         let part = match reply {
-            Ok(Reply { outcomes, source, .. })
-                if matches!(outcomes[index].verdict, Verdict::Closed { .. }) =>
-            {
-                PartEnd::Closed(*source)
+            Ok(Reply { outcomes, source, .. }) => {
+                part_end(label, &outcomes[index], outcomes[spoken].is_allowed(), *source)
             }
-            Ok(Reply { outcomes, source, .. }) if !outcomes[index].is_allowed() => {
-                PartEnd::Rejecting(*source)
-            }
-            Ok(Reply { outcomes, source, .. }) if outcomes[spoken].is_allowed() => {
-                PartEnd::Charged(*source)
-            }
-            Ok(Reply { source, .. }) => PartEnd::NotCharged(*source),
             Err(_) => PartEnd::Undecided,
         };
         report.count_part(label, part);
@@ -67,6 +58,17 @@ pub(super) fn record_others(
             let decision = Decision::new(label.capacity, &outcomes[index], *source);
             report::log_part(label, &decision);
         }
+    }
+}
+
+/// Returns how a check has ended for a limit that it does not report.
+fn part_end(label: &LimitLabel, outcome: &Outcome, is_admitted: bool, source: Source) -> PartEnd {
+    match outcome.verdict {
+        Verdict::Closed { .. } => PartEnd::Closed(source),
+        Verdict::Rejected if label.quota.is_in_flight() => PartEnd::Busy(source),
+        Verdict::Rejected => PartEnd::Rejecting(source),
+        Verdict::Admitted if is_admitted => PartEnd::Charged(source),
+        Verdict::Admitted => PartEnd::NotCharged(source),
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn with_current<R>(
 }
 
 /// Calls `act` with the limiter that an annotated function called here would use, unless its call would build one.
-pub(super) fn with_set<R>(act: impl FnOnce(&RateLimiter) -> R) -> Option<R> {
+pub(crate) fn with_set<R>(act: impl FnOnce(&RateLimiter) -> R) -> Option<R> {
     let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
     scoped.as_ref().or_else(|| GLOBAL.get()).map(act)
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub use self::annotated::{AnnotatedLimit, limits};
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub(crate) use self::global::with_set;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 #[cfg(feature = "rules")]
 use self::rules::RuleFeed;

@@ -89,6 +89,9 @@ pub(super) fn record_part(started: &Started, label: &LimitLabel, part: PartEnd) 
         PartEnd::Closed(source) => {
             (either(MetricOutcome::Closed, MetricOutcome::ShadowLimited), Some(source))
         }
+        PartEnd::Busy(source) => {
+            (either(MetricOutcome::Busy, MetricOutcome::ShadowLimited), Some(source))
+        }
         PartEnd::Rejecting(source) => {
             (either(MetricOutcome::Limited, MetricOutcome::ShadowLimited), Some(source))
         }

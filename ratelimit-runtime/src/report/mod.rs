@@ -241,6 +241,8 @@ pub(crate) enum PartEnd {
     Rejecting(Source),
     /// As `Rejecting`, because the key is closed.
     Closed(Source),
+    /// As `Rejecting`, because no slot is free.
+    Busy(Source),
     /// The limit would have admitted the call, but another limit rejected it.
     NotCharged(Source),
     Undecided,

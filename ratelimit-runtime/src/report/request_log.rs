@@ -63,11 +63,19 @@ impl RequestLog {
         self.has_decided
     }
 
-    /// Adds a limit that has not decided yet. Skips a shadow and a hidden limit, because clients must not see them.
-    pub(crate) fn expect(&mut self, limit: &Limit) {
-        if !limit.is_shadow() && !limit.get_hidden() {
-            let name = *limit.terms().name();
-            self.add(LoggedLimit { name, quota: limit.quota(), decision: None });
+    /// Adds a limit that decides each request. Skips a shadow and a hidden limit, because clients must not see them.
+    pub(crate) fn announce(&mut self, limit: &Limit) {
+        if let Some(limit) = LoggedLimit::undecided(limit)
+            && !self.limits.iter().any(|known| known.identity() == limit.identity())
+        {
+            self.limits.push(limit);
+        }
+    }
+
+    /// Adds a limit that is about to be decided. Skips a shadow and a hidden limit.
+    fn expect(&mut self, limit: &Limit) {
+        if let Some(limit) = LoggedLimit::undecided(limit) {
+            self.add(limit);
         }
     }
 
@@ -84,12 +92,21 @@ impl RequestLog {
         self.add(LoggedLimit { name: *name, quota, decision });
     }
 
+    /// Adds a limit, in place of itself, or of an undecided limit from which only the amounts differ: those of a rule.
     fn add(&mut self, limit: LoggedLimit) {
-        let is_same = |known: &&mut LoggedLimit| known.identity() == limit.identity();
-        if let Some(known) = self.limits.iter_mut().find(is_same) {
-            known.decision = limit.decision.or(known.decision);
-        } else {
-            self.limits.push(limit);
+        let is_same = |known: &LoggedLimit| known.identity() == limit.identity();
+        let is_ruled = |known: &LoggedLimit| {
+            let periods = [known, &limit].map(|limit| limit.quota.period());
+            known.decision.is_none() && known.name == limit.name && periods[0] == periods[1]
+        };
+        let mut known = self.limits.iter();
+        let index = known.position(is_same).or_else(|| self.limits.iter().position(is_ruled));
+        match index.map(|index| &mut self.limits[index]) {
+            Some(known) => {
+                let decision = limit.decision.or(known.decision);
+                *known = LoggedLimit { decision, ..limit };
+            }
+            None => self.limits.push(limit),
         }
     }
 
@@ -110,6 +127,13 @@ impl RequestLog {
 }
 
 impl LoggedLimit {
+    /// Creates the entry of a limit that has not decided; `None` if clients must not see it.
+    fn undecided(limit: &Limit) -> Option<Self> {
+        let is_seen = !limit.is_shadow() && !limit.get_hidden();
+        let name = *limit.terms().name();
+        is_seen.then(|| Self { name, quota: limit.quota(), decision: None })
+    }
+
     /// Returns the name and the quota. Logged limits that agree on these are one.
     pub(crate) fn identity(&self) -> (&Name, Quota) {
         (&self.name, self.quota)

@@ -139,12 +139,18 @@ impl<R, E> LimitSources<R, E> {
         self.sources.is_empty()
     }
 
-    /// Returns the limit of each request, if it is one and the same.
+    /// Returns the limit of each request, if it is one and the same, this process counts it, and no rule can apply to
+    /// it.
     pub(super) fn single(&self) -> Option<&Limit> {
-        match &*self.sources {
-            [LimitSource::Fixed(limit, _)] => Some(limit),
-            _ => None,
-        }
+        let [LimitSource::Fixed(limit, _)] = &*self.sources else { return None };
+        let is_plain = |limiter: &RateLimiter| {
+            limiter.source() == Source::Embedded && !limiter.checker().rules.may_apply(limit)
+        };
+        let is_plain = match &self.limiter {
+            Some(limiter) => is_plain(limiter),
+            None => limiter::with_set(is_plain).unwrap_or(false),
+        };
+        is_plain.then_some(limit)
     }
 
     /// Starts the check of a request. If this process decides, the decision is made at once, unless the call waits. A

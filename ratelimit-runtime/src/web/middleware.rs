@@ -90,7 +90,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
         cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
     ) {
-        self.log.expect(&limit);
+        self.log.announce(&limit);
         self.texts = LimitTexts::of::<R::Headers>(&self.log);
         self.limits.add(limit, key, cost);
     }

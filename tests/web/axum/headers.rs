@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::response::AppendHeaders;
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, Rejection, Scope, rate_limit};
 use support::http::get;
 use support::server::Server;
 
@@ -52,6 +52,38 @@ fn reports_all_limits_on_every_response() {
     clock.advance(Duration::from_millis(1));
     assert_eq!(ask("/plain").status, 200);
     assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
+}
+
+/// A limit of this process alone, leased units, and rejections that the process has cached.
+#[test]
+fn reports_what_the_process_decides_beside_redis() {
+    let redis = Server::start();
+    let [_, (limiter, _)] = limiters(&redis);
+    let counted = Limit::fixed("counted", 2, MINUTE);
+    let local = Limit::fixed("local", 2, MINUTE).scope(Scope::Process);
+    let leased = Limit::token_bucket("leased", 6_000, MINUTE).lease(50);
+    let layer = |limit| RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
+    let route = |limit| route_get(async || ()).layer(layer(limit));
+    let router = Router::new().route("/counted", route(counted)).route("/local", route(local));
+    let server = serve(router.route("/leased", route(leased)), &limiter);
+    let mut calls = 0;
+    for name in ["counted", "local"] {
+        for (status, remaining) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
+            calls = redis.script_calls();
+            let answer = get(server.address, &format!("/{name}"), &[]);
+            assert_eq!(answer.status, status);
+            let state = format!(r#""{name}";r={remaining};t=60"#);
+            assert_eq!(reported(&answer), (&*format!(r#""{name}";q=2;w=60"#), &*state));
+        }
+        assert_eq!(redis.script_calls(), calls, "this process makes the last decision");
+    }
+    let left = (0..9).map(|_| {
+        let answer = get(server.address, "/leased", &[]);
+        items(reported(&answer).1)[0].1[0].1
+    });
+    let left: Vec<_> = left.collect();
+    assert!(left.is_sorted_by(|one, next| one > next), "{left:?}");
+    assert!(redis.script_calls() < calls + 9, "no call spends leased units");
 }
 
 #[test]

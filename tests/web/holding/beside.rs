@@ -60,6 +60,29 @@ async fn a_rate_and_slots_are_one_decision() {
     }
 }
 
+/// Of the limits that reject a request, the one with the longest wait is reported first, and then those without slots.
+#[tokio::test]
+async fn slots_that_reject_beside_a_rate_are_reported_before_limits_that_admit() {
+    let redis = Server::start();
+    let wide = Limit::fixed("wide", 9, MINUTE);
+    for (limiter, _) in limiters(&redis) {
+        let handler = Handler::default();
+        let layer = RateLimitLayer::new().holding().limit(wide, |_| ()).limit(TWO, |_| ());
+        let layer = layer.limit_with_cost(RATE, |_| (), |head| head.uri.path().len() as u32);
+        let layer = layer.limiter(limiter.clone());
+        let _running = [handler.admit(&layer).await, handler.admit(&layer).await];
+        let (busy, _) = handler.send(&layer, "/").await;
+        let states = r#""two";r=0, "wide";r=7, "rate";r=1"#;
+        assert_eq!(busy.status(), 429);
+        assert_eq!(busy.headers()["ratelimit"], states);
+        let (both, _) = handler.send(&layer, "/7").await;
+        assert_eq!(both.status(), 429);
+        assert_eq!(both.headers()["retry-after"], "60");
+        let states = r#""rate";r=1;t=60, "two";r=0, "wide";r=7;t=60"#;
+        assert_eq!(both.headers()["ratelimit"], states);
+    }
+}
+
 /// A request that does not count gets its charge back with the head of its response, and holds its slot until the end.
 #[tokio::test]
 async fn slots_are_held_whether_the_request_counts_or_not() {

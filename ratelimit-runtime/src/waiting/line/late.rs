@@ -37,15 +37,17 @@ impl Line {
         let Some(estimate) = &self.estimate else { return };
         let mut units = vec![0; self.counts.len()];
         let (mut late, first) = (Vec::new(), self.queued.first().copied());
+        let mut is_first_late = false;
         for arrival in &self.queued {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
             // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
-            if !late.is_empty() && !estimate.holds_for(&waiter.costs) {
+            if is_first_late && !estimate.holds_for(&waiter.costs) {
                 break;
             }
             add_units(&mut units, &waiter.costs);
             let earliest = estimate.earliest(&self.counts, &units);
             if earliest > waiter.deadline {
+                is_first_late |= Some(*arrival) == first;
                 late.push((*arrival, earliest));
                 for (sum, cost) in units.iter_mut().zip(&*waiter.costs) {
                     *sum -= u64::from(*cost);

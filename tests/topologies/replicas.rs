@@ -1,0 +1,153 @@
+//! Replicas lag behind, so nothing is read from them: neither counts, nor slots of calls in flight, nor rules.
+
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{Limit, Part, RateLimiter, Rule, Rules};
+use redis::{Client, Connection};
+use support::cluster::Cluster;
+use support::limits::{HOUR, SECOND, limits};
+use support::sentinel::Sentinels;
+use support::server::is_replicated;
+use tokio::task::JoinSet;
+
+use crate::{denying_builder, first_decision};
+
+const KEYS: u32 = 12;
+const SLOTS: Limit = Limit::in_flight("slots", 2).hold(HOUR);
+const LEASED: Limit = Limit::token_bucket("leased", 10_000, HOUR).lease(20);
+const WAITING: Limit = Limit::leaky_bucket("waiting", 100, SECOND).wait(SECOND);
+
+/// Calls and operations of each kind, on keys of all nodes.
+async fn use_all_operations(limiter: &RateLimiter) {
+    for limit in limits("replicas", 3, HOUR) {
+        let mut calls = JoinSet::new();
+        for call in 0..KEYS * 8 {
+            calls.spawn(limiter.check(&limit, call % KEYS, 1));
+        }
+        let _ = calls.join_all().await;
+        for key in 0..KEYS {
+            let settled = limiter.acquire(&limit, ("settled", key), 1).await.expect("admitted");
+            settled.settle(0);
+            limiter.peek(&limit, key, 1).await.expect("decided");
+            limiter.usage(&limit, key).await.expect("decided");
+            limiter.credit(&limit, key, 1).await.expect("decided");
+            limiter.close(&limit, key, HOUR).await.expect("closed");
+            limiter.open(&limit, key).await.expect("opened");
+            limiter.reset(&limit, key).await.expect("reset");
+        }
+        limiter.keys(&limit, None).await.expect("read");
+    }
+    let rate = Limit::fixed("beside", 100, HOUR);
+    for key in 0..KEYS {
+        let parts = [Part::new(&rate, &key, 1), Part::new(&SLOTS, &key, 1)];
+        let running = limiter.acquire_all(&parts).await.expect("admitted");
+        limiter.acquire(&SLOTS, key, 2).await.expect_err("busy");
+        limiter.peek(&SLOTS, key, 0).await.expect("decided");
+        limiter.usage(&SLOTS, key).await.expect("decided");
+        drop(running);
+        for _ in 0..4 {
+            limiter.check(&LEASED, key, 1).await.expect("admitted");
+            limiter.check(&WAITING, key, 1).await.expect("admitted");
+        }
+        limiter.reset(&SLOTS, key).await.expect("reset");
+    }
+    limiter.flush().await.expect("settled");
+    limiter.ping().await.expect("all nodes reply");
+    limiter.shared_rules().await.expect("read");
+    limiter.rule_changes(10).await.expect("read");
+    limiter.fleet().await.expect("read");
+}
+
+/// Shares a rule, and waits until a limiter has read it.
+async fn share_rule(limiter: &RateLimiter) {
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
+    limiter.share_rules(shared, "alice").await.expect("written");
+    let started = Instant::now();
+    while limiter.rules().is_empty() {
+        assert!(started.elapsed() < 10 * SECOND, "the rules are not read");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The commands that a server has received, each with the number of its calls, rejected ones included.
+fn commands(server: &mut Connection) -> Vec<(String, u64)> {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(server).expect("INFO");
+    let command = |line: &str| {
+        let (name, values) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let value = |wanted: &str| {
+            let pairs = values.split(',').filter_map(|pair| pair.split_once('='));
+            let value = pairs.filter(|(key, _)| *key == wanted).map(|(_, value)| value).next();
+            value.map_or(0, |value| value.trim().parse::<u64>().expect("a number"))
+        };
+        Some((name.to_owned(), value("calls") + value("rejected_calls")))
+    };
+    stats.lines().filter_map(command).filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// Returns whether a command can only come from a client: it reads, or is a script. A primary sends the writes of its
+/// scripts to its replicas, and not the scripts.
+fn is_of_a_client(server: &mut Connection, command: &str) -> bool {
+    let name = command.split('|').next().expect("a name");
+    let is_script = ["eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro", "script"];
+    let info: Vec<Vec<redis::Value>> =
+        redis::cmd("COMMAND").arg("INFO").arg(name).query(server).expect("COMMAND");
+    let flags: Vec<String> = redis::from_redis_value_ref(&info[0][2]).expect("flags");
+    is_script.contains(&name) || name == "readonly" || flags.iter().any(|flag| flag == "readonly")
+}
+
+/// Asserts that a replica has received writes of its primary, and no command of a client about keys.
+fn assert_is_not_asked(replica: &mut Connection) {
+    let commands = commands(replica);
+    let is_written = |name: &str| ["set", "hset", "zadd", "psetex"].contains(&name);
+    assert!(commands.iter().any(|(name, _)| is_written(name)), "no writes: {commands:?}");
+    for (name, calls) in &commands {
+        assert!(!is_of_a_client(replica, name), "{calls} calls of {name}: {commands:?}");
+    }
+}
+
+fn reset_stats(server: &mut Connection) {
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(server).expect("RESETSTAT");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_a_cluster_are_not_asked() {
+    let cluster = Cluster::start(1);
+    let (primaries, replicas): (Vec<_>, Vec<_>) =
+        (0..cluster.len()).partition(|node| cluster.is_primary(*node));
+    let mut replicas: Vec<_> =
+        replicas.into_iter().map(|node| (cluster.port(node), cluster.connection(node))).collect();
+    for (_, replica) in &mut replicas {
+        reset_stats(replica);
+    }
+    // The URL of the other leads to a replica, which tells where the primaries are.
+    let by_replica = format!("redis+cluster://127.0.0.1:{}", replicas[0].0);
+    for url in [cluster.url(), by_replica] {
+        let limiter = denying_builder(&url).rules(Rules::redis()).build().expect("valid");
+        share_rule(&limiter).await;
+        use_all_operations(&limiter).await;
+        limiter.shutdown().await.expect("settled");
+    }
+    for node in primaries {
+        while !is_replicated(&mut cluster.connection(node)) {}
+    }
+    for (_, replica) in &mut replicas {
+        assert_is_not_asked(replica);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replica_beside_a_primary_with_sentinels_is_not_asked() {
+    let sentinels = Sentinels::start();
+    let client = Client::open(sentinels.replica()).expect("an address");
+    let mut replica = client.get_connection().expect("the replica");
+    reset_stats(&mut replica);
+    let builder = denying_builder(&sentinels.url("master0")).rules(Rules::redis());
+    let limiter = builder.build().expect("valid");
+    first_decision(&limiter, &Limit::sliding("connect", 5, HOUR), "connect").await;
+    share_rule(&limiter).await;
+    use_all_operations(&limiter).await;
+    limiter.shutdown().await.expect("settled");
+    sentinels.wait_for_replication();
+    assert_is_not_asked(&mut replica);
+}
