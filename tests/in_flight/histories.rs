@@ -348,7 +348,7 @@ fn a_history_is_what_its_calls_are() {
 
 #[test]
 fn a_history_with_waits_is_what_its_calls_are() {
-    play_histories(step_beside_lines(), 1_500);
+    play_histories(step_beside_lines(), 100);
 }
 
 fn play_histories(steps: impl Strategy<Value = Step>, cases: u32) {
