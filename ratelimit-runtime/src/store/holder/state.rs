@@ -331,11 +331,13 @@ impl HolderState {
     /// Loses the units that the store has not kept.
     fn lose(&mut self) -> u64 {
         let lost = self.taken - self.released - self.local;
-        self.released += lost;
-        self.losses += u32::from(lost > 0);
-        self.is_dirty |= lost > 0;
         self.alive_until = 0;
-        self.give_up_pending();
+        if lost > 0 {
+            self.released += lost;
+            self.losses += 1;
+            self.is_dirty = true;
+            self.give_up_pending();
+        }
         lost
     }
 
