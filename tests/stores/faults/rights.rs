@@ -120,6 +120,11 @@ async fn obeys_rules(limiter: &RateLimiter, server: &Server) {
 #[tokio::test]
 async fn a_service_reads_the_rules_and_cannot_write_them() {
     let server = Server::start();
+    let known = run(&mut server.connection(), &["COMMAND", "INFO", "eval_ro"]);
+    if known.expect("COMMAND INFO") == redis::Value::Array(vec![redis::Value::Nil]) {
+        // Redis 6.2 has no right to read only, as the guide says.
+        return;
+    }
     let operator = create(&server, &line_of("operator"));
     let service = create(&server, &line_of("limiter"));
     run(&mut server.connection(), &line_of("limiter %R~rl:{rules}")).expect("ACL SETUSER");

@@ -185,9 +185,10 @@ type Logged = (i64, i64, i64, Vec<Vec<u8>>, Vec<u8>, Vec<u8>);
 async fn no_script_is_sent_with_its_comments() {
     let server = Server::start();
     let mut connection = server.connection();
-    let mut config = redis::cmd("CONFIG");
-    config.arg("SET").arg("slowlog-log-slower-than").arg(0).arg("slowlog-max-len").arg(10_000);
-    let () = config.query(&mut connection).expect("CONFIG");
+    for (name, value) in [("slowlog-log-slower-than", 0), ("slowlog-max-len", 10_000)] {
+        let mut config = redis::cmd("CONFIG");
+        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG");
+    }
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
     let mut shared = limiter.shared_rules().await.expect("read");
     shared.rules = set("acme", 50);

@@ -73,7 +73,7 @@ impl Redis {
         let RedisSettings { url, certificates, prefix, deadline, background, .. } = settings;
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
+        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, true, &background));
         let topology = match Address::parse(url, certificates)? {
             Address::Server(target) => one(ServerLookup::At(target)),
             Address::Sentinel { sentinels, service, primary } => {

@@ -229,6 +229,7 @@ impl Cluster {
                 ServerLookup::At(target),
                 self.deadline,
                 script::probe_of_node(),
+                false,
                 &self.background,
             )
         });

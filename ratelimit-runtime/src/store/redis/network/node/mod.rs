@@ -50,6 +50,8 @@ pub(crate) struct Node {
     deadline: Duration,
     /// A command that succeeds if the server would decide.
     probe: Cmd,
+    /// Whether the first connection sends the probe. A node of a cluster can be a replica, which gets no script.
+    is_checked: bool,
     background: Arc<Background>,
     runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
     /// The job that probes the server.
@@ -75,6 +77,7 @@ impl Node {
         lookup: ServerLookup,
         deadline: Duration,
         probe: Cmd,
+        is_checked: bool,
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &lookup {
@@ -86,6 +89,7 @@ impl Node {
             name,
             deadline,
             probe,
+            is_checked,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
             prober: JobSlot::default(),
@@ -297,7 +301,9 @@ impl Node {
 impl Node {
     /// Opens the breaker if the server is unfit, and logs a warning if the server may evict keys.
     async fn check_server(self: Arc<Self>, runtime: Arc<RuntimeState>, connection: Connection) {
-        if let Ok(Err(error)) = timeout(CONNECT_TIMEOUT, connection.send(&self.probe, false)).await
+        let probe = timeout(3 * CONNECT_TIMEOUT, connection.send(&self.probe, false));
+        if self.is_checked
+            && let Ok(Err(error)) = probe.await
         {
             let error = store_error(&error, &[]);
             if is_unfit(&error) {
