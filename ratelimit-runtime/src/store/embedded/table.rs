@@ -111,8 +111,8 @@ impl<S: Expires> Table<S> {
         there.then(|| self.take(at))
     }
 
-    /// Removes some states that have expired by `now`. Inlined for tables without cells: most shards have several, which
-    /// an insertion into another table passes (`benches/all -- in-flight`).
+    /// Removes some states that have expired by `now`. Inlined, because an insertion passes all tables of its shard,
+    /// and most of them have no cells (`benches/all -- in-flight`).
     #[inline]
     pub(super) fn sweep(&mut self, now: u64) {
         if !self.cells.is_empty() {
