@@ -304,8 +304,8 @@ async fn pass(test: &TestLimiter, truth: &mut Truth, micros: u64) {
     }
 }
 
-/// Lets the calls that wait be decided: those that rules decide, the first ones of the line for which there is room,
-/// and those that cannot be admitted in time.
+/// Follows the calls that wait. Rules decide some of them. The line admits its first calls while there is room, and
+/// rejects calls that cannot be admitted in time.
 async fn follow_line(test: &TestLimiter, truth: &mut Truth) {
     // What a call does that was woken can wake others.
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! A server whose scripts may use no keys but those that a call declares, as Dragonfly. Here it is a real server behind
-//! a proxy, which puts a check of each key in front of each script. It raises the error of Dragonfly.
+//! A server that rejects keys which a call does not declare, like Dragonfly. The test uses a real server behind a
+//! proxy. The proxy puts a check of each key before each script, and the check raises the error of Dragonfly.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::denying_builder;
 
-/// Stands before the first line of a script.
+/// The check, before the first line of a script.
 const CHECK: &str = "local redis = (function(redis, declared) \
      for _, key in ipairs(KEYS) do declared[key] = true end \
      local function strict(call) return function(command, key, ...) \

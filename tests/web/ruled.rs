@@ -61,7 +61,7 @@ fn fields_and_statuses_follow_the_rules() {
     assert_eq!(ask().status, 200);
 }
 
-/// Each limit once: that in force, and not that of the code.
+/// A layer reports each limit once, with the amounts in force.
 #[test]
 fn layers_report_the_limits_in_force() {
     let redis = Server::start();

@@ -101,7 +101,7 @@ pub enum StoreError {
     Configuration(BuildError),
 }
 
-/// A part of the error message of a server whose scripts may use no keys but those that a call declares: Dragonfly.
+/// A part of the error message of Dragonfly when a script uses a key that its call does not declare.
 pub(crate) const UNDECLARED_KEY: &str = "undeclared key";
 
 impl fmt::Display for StoreError {

@@ -27,7 +27,7 @@ const NOT_EXECUTED: [&str; 8] =
 /// first command of the script.
 const OF_ANOTHER_NODE: &str = "non local key";
 
-/// Returns whether an error shows that scripts of the server may use no keys but those that a call declares.
+/// Returns whether the server has rejected a key that the call of a script does not declare.
 pub(crate) fn refuses_undeclared_keys(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { message, .. } if message.contains(UNDECLARED_KEY))
 }

@@ -340,8 +340,8 @@ async fn warn_of_eviction(node: &str, connection: &Connection) {
     }
 }
 
-/// Returns whether an error shows that the server decides no calls: a replica does not, nor does a server whose scripts
-/// may use declared keys only. The latter would decide until a log gets its first segment.
+/// Returns whether an error shows that the server decides no calls: it is a replica, or it rejects undeclared keys. A
+/// server that rejects them would decide until a log gets its first segment.
 fn is_unfit(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
         || refuses_undeclared_keys(error)
