@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ratelimit_runtime::Limit;
+use support::filter::Filter;
 use support::judge::{Exception, Judge};
 
 use self::data::{emptied, flushed, full};
@@ -44,7 +45,7 @@ fn main() {
         [process, url] if process == "process" => member(url, false),
         [process, url, _] if process == "process" => member(url, true),
         [slots, url, number, is_rated] if slots == "slots" => slots::member(url, number, is_rated),
-        filters => test(filters),
+        arguments => test(&Filter::new(arguments)),
     }
 }
 
@@ -85,16 +86,10 @@ const FAULTS: [Fault; 14] = [
 /// A fiftieth of the threshold: calls that a lost primary had admitted before its replica received them.
 const UNREPLICATED: u32 = THRESHOLD / 50;
 
-/// Runs the faults whose names contain one of the words, as `cargo test -- <word>` does. Without a word it runs
-/// all of them.
-fn test(arguments: &[String]) {
-    // A number belongs to `--test-threads`.
-    let is_word = |word: &&String| !word.starts_with('-') && word.parse::<u32>().is_err();
-    let words: Vec<_> = arguments.iter().filter(is_word).collect();
-    let is_selected =
-        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
-    let faults: Vec<_> = FAULTS.iter().filter(|fault| is_selected(fault.name)).collect();
-    let rows: Vec<_> = slots::ROWS.iter().filter(|row| is_selected(row.name)).collect();
+/// Runs the faults that are selected.
+fn test(filter: &Filter) {
+    let faults: Vec<_> = FAULTS.iter().filter(|fault| filter.selects(fault.name)).collect();
+    let rows: Vec<_> = slots::ROWS.iter().filter(|row| filter.selects(row.name)).collect();
     let count = faults.len() + rows.len();
     println!("\nrunning {count} tests");
     if !faults.is_empty() {

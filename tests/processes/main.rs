@@ -9,6 +9,7 @@ mod forks;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use support::filter::Filter;
 use support::server::Server;
 use tokio::runtime::Runtime;
 
@@ -28,11 +29,15 @@ fn main() -> ExitCode {
         run(url);
         return ExitCode::SUCCESS;
     }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let is_chosen = |name: &str| filter.is_none_or(|filter| name.contains(&**filter));
-    let chosen = tests.iter().filter(|(name, _)| is_chosen(name));
-    let failed: Vec<_> = chosen.filter(|(name, _)| !succeeds(name)).collect();
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let filter = Filter::new(&arguments);
+    let chosen: Vec<_> = tests.iter().filter(|(name, _)| filter.selects(name)).collect();
+    println!("\nrunning {} tests", chosen.len());
+    let passed = chosen.iter().filter(|(name, _)| succeeds(name)).count();
+    let failed = chosen.len() - passed;
+    let (result, code) =
+        if failed == 0 { ("ok", ExitCode::SUCCESS) } else { ("FAILED", ExitCode::FAILURE) };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored\n");
+    code
 }
 
 /// Runs a test in a process with few descriptors.

@@ -6,6 +6,7 @@
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
+//! - [`filter`]: the tests that `cargo test -- <words>` selects, for programs without the usual harness.
 //! - [`history`]: the admitted calls of a fleet of processes, for the judge.
 //! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
@@ -25,6 +26,7 @@
 pub mod clocks;
 pub mod cluster;
 pub mod example;
+pub mod filter;
 pub mod history;
 pub mod http;
 pub mod judge;
