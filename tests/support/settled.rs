@@ -93,10 +93,15 @@ impl SettledModel {
             self.charge(limit, now, used - cost);
             return;
         }
-        if self.births == birth && self.charges.iter().any(|charge| charge.number == number) {
+        if self.births == birth {
+            let (counted, changed) = (self.counted(limit, passed), self.changed);
             self.forget(limit, passed);
             if let Some(charge) = self.charges.iter_mut().find(|it| it.number == number) {
                 charge.units -= u64::from(cost - used);
+            }
+            // A bucket that has drained what the charge was settled by does not change.
+            if self.counted(limit, passed) == counted {
+                self.changed = changed;
             }
         }
         if self.is_unused(limit, passed) {
