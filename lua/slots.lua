@@ -134,9 +134,9 @@ local function slots(
 
   if is_changed then
     local record = ''
-    -- A record without units stays until it expires: a call that is still on its way has stated less than it has.
+    -- A record without units stays for the hold: a call that is still on its way has stated less than it has.
     if (own_taken > 0 or op == 'hold') and op ~= 'reset' then
-      if (own_taken > own_released or not at) and clock + hold > expires then expires = clock + hold end
+      if clock + hold > expires then expires = clock + hold end
       if count == 0 or expires < first then first = expires end
       if expires > last then last = expires end
       record = pack(FORMAT, process, own_fence, own_taken, own_released, expires)

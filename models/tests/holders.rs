@@ -30,6 +30,11 @@ fn replies_are_late_and_lost() {
 }
 
 #[test]
+fn replies_are_late() {
+    holds(Holders { processes: 1, calls: 3, given_up: 0, ..MODEL });
+}
+
+#[test]
 fn statements_are_repeated() {
     holds(Holders { repeated: 1, given_up: 0, ..MODEL });
 }

@@ -41,6 +41,8 @@ pub(crate) struct HolderState {
     resets: u32,
     /// How many requests that take units have no reply yet.
     pending: u32,
+    /// The smallest value of `taken` that one of these requests has stated, or a smaller value.
+    pending_taken: u64,
     /// Whether the store may have units of a request whose reply is lost, or not all units of a fallback.
     is_unsure: bool,
 }
@@ -72,6 +74,7 @@ pub(crate) struct PendingUnits {
     released: u64,
     /// Until when the store keeps what this process held when the request began, by the clock of the store.
     promised: u64,
+    losses: u32,
 }
 
 impl HolderState {
@@ -97,10 +100,12 @@ impl HolderState {
         if self.is_unsure {
             return None;
         }
+        let oldest = if self.pending == 0 { u64::MAX } else { self.pending_taken };
+        self.pending_taken = oldest.min(self.taken);
         self.pending += 1;
         let promised = if self.units() > 0 { self.promised } else { u64::MAX };
-        let Self { fence, epoch, released, .. } = *self;
-        Some(PendingUnits { fence, epoch, released, promised })
+        let Self { fence, epoch, released, losses, .. } = *self;
+        Some(PendingUnits { fence, epoch, released, promised, losses })
     }
 
     /// Ends a request that was not sent.
@@ -125,20 +130,24 @@ impl HolderState {
         clock: u64,
         [sent_at, now]: [u64; 2],
     ) -> (Receipt, u64) {
-        self.end();
         let mut lost = self.lose_late(now);
         let Some(Receipt { birth: epoch, .. }) = receipt.filter(|_| units > 0) else {
+            self.end();
             return (Receipt::default(), lost);
         };
-        let losses = if pending.fence != self.fence || epoch < self.epoch {
-            // The units were lost before this reply came.
-            self.losses.wrapping_sub(1)
-        } else {
+        let is_current = |state: &Self| pending.fence == state.fence && epoch >= state.epoch;
+        if is_current(self) {
             lost += self.follow(epoch);
-            if clock >= pending.promised {
+            if clock >= pending.promised && self.losses == pending.losses {
                 // A store that has lost its memory has then given up what this process held.
                 lost += self.lose();
             }
+        }
+        self.end();
+        let losses = if !is_current(self) {
+            // The units were lost before this reply came.
+            self.losses.wrapping_sub(1)
+        } else {
             self.taken += units;
             if now < self.end_of_hold(sent_at) {
                 self.keep(clock, sent_at);
@@ -336,14 +345,15 @@ impl HolderState {
             self.released += lost;
             self.losses += 1;
             self.is_dirty = true;
-            self.give_up_pending();
         }
+        self.give_up_pending();
         lost
     }
 
-    /// Gives up the requests under way when the store may have forgotten this process: they state less than it knew.
+    /// Gives up the requests under way when the store may have forgotten this process, if they state less than was
+    /// released: another statement would release what they take.
     fn give_up_pending(&mut self) {
-        if self.pending > 0 {
+        if self.pending > 0 && self.pending_taken < self.released {
             self.give_up();
         }
     }
