@@ -385,8 +385,8 @@ fn compare_traces(algorithm: Algorithm) {
 
 test_each_algorithm!(compare_traces);
 
-/// The bucket has drained the units that the settlement would give back, so its last change is an earlier one: from then
-/// on, it drains at the next rate.
+/// The bucket has drained the units that the settlement would give back, so its last change is an earlier one. Since
+/// then, it drains at the rate of the last call.
 #[tokio::test]
 async fn a_settlement_that_gives_nothing_back_is_no_change() {
     use Step::*;
