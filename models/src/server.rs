@@ -2,7 +2,7 @@
 //! and compare. It knows the commands that the scripts of counts call, and fails at any other.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use mlua::{Error, Function, Lua, MultiValue, Table, Value};
 
@@ -32,11 +32,27 @@ thread_local! {
     static RUNNER: Runner = Runner::new().expect("Lua starts");
 }
 
+/// How many runs are remembered.
+const MEMORY: usize = 200_000;
+
 /// Lua, and what the script that runs works on.
 struct Runner {
     lua: Lua,
     /// So few that a search compares less than a hash reads.
     scripts: RefCell<Vec<(String, Function)>>,
+    /// The results of runs: a script reads nothing else, and many states of a model have equal servers.
+    results: RefCell<HashMap<Run, (Keys, Reply)>>,
+}
+
+/// A run of a script.
+#[derive(PartialEq, Eq, Hash)]
+struct Run {
+    /// The place of the script in the list.
+    script: usize,
+    before: Keys,
+    clock: u64,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
 }
 
 /// The keys and the time of the running script.
@@ -58,10 +74,10 @@ impl Keys {
         keys: &[&[u8]],
         arguments: &[Vec<u8>],
     ) -> Reply {
-        let running = Running { keys: std::mem::take(self), clock };
-        let (running, reply) = RUNNER.with(|runner| runner.run(script, running, keys, arguments));
-        *self = running.keys;
-        reply.expect("the model knows what the script uses")
+        let before = std::mem::take(self);
+        let reply;
+        (*self, reply) = RUNNER.with(|runner| runner.run(script, before, clock, keys, arguments));
+        reply
     }
 
     /// Returns the value of a key at `clock`.
@@ -100,45 +116,56 @@ impl Runner {
         // All values are strings, and all keys are on this server, so no command fails.
         redis.set("pcall", lua.create_function(call)?)?;
         lua.globals().set("redis", redis)?;
-        Ok(Self { lua, scripts: RefCell::default() })
+        Ok(Self { lua, scripts: RefCell::default(), results: RefCell::default() })
     }
 
     fn run(
         &self,
         script: &str,
-        running: Running,
+        before: Keys,
+        clock: u64,
         keys: &[&[u8]],
         arguments: &[Vec<u8>],
-    ) -> (Running, mlua::Result<Reply>) {
-        self.lua.set_app_data(running);
-        let reply = self.reply(script, keys, arguments);
-        let running = self.lua.remove_app_data().expect("set above");
-        (running, reply)
+    ) -> (Keys, Reply) {
+        let (script, function) = self.compiled(script).expect("a script");
+        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        let run = Run { script, before, clock, keys, arguments: arguments.to_vec() };
+        let mut results = self.results.borrow_mut();
+        if let Some(result) = results.get(&run) {
+            return result.clone();
+        }
+        self.lua.set_app_data(Running { keys: run.before.clone(), clock });
+        let reply = self.reply(&function, &run).expect("the model knows what the script uses");
+        let Running { keys, .. } = self.lua.remove_app_data().expect("set above");
+        if results.len() == MEMORY {
+            results.clear();
+        }
+        results.insert(run, (keys.clone(), reply.clone()));
+        (keys, reply)
     }
 
-    fn reply(&self, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> mlua::Result<Reply> {
-        let scripts = self.scripts.borrow();
-        let known = scripts.iter().find(|(text, _)| text == script);
-        let known = known.map(|(_, function)| function.clone());
-        drop(scripts);
-        let function = match known {
-            Some(function) => function,
-            None => {
-                let function = self.lua.load(script).into_function()?;
-                self.scripts.borrow_mut().push((script.to_owned(), function.clone()));
-                function
-            }
-        };
+    /// Returns a script and its place in the list.
+    fn compiled(&self, text: &str) -> mlua::Result<(usize, Function)> {
+        let mut scripts = self.scripts.borrow_mut();
+        let known = scripts.iter().position(|(other, _)| other == text);
+        let place = known.unwrap_or(scripts.len());
+        if known.is_none() {
+            scripts.push((text.to_owned(), self.lua.load(text).into_function()?));
+        }
+        Ok((place, scripts[place].1.clone()))
+    }
+
+    fn reply(&self, function: &Function, run: &Run) -> mlua::Result<Reply> {
         let globals = self.lua.globals();
-        let strings = |texts: &mut dyn Iterator<Item = &[u8]>| -> mlua::Result<Table> {
+        let strings = |texts: &[Vec<u8>]| -> mlua::Result<Table> {
             let table = self.lua.create_table()?;
             for text in texts {
                 table.push(self.lua.create_string(text)?)?;
             }
             Ok(table)
         };
-        globals.set("KEYS", strings(&mut keys.iter().copied())?)?;
-        globals.set("ARGV", strings(&mut arguments.iter().map(|argument| &argument[..]))?)?;
+        globals.set("KEYS", strings(&run.keys)?)?;
+        globals.set("ARGV", strings(&run.arguments)?)?;
         match function.call::<Value>(())? {
             Value::String(text) => Ok(Reply::Text(text.as_bytes().to_vec())),
             Value::Table(table) => match table.get::<Option<mlua::String>>("err")? {

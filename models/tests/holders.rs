@@ -60,6 +60,11 @@ fn fallbacks_take_slots() {
 }
 
 #[test]
+fn fallbacks_take_slots_beside_requests() {
+    holds(Holders { processes: 1, calls: 2, local_calls: 1, given_up: 0, ..MODEL });
+}
+
+#[test]
 fn counts_are_reset_while_fallbacks_take_slots() {
     let bounds = Holders { processes: 1, threshold: 2, calls: 1, local_calls: 1, ..MODEL };
     holds(Holders { ticks: 0, given_up: 0, resets: 1, ..bounds });

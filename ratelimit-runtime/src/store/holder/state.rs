@@ -223,8 +223,13 @@ impl HolderState {
         self.taken == self.released && !self.is_dirty && !self.is_unsure && self.pending == 0
     }
 
-    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
+    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state. While
+    /// the process is unsure of the numbers, nothing is stated before the replies that are to come: the store would take
+    /// the units that a fallback has released from those of a request under way.
     pub(crate) fn next_statement(&self) -> Option<u64> {
+        if self.is_unsure && self.pending > 0 {
+            return None;
+        }
         let is_due = self.is_dirty || self.can_give_up();
         let holds = self.taken > self.released;
         if is_due { Some(0) } else { holds.then_some(self.next_statement) }
@@ -237,7 +242,9 @@ impl HolderState {
 
     /// Prepares a statement at `now`.
     pub(crate) fn state(&mut self, now: u64) -> SentStatement {
-        self.give_up_lost();
+        if self.is_unsure {
+            self.give_up();
+        }
         self.is_dirty = false;
         let Self { fence, epoch, released, .. } = *self;
         SentStatement { fence, epoch, released, sent_at: now }
