@@ -16,6 +16,9 @@ use crate::{admits, denying_builder, first_decision};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_different_hash_slots_share_scripts() {
     let cluster = Cluster::start(0);
+    let known = redis::cmd("COMMAND").arg("INFO").arg("eval_ro").query(&mut cluster.connection(0));
+    // Servers before Redis 7 execute no script without keys: each batch is of one hash slot.
+    let has_flags = known != Ok(redis::Value::Array(vec![redis::Value::Nil]));
     let limiter = denying_builder(&cluster.url()).build().expect("valid");
     for algorithm in ALGORITHMS {
         let limit = Limit::new("shared", algorithm, 1, HOUR).expect("valid");
@@ -37,7 +40,8 @@ async fn calls_of_different_hash_slots_share_scripts() {
         }
         assert!(admitted.iter().all(|admitted| *admitted == 1), "{algorithm}");
         let scripts = script_calls(&cluster) - before;
-        assert!((16..400).contains(&scripts), "{algorithm}: {scripts} scripts for 2,000 calls");
+        let most = if has_flags { 400 } else { 2_000 };
+        assert!((16..most).contains(&scripts), "{algorithm}: {scripts} scripts for 2,000 calls");
     }
 }
 
