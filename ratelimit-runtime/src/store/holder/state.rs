@@ -144,10 +144,9 @@ impl HolderState {
             }
         }
         self.end();
-        let losses = if !is_current(self) {
-            // The units were lost before this reply came.
-            self.losses.wrapping_sub(1)
-        } else {
+        // Units that were lost before this reply came, or because it is late.
+        let mut losses = self.losses.wrapping_sub(1);
+        if is_current(self) {
             self.taken += units;
             if now < self.end_of_hold(sent_at) {
                 self.keep(clock, sent_at);
@@ -155,16 +154,15 @@ impl HolderState {
                 if self.confirm(fence, epoch, released) {
                     self.is_dirty = self.released != released;
                 }
-                self.losses
+                losses = self.losses;
             } else {
                 // Others may have the units by now.
                 self.released += units;
                 self.is_dirty = true;
                 lost += units;
                 self.give_up_pending();
-                self.losses.wrapping_sub(1)
             }
-        };
+        }
         (Receipt { birth: 1, place: losses.into() }, lost)
     }
 
@@ -223,8 +221,9 @@ impl HolderState {
         self.taken == self.released && !self.is_dirty && !self.is_unsure && self.pending == 0
     }
 
-    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state. While
-    /// the process is unsure of the numbers, nothing is stated before the replies that are to come: the store would take
+    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
+    ///
+    /// A process that is unsure of the numbers states nothing before the replies that are to come: the store would take
     /// the units that a fallback has released from those of a request under way.
     pub(crate) fn next_statement(&self) -> Option<u64> {
         if self.is_unsure && self.pending > 0 {
