@@ -1,5 +1,7 @@
 //! A real `redis-server` for one test, on a free port, stopped on drop.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use ratelimit_runtime::{Builder, OnError, RateLimiter};
@@ -33,11 +35,10 @@ impl Server {
     /// If there is no `redis-server`; `tests/run` installs it.
     #[must_use]
     pub fn start_on(port: u16) -> Self {
-        Self::wait_for(RedisServer::new_with_addr_and_modules(
-            RedisServer::get_addr(port),
-            &[],
-            false,
-        ))
+        let address = RedisServer::get_addr(port);
+        let spawn = |command: &mut Command| in_own_folder(command).spawn().expect("redis-server");
+        let start = RedisServer::new_with_addr_tls_modules_and_spawner;
+        Self::wait_for(start(address, None, None, false, None, &[], spawn))
     }
 
     /// Returns the port of the server.
@@ -164,4 +165,11 @@ pub fn is_replicated(primary: &mut Connection) -> bool {
     redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
     let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u32>(primary);
     copies.is_ok_and(|copies| copies == 1)
+}
+
+/// Lets a server work in the folder of its log. Otherwise, it would load what another one has saved in this folder.
+fn in_own_folder(command: &mut Command) -> &mut Command {
+    let log = command.get_args().skip_while(|argument| *argument != "--logfile").nth(1);
+    let folder = log.map(PathBuf::from).and_then(|log| Some(log.parent()?.to_owned()));
+    command.arg("--dir").arg(folder.expect("the log of the server is in a folder"))
 }
