@@ -385,15 +385,12 @@ fn compare_traces(algorithm: Algorithm) {
 
 test_each_algorithm!(compare_traces);
 
-/// The bucket has drained the units that the settlement would give back, so its last change is an earlier one. Since
-/// then, it drains at the rate of the last call.
+/// The bucket has drained what the settlement would give back. Later it drains at the rate of the last call.
 #[tokio::test]
 async fn a_settlement_that_gives_nothing_back_is_no_change() {
     use Step::*;
-    let limit = |threshold, burst| {
-        let limit = Limit::leaky_bucket("settled", threshold, Duration::from_millis(1));
-        limit.burst(burst)
-    };
+    let period = Duration::from_millis(1);
+    let limit = |rate, burst| Limit::leaky_bucket("settled", rate, period).burst(burst);
     let first = [Acquire(7), Acquire(4), Wait(8, 0), Acquire(9), Settle(1, 0)];
     let later = [Wait(0, 1), Settle(0, 0), Change(1), Acquire(1)];
     let steps = [&first[..], &later].concat();

@@ -74,6 +74,7 @@ pub(crate) struct PendingUnits {
     released: u64,
     /// Until when the store keeps what this process held when the request began, by the clock of the store.
     promised: u64,
+    /// The losses before the request began.
     losses: u32,
 }
 
@@ -96,8 +97,9 @@ impl HolderState {
     /// Begins a request that takes units. Returns `None` and does nothing while the process is unsure of the numbers
     /// and replies are to come.
     pub(crate) fn begin(&mut self) -> Option<PendingUnits> {
-        self.give_up_lost();
-        if self.is_unsure {
+        if self.can_give_up() {
+            self.give_up();
+        } else if self.is_unsure {
             return None;
         }
         let oldest = if self.pending == 0 { u64::MAX } else { self.pending_taken };
@@ -221,10 +223,8 @@ impl HolderState {
         self.taken == self.released && !self.is_dirty && !self.is_unsure && self.pending == 0
     }
 
-    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
-    ///
-    /// A process that is unsure of the numbers states nothing before the replies that are to come: the store would take
-    /// the units that a fallback has released from those of a request under way.
+    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state, or if
+    /// an unsure process waits for replies: the store would take what a fallback has released from pending requests.
     pub(crate) fn next_statement(&self) -> Option<u64> {
         if self.is_unsure && self.pending > 0 {
             return None;
@@ -367,12 +367,6 @@ impl HolderState {
     /// Returns whether the process is unsure of the numbers and no reply is to come.
     fn can_give_up(&self) -> bool {
         self.is_unsure && self.pending == 0
-    }
-
-    fn give_up_lost(&mut self) {
-        if self.can_give_up() {
-            self.give_up();
-        }
     }
 
     /// Gives up all requests that have no reply.
