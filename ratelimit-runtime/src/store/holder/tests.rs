@@ -51,8 +51,8 @@ fn a_process_gives_up_no_request_that_began_after_its_hold() {
     }
 }
 
-/// The store executes the second request after it has forgotten the first one. Then a pending statement reports that the
-/// process has released one unit: the store would free the unit of the second request.
+/// The store executes the second request after it has forgotten the first one. Then a pending statement reports one
+/// released unit: the store would free the unit of the second request.
 #[test]
 fn a_reply_after_the_hold_takes_no_unit_that_another_statement_releases() {
     let mut state = HolderState::new(1);
