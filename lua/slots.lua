@@ -31,7 +31,8 @@
 --
 -- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
 -- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
--- the units of all processes, is admitted if there were any, and has the new epoch in its receipt.
+-- the units of all processes and keeps their fences, is admitted if there were any, and has the new epoch in its
+-- receipt.
 local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
   threshold, hold, process, fence, epoch, taken, released, promised, waited
@@ -119,7 +120,15 @@ local function slots(
     allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
-    records, to, count, held, at, own_released, follows_until = '', 0, 0, 0, nil, own_taken, 0
+    -- The records keep their fences: a request that was given up before the reset takes nothing after it.
+    local freed = {}
+    for record = from, to, RECORD do
+      local owner, given_up, _, _, ends = unpack(FORMAT, records, record)
+      if record == at then given_up = own_fence end
+      freed[#freed + 1] = pack(FORMAT, owner, given_up, 0, 0, ends)
+    end
+    records = table.concat(freed)
+    from, to, held, at, own_released, follows_until = 1, #records, 0, nil, own_taken, 0
     receipt = pack('>I7I7', since, 0)
   elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)

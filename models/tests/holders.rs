@@ -41,7 +41,7 @@ fn statements_are_repeated() {
 
 #[test]
 fn counts_are_reset() {
-    holds(Holders { resets: 1, given_up: 0, ticks: 0, ..MODEL });
+    holds(Holders { resets: 1, ticks: 0, ..MODEL });
 }
 
 #[test]
