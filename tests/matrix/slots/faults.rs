@@ -6,10 +6,10 @@ use std::time::Duration;
 use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
 use support::sentinel::Sentinels;
-use support::server::Server;
+use support::server::{Server, is_replicated};
 
 use super::fleet::{SlotFleet, between};
-use super::played::Played;
+use super::played::{Forgot, Played};
 use super::{AFTER, BEFORE, BOUND, HOLDS, LONGEST_HOLD};
 
 /// The time without a server, and between the steps of a move.
@@ -84,7 +84,7 @@ pub(super) fn restarted() -> Played {
         server = Server::start_on(port);
     });
     let played = finish(&server, fleet, fault, LONGEST_HOLD);
-    Played { forgot: Some(forgot), ..played }
+    Played { forgot: Some(Forgot { at: forgot, remembers: None }), ..played }
 }
 
 /// The replica can lack the last writes, so it knows as much as a server that has lost its memory, or more.
@@ -105,8 +105,32 @@ pub(super) fn failed_over() -> Played {
     });
     let history = fleet.finish(LONGEST_HOLD + BOUND + AFTER);
     history.assert_nothing_is_left(&url);
-    let free_after = LONGEST_HOLD;
-    Played { history, fault, forgot: Some(forgot), free_after }
+    let forgot = Some(Forgot { at: forgot, remembers: None });
+    Played { history, fault, forgot, free_after: LONGEST_HOLD }
+}
+
+/// As [`failed_over`], for the first key only.
+pub(super) fn node_lost() -> Played {
+    let mut cluster = Cluster::start(1);
+    let replicas: Vec<_> = (0..cluster.len()).filter(|node| !cluster.is_primary(*node)).collect();
+    let owner = cluster.owner(cluster.slot("{0}"));
+    // The limiters find the cluster through a node that stays up.
+    let url = format!("redis+cluster://127.0.0.1:{}", cluster.port(replicas[0]));
+    let fleet = SlotFleet::start(&url);
+    sleep(BEFORE);
+    fleet.wait_for_long_call(3);
+    while !is_replicated(&mut cluster.connection(owner)) {}
+    let mut forgot = (0, 0);
+    let fault = between(|| {
+        forgot = between(|| cluster.kill(owner));
+        while !replicas.iter().any(|node| cluster.is_primary(*node)) {
+            sleep(SHORT / 10);
+        }
+    });
+    let history = fleet.finish(LONGEST_HOLD + BOUND + AFTER);
+    history.assert_nothing_is_left(&url);
+    let forgot = Some(Forgot { at: forgot, remembers: Some(1) });
+    Played { history, fault, forgot, free_after: LONGEST_HOLD }
 }
 
 /// The hash slot of the first key moves twice.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use ratelimit_runtime::Limit;
 
 use self::faults::{
-    cut, failed_over, killed, migrated, replies_lost, replies_lost_beside_a_rate, restarted,
-    stopped,
+    cut, failed_over, killed, migrated, node_lost, replies_lost, replies_lost_beside_a_rate,
+    restarted, stopped,
 };
 pub(crate) use self::member::member;
 use self::played::Played;
@@ -67,7 +67,7 @@ pub(crate) struct Row {
     run: fn() -> Played,
 }
 
-pub(crate) const ROWS: [Row; 8] = [
+pub(crate) const ROWS: [Row; 9] = [
     Row { name: "slots: process killed", run: killed },
     Row { name: "slots: process stopped (SIGSTOP)", run: stopped },
     Row { name: "slots: network cut", run: cut },
@@ -75,6 +75,7 @@ pub(crate) const ROWS: [Row; 8] = [
     Row { name: "slots: replies lost, beside rates", run: replies_lost_beside_a_rate },
     Row { name: "slots: server restarted without its memory", run: restarted },
     Row { name: "slots: primary lost (Sentinel)", run: failed_over },
+    Row { name: "slots: node lost (cluster)", run: node_lost },
     Row { name: "slots: hash slot moved (cluster)", run: migrated },
 ];
 

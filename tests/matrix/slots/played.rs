@@ -13,10 +13,18 @@ pub(super) struct Played {
     pub(super) history: History,
     /// The times before and after the fault.
     pub(super) fault: (u64, u64),
-    /// When the server has lost what it knew, and knew nothing that it learned before.
-    pub(super) forgot: Option<(u64, u64)>,
+    pub(super) forgot: Option<Forgot>,
     /// How long after the fault the slots of the dead are free.
     pub(super) free_after: Duration,
+}
+
+/// A loss of what a server knew.
+#[derive(Clone, Copy)]
+pub(super) struct Forgot {
+    /// The times before and after it.
+    pub(super) at: (u64, u64),
+    /// The key that another server knows.
+    pub(super) remembers: Option<u64>,
 }
 
 /// What the judge of holders learns of, in the order in which it learns things of one time.
@@ -66,7 +74,7 @@ impl Played {
         for key in 0..KEYS {
             let runs: Vec<_> =
                 self.history.runs.iter().filter(|run| run.key == key).copied().collect();
-            let breaches = self.judge(&runs).breaches();
+            let breaches = self.judge(key, &runs).breaches();
             assert!(breaches.is_empty(), "{name}: key {key}: {breaches:?}");
             let breaches = judge_rate(&runs).breaches();
             assert!(!self.history.is_rated || breaches.is_empty(), "{name}: {breaches:?}");
@@ -76,19 +84,21 @@ impl Played {
     }
 
     /// Returns the judge of the calls of a key.
-    fn judge(&self, runs: &[Run]) -> HolderJudge {
+    fn judge(&self, key: u64, runs: &[Run]) -> HolderJudge {
+        let forgot = self.forgot.filter(|forgot| forgot.remembers != Some(key));
         let mut steps = Vec::new();
         for (index, run) in runs.iter().enumerate() {
             steps.extend([(run.from, Step::Begins(index)), (run.until, Step::Ends(index))]);
         }
         // A process whose calls run has stated them within its hold.
         let known = |process: usize, forgot: u64| forgot + HOLDS[process].as_micros() as u64;
-        let forgot = self.forgot.map_or(u64::MAX, |(_, end)| end);
-        if self.forgot.is_some() {
-            steps.push((forgot, Step::Forgets));
-            let stated = |process| (known(process, forgot), Step::Stated(process));
-            steps.extend((0..HOLDS.len()).map(stated));
+        if let Some(Forgot { at: (_, end), .. }) = forgot {
+            steps.push((end, Step::Forgets));
+            steps.extend(
+                (0..HOLDS.len()).map(|process| (known(process, end), Step::Stated(process))),
+            );
         }
+        let forgot = forgot.map_or(u64::MAX, |forgot| forgot.at.1);
         steps.sort_unstable();
         let (mut judge, mut ids) = (HolderJudge::default(), vec![None; runs.len()]);
         for (at, step) in steps {
