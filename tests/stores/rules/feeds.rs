@@ -281,8 +281,10 @@ async fn rules_of_any_size_are_not_read() {
         assert!(sent < 1_000_000, "{sent} bytes were read");
     }
     shared.rules.set(&"k".repeat(17 << 20), Rule::new().threshold(1)).expect("valid");
+    let started = Instant::now();
     let result = limiter.share_rules(shared, "alice").await.expect_err("too large").to_string();
     assert!(result.contains("too large"), "{result}");
+    assert!(started.elapsed() < TOLERATED, "it waited for a reply to a request that was not sent");
 }
 
 #[tokio::test]

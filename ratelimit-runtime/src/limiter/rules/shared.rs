@@ -126,7 +126,9 @@ impl RateLimiter {
             match store.write_rules(new).await {
                 Ok(present) if present == replaces => Ok(()),
                 Ok(_) => Err(StoreError::RulesChanged),
-                Err(error) if was_executed(&backend, store, &version).await => {
+                Err(error)
+                    if may_be_executed(&error) && was_executed(&backend, store, &version).await =>
+                {
                     tracing::debug!(%error, "the rules were replaced, and the reply was lost");
                     Ok(())
                 }
@@ -156,6 +158,11 @@ impl RateLimiter {
             Ok(changes.into_iter().filter_map(read).collect())
         })
     }
+}
+
+/// Returns whether Redis may have executed a request that failed: only if its reply was lost.
+fn may_be_executed(error: &StoreError) -> bool {
+    matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. })
 }
 
 /// Returns whether Redis has this version of the rules: then a request that failed was executed, and only its reply was
