@@ -50,11 +50,15 @@ impl Cluster {
 
     /// Returns the primary that serves a hash slot.
     pub fn owner(&self, slot: u16) -> usize {
-        let serves = |node: &usize| {
-            let ranges = self.slot_ranges(*node);
-            self.is_primary(*node) && ranges.iter().any(|(from, to)| (*from..=*to).contains(&slot))
-        };
-        (0..self.cluster.servers.len()).find(serves).expect("a primary serves each slot")
+        let mut nodes = 0..self.len();
+        nodes.find(|node| self.serves(*node, slot)).expect("a primary serves each slot")
+    }
+
+    /// Returns whether a node serves a hash slot as its primary. At the end of a move in one step, no node does for a
+    /// moment.
+    fn serves(&self, node: usize, slot: u16) -> bool {
+        let has_slot = |(from, to): &(u16, u16)| (*from..=*to).contains(&slot);
+        self.is_primary(node) && self.slot_ranges(node).iter().any(has_slot)
     }
 
     /// Returns whether a node is a primary.
@@ -133,7 +137,7 @@ impl Cluster {
             || send.exec(&mut self.connection(from)).is_ok();
         if begins {
             let started = Instant::now();
-            while self.owner(slot) != to {
+            while !self.serves(to, slot) {
                 assert!(started.elapsed() < Duration::from_secs(60), "the slot does not move");
                 sleep(Duration::from_millis(20));
             }

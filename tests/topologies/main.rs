@@ -7,6 +7,7 @@ mod cluster_clocks;
 mod cluster_several;
 mod in_flight;
 mod misplaced;
+mod moving_at_once;
 mod moving_slots;
 mod replicas;
 mod sentinel;
