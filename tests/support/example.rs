@@ -22,8 +22,8 @@ pub fn example(name: &str) -> Command {
         cargo.arg("--profile").arg(profile);
         // What describes the package of this test: a build script that reads it would run again.
         for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            let variable = name.to_string_lossy();
+            if variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_") {
                 cargo.env_remove(&name);
             }
         }
