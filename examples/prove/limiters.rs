@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::bail;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection};
 use redis::Script;
-use redis::aio::MultiplexedConnection;
 
+use crate::connection::{Connection, Redis};
 use crate::{PERIOD, THRESHOLD};
 
 const LIMIT: Limit = Limit::sliding("limit", THRESHOLD, PERIOD);
@@ -53,8 +53,7 @@ impl Kind {
 #[derive(Clone)]
 pub(crate) struct Limiter {
     kind: Kind,
-    /// One connection for all clients, as the library has: commands are written without waiting for earlier replies.
-    connection: MultiplexedConnection,
+    connection: Connection,
     library: RateLimiter,
     textbook: Arc<Script>,
     prefix: Arc<str>,
@@ -65,17 +64,14 @@ pub(crate) struct Limiter {
 impl Limiter {
     pub(crate) fn new(
         kind: Kind,
-        url: &str,
-        connection: MultiplexedConnection,
+        redis: &Redis,
+        connection: Connection,
         prefix: &str,
     ) -> anyhow::Result<Self> {
         let prefix = format!("{prefix}-{}", kind as u8);
-        // A call that Redis does not decide is an error, and neither admitted nor rejected.
-        let library = RateLimiter::builder()
-            .redis(url)
+        let library = redis
+            .builder()
             .key_prefix(&*prefix)
-            .deadline(Duration::from_secs(10))
-            .on_error(OnError::Deny)
             .cache_rejections(matches!(kind, Kind::Library))
             .build()?;
         let (textbook, calls) = (Arc::new(Script::new(TEXTBOOK)), Arc::default());

@@ -6,12 +6,20 @@
 //! cargo run --release --example prove -- redis://127.0.0.1:6380   # `--yes` asks nothing
 //! ```
 //!
+//! The URL is one of the library: also of a cluster, of Sentinels, or with TLS. The files of certificates have the
+//! options of `redis-cli`.
+//!
+//! ```sh
+//! cargo run --release --example prove -- rediss+cluster://10.0.0.5,10.0.0.6 --cacert ca.pem --cert me.pem --key me.key
+//! ```
+//!
 //! The program takes half a minute. It asks before it begins, writes only keys of a prefix of its own, and removes
 //! them. Do not run it on a server that serves customers: the clients call as fast as the server replies.
 //!
 //! The limit is 100 calls in any second. In each round, one call comes first. 700 ms later, all clients call for
 //! 600 ms: around the end of the first second, as clients that wait for a new window do.
 
+mod connection;
 mod history;
 mod limiters;
 
@@ -19,12 +27,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail, ensure};
-use redis::Client;
-use redis::aio::MultiplexedConnection;
+use anyhow::{Context, anyhow, bail, ensure};
+use redis::{ClientTlsConfig, TlsCertificates};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use self::connection::Redis;
 use self::history::{Call, Figures};
 use self::limiters::{Kind, Limiter};
 
@@ -39,32 +47,34 @@ const BEFORE: Duration = Duration::from_millis(700);
 /// How long all clients call.
 const CALLING: Duration = Duration::from_millis(600);
 
+const USAGE: &str = "\
+Name one Redis: cargo run --release --example prove -- redis://127.0.0.1:6379
+The URL of a server is redis://host:port or unix:///path, of a cluster redis+cluster://host,host, and of Sentinels
+redis+sentinel://host,host/service. For TLS, write rediss instead of redis. The options --cacert FILE, --cert FILE and
+--key FILE name certificates of your own, as those of redis-cli do.
+To start a Redis: redis-server --port 6380 --save ''";
+
 /// Set by Ctrl-C. The clients end their calls before the keys are removed, so no call writes a key after that.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let (yes, urls): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|it| it == "--yes");
-    let [url] = &urls[..] else {
-        bail!(
-            "name one Redis: cargo run --release --example prove -- redis://127.0.0.1:6379\n\
-             To start one: redis-server --port 6380 --save ''"
-        );
-    };
-    let (connection, server) = connect(url).await?;
+    let (redis, yes) = arguments()?;
+    let (connection, server) =
+        redis.connect().await.map_err(|error| anyhow!("{error:#}\n\n{USAGE}"))?;
     // Two runs at the same time share no key.
     let prefix = format!("prove-{}", SystemTime::UNIX_EPOCH.elapsed()?.as_nanos());
     println!(
         "64 clients will call {server} as fast as it replies, for half a minute.\n\
          They write only keys that begin with `{prefix}`, and remove them.\n"
     );
-    if yes.is_empty() && !is_confirmed()? {
+    if !yes && !is_confirmed()? {
         println!("nothing was written");
         return Ok(());
     }
     let mut limiters = Vec::new();
     for kind in Kind::ALL {
-        limiters.push(Limiter::new(kind, url, connection.clone(), &prefix)?);
+        limiters.push(Limiter::new(kind, &redis, connection.clone(), &prefix)?);
     }
     tokio::spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
@@ -85,31 +95,30 @@ async fn main() -> anyhow::Result<()> {
     shown
 }
 
-/// Connects, so that a wrong URL is reported before anything else. Returns the address of the server without the
-/// password of the URL.
-async fn connect(url: &str) -> anyhow::Result<(MultiplexedConnection, String)> {
-    let client = Client::open(url).with_context(|| {
-        format!("cannot use `{}`: write redis://host:port, without TLS", without_password(url))
-    })?;
-    let server = client.get_connection_info().addr().to_string();
-    let mut connection = client.get_multiplexed_async_connection().await.with_context(|| {
-        format!("no Redis at {server}. To start one: redis-server --port 6380 --save ''")
-    })?;
-    let info: String = redis::cmd("INFO")
-        .arg("cluster")
-        .query_async(&mut connection)
-        .await
-        .with_context(|| format!("{server} does not reply to INFO"))?;
-    ensure!(
-        !info.contains("cluster_enabled:1"),
-        "{server} is a node of a cluster: this program needs one server, such as redis-server --port 6380 --save ''"
-    );
-    Ok((connection, server))
-}
-
-/// Returns the part of a URL behind the user and the password.
-fn without_password(url: &str) -> &str {
-    url.rsplit_once('@').map_or(url, |(_, rest)| rest)
+/// Returns the Redis of the command line, and whether `--yes` confirms the calls.
+fn arguments() -> anyhow::Result<(Redis, bool)> {
+    let mut words = std::env::args().skip(1);
+    let (mut urls, mut yes) = (Vec::new(), false);
+    let (mut root_cert, mut client_cert, mut client_key) = (None, None, None);
+    while let Some(word) = words.next() {
+        let mut file = || {
+            let path = words.next().with_context(|| format!("name a file after {word}"))?;
+            std::fs::read(&path).map(Some).with_context(|| format!("cannot read {path}"))
+        };
+        match &*word {
+            "--yes" => yes = true,
+            "--cacert" => root_cert = file()?,
+            "--cert" => client_cert = file()?,
+            "--key" => client_key = file()?,
+            _ => urls.push(word),
+        }
+    }
+    let Ok([url]) = <[String; 1]>::try_from(urls) else { bail!("no URL, or several. {USAGE}") };
+    ensure!(client_cert.is_some() == client_key.is_some(), "--cert and --key need each other");
+    let client_tls = client_cert
+        .zip(client_key)
+        .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    Ok((Redis { url, certificates: TlsCertificates { client_tls, root_cert } }, yes))
 }
 
 fn is_confirmed() -> anyhow::Result<bool> {

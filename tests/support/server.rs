@@ -1,11 +1,13 @@
 //! A real `redis-server` for one test, on a free port, stopped on drop.
 
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::sleep;
 use std::time::Duration;
 
 use ratelimit_runtime::{Builder, OnError, RateLimiter};
-use redis::{Client, Commands, Connection};
+use redis::{Client, Commands, Connection, ConnectionAddr};
 use redis_test::server::RedisServer;
 
 use crate::port;
@@ -48,7 +50,7 @@ impl Server {
     /// Never: test servers listen on TCP.
     #[must_use]
     pub fn port(&self) -> u16 {
-        let redis::ConnectionAddr::Tcp(_, port) = &self.inner.addr else { unreachable!() };
+        let ConnectionAddr::Tcp(_, port) = &self.inner.addr else { unreachable!() };
         *port
     }
 
@@ -58,7 +60,7 @@ impl Server {
     }
 
     fn wait_for(inner: RedisServer) -> Self {
-        let redis::ConnectionAddr::Tcp(host, port) = &inner.addr else {
+        let ConnectionAddr::Tcp(host, port) = &inner.addr else {
             panic!("the test server listens on TCP, not on {}", inner.addr)
         };
         let url = format!("redis://{host}:{port}");
@@ -68,7 +70,7 @@ impl Server {
             if server.client().get_connection().is_ok() {
                 return server;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            sleep(Duration::from_millis(10));
         }
         panic!("redis-server did not reply: {:?}", server.inner.log_file_contents());
     }
@@ -153,6 +155,18 @@ impl Server {
     fn client(&self) -> Client {
         Client::open(&*self.url).expect("a valid URL")
     }
+}
+
+/// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.
+pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
+    let (host, port) = ("127.0.0.1", port::free());
+    let address =
+        ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None };
+    let server = RedisServer::new_with_addr_and_modules(address, &[], checks_clients);
+    while TcpStream::connect((host, port)).is_err() {
+        sleep(Duration::from_millis(10));
+    }
+    (server, format!("rediss://{host}:{port}"))
 }
 
 /// Waits for up to a second until a replica has all writes of the primary, and returns whether it has. `WAIT`

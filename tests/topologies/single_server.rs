@@ -5,27 +5,15 @@ use std::time::Duration;
 use ratelimit_runtime::{BuildError, Limit, Rejection, StoreError};
 use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
+use support::server::start_with_tls;
 
 use crate::{denying_builder, first_decision};
 
 const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
 
-/// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.
-fn tls_server(checks_clients: bool) -> (RedisServer, String) {
-    let port = support::port::free();
-    let address = ConnectionAddr::TcpTls {
-        host: "127.0.0.1".to_owned(),
-        port,
-        insecure: false,
-        tls_params: None,
-    };
-    let server = RedisServer::new_with_addr_and_modules(address, &[], checks_clients);
-    (server, format!("rediss://127.0.0.1:{port}"))
-}
-
 #[tokio::test]
 async fn tls_works_with_a_root_certificate() {
-    let (server, url) = tls_server(false);
+    let (server, url) = start_with_tls(false);
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let root = std::fs::read(&files.ca_crt).expect("a certificate");
     let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
@@ -45,7 +33,7 @@ async fn tls_works_with_a_root_certificate() {
 
 #[tokio::test]
 async fn tls_works_with_a_client_certificate() {
-    let (server, url) = tls_server(true);
+    let (server, url) = start_with_tls(true);
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let read = |path| std::fs::read(path).expect("a certificate");
     let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));

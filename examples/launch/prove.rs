@@ -1,0 +1,7 @@
+//! Starts `examples/prove/main.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-prove", "prove")
+}
