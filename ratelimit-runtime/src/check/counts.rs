@@ -55,7 +55,7 @@ impl Count<'_> {
         if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&request))));
         }
-        let lease = self.checker.leases_of(limit).cloned();
+        let lease = self.checker.leases.of(limit).cloned();
         let lease = lease.map(|leases| (leases, backend.key_id(limit.terms(), *key)));
         let backend = Arc::clone(backend);
         let terms = *limit.terms();
@@ -84,7 +84,7 @@ impl Count<'_> {
         if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(usage(backend.execute_here(&request))));
         }
-        let leases = self.checker.leases_of(&self.ruled.limit).cloned();
+        let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
         Answer::pending(async move {
             let reply = match backend.try_execute(policy, &request).await {
@@ -117,7 +117,7 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.reset(policy, charge);
         // Other calls of the count may lease, although this limit does not.
-        let leases = leases.clone().filter(|_| backend.is_shared(policy.scope()));
+        let leases = leases.0.clone().filter(|_| backend.is_shared(policy.scope()));
         let Some(leases) = leases else { return reset };
         let key_id = self.lease_id();
         Answer::pending(async move {
@@ -134,7 +134,7 @@ impl Count<'_> {
         let (limit, charge, key_id) = (&self.ruled.limit, self.charge(0), self.lease_id());
         // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
         // id than its count, whose period is longer.
-        let others = self.checker.leases_of(limit).filter(|_| key_id != charge.key_id).cloned();
+        let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
         let answer = self.checker.backend.close(limit.policy(), charge, opening);
         let Some(leases) = others else { return answer };
         Answer::pending(async move {
@@ -148,7 +148,7 @@ impl Count<'_> {
 
     fn charge(&self, cost: u32) -> Arc<Charge> {
         let Self { checker, ruled: Ruled { limit, .. }, key } = self;
-        let charge = checker.backend.charge(checker.counted(limit), *key, cost);
+        let charge = checker.backend.charge(checker.leases.counted(limit), *key, cost);
         checker.backend.address(limit.policy(), limit, charge, *key)
     }
 

@@ -9,11 +9,11 @@ use super::permit::SettledParts;
 use super::{AnyPart, Checker, Part};
 use crate::backend::Backend;
 use crate::key::{Key, KeyId};
-use crate::lease::{LeasedCall, Leases};
+use crate::lease::LeasedCall;
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report, Started};
-use crate::store::{Calls, Charge, DecideOp, OfShared, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {
@@ -56,9 +56,9 @@ impl Checker {
     ) -> StartedCall {
         if let [part] = parts
             && options == CallOptions::CHECK
-            && let Some(call) = self.spend(part)
+            && let Some(decision) = self.leases.spend(part.limit, part.key, part.cost)
         {
-            return call;
+            return StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() }));
         }
         let (started, reply) = reply.unzip();
         let call = match CountedCall::new(self, parts, options, started) {
@@ -81,18 +81,6 @@ impl Checker {
         self.start(call, parts, options, reply)
     }
 
-    /// Decides a call by leased units that this process holds.
-    fn spend(&self, part: &AnyPart<'_>) -> Option<StartedCall> {
-        let Part { limit, key, cost, .. } = *part;
-        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
-        let leases = self.leases_of(limit)?;
-        let lease_id = self.backend.key_id(limit.terms(), key);
-        let report = Report::start();
-        let decision = leases.spend(lease_id, limit.terms(), cost)?;
-        report.end_if_recorded(|| limit.label(), || Ok(decision));
-        Some(StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() })))
-    }
-
     /// Starts the decision of a call.
     fn start<'a>(
         &self,
@@ -101,7 +89,15 @@ impl Checker {
         options: CallOptions,
         reply: Option<Result<Reply, StoreError>>,
     ) -> StartedCall {
-        let lease = if options.settles { None } else { self.lease(&mut call, parts) };
+        let lease = match parts {
+            // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
+            [part] if !options.settles => self.leases.serving(part.limit, part.key, part.cost),
+            _ => None,
+        };
+        if lease.is_some() && parts[0].limit.leases_busy_keys() {
+            let terms = parts[0].limit.terms().leased();
+            call.counts = OneOrMany::One(CallCount::under(terms, &parts[0], &self.backend));
+        }
         let CountedCall { report, policy, counts, count_of } = call;
         let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
         let address = |it: CallCount<'_>| self.backend.address(policy, it.limit, it.charge, it.key);
@@ -151,28 +147,6 @@ impl Checker {
         }
         let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(request.charges()));
         call.pending(rejectable, move || async move { backend.execute(policy, request).await })
-    }
-
-    /// Returns the leases that decide a call, and the key id of the lease. The call is then charged under the terms of
-    /// the lease.
-    fn lease<'a>(
-        &self,
-        call: &mut CountedCall<'a>,
-        parts: &[AnyPart<'a>],
-    ) -> Option<(&OfShared<Arc<Leases>>, KeyId)> {
-        let [part] = parts else { return None };
-        let Part { limit, key, cost, .. } = *part;
-        let leases = self.leases_of(limit)?;
-        let lease_id = self.backend.key_id(limit.terms(), key);
-        // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
-        if !leases.serves(limit, lease_id, cost) {
-            return None;
-        }
-        if limit.leases_busy_keys() {
-            call.counts =
-                OneOrMany::One(CallCount::under(limit.terms().leased(), part, &self.backend));
-        }
-        Some((leases, lease_id))
     }
 }
 
@@ -252,7 +226,7 @@ impl<'a> CountedCall<'a> {
 
 impl<'a> CallCount<'a> {
     fn new(part: &AnyPart<'a>, checker: &Checker) -> Self {
-        Self::under(checker.counted(part.limit), part, &checker.backend)
+        Self::under(checker.leases.counted(part.limit), part, &checker.backend)
     }
 
     fn under(terms: Terms, part: &AnyPart<'a>, backend: &Backend) -> Self {

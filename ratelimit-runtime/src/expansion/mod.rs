@@ -251,7 +251,7 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 /// Returns whether no lease has ended whose units the limiter still keeps.
 #[must_use]
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().leases.as_ref().is_none_or(|leases| leases.is_idle())
+    limiter.checker().leases.0.as_ref().is_none_or(|leases| leases.is_idle())
 }
 
 /// Returns the cell in which the limiter counts the calls of a key to find out whether it is busy. Keys of one cell are

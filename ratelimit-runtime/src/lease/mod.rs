@@ -27,6 +27,7 @@ mod ledger;
 #[path = "../../../models/src/leases/mod.rs"]
 pub mod model;
 mod share;
+mod slot;
 mod state;
 
 use std::sync::{Arc, Weak};
@@ -38,6 +39,7 @@ use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
+pub(crate) use self::slot::LeaseSlot;
 use crate::algorithm::Op;
 use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};

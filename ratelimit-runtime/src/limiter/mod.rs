@@ -28,7 +28,7 @@ pub use self::rules::{
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, KeptTerms, Part};
 use crate::key::Key;
-use crate::lease::Leases;
+use crate::lease::LeaseSlot;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
@@ -97,10 +97,10 @@ impl RateLimiter {
     /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
     fn of_backend(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
-        let leases = backend.of_shared(|| Leases::new(Arc::clone(&backend)));
+        let leases = LeaseSlot::new(&backend);
         let waiting = Arc::new(WaitingSlot::new(max_waiting));
         let settlements = Settlements::new(Arc::clone(&backend));
-        if let Some(leases) = &leases {
+        if let Some(leases) = &leases.0 {
             let holder = Arc::downgrade(leases);
             backend.on_closing(move |key_id| {
                 if let Some(leases) = holder.upgrade() {

@@ -84,7 +84,7 @@ impl RateLimiter {
         let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {
             waiting.shut_down();
-            let Some(leases) = leases else { return Ok(()) };
+            let Some(leases) = leases.0 else { return Ok(()) };
             let deadline = backend.deadline();
             give_back_all(deadline, leases, waiting, settlements).await?;
             stated(&backend, deadline).await?;

@@ -1,0 +1,58 @@
+//! The leases of a limiter, as the rooms above use them.
+
+use std::sync::Arc;
+
+use super::Leases;
+use crate::backend::Backend;
+use crate::key::{Key, KeyId};
+use crate::limit::{Limit, Scope, Terms};
+use crate::reply::Decision;
+use crate::report::Report;
+use crate::store::OfShared;
+
+/// The leases of a limiter. Only one with a shared store has some.
+#[derive(Clone)]
+pub(crate) struct LeaseSlot(pub(crate) Option<OfShared<Arc<Leases>>>);
+
+impl LeaseSlot {
+    pub(crate) fn new(backend: &Arc<Backend>) -> Self {
+        Self(backend.of_shared(|| Leases::new(Arc::clone(backend))))
+    }
+
+    /// Returns the leases if units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
+    /// because leases count separately.
+    pub(crate) fn of(&self, limit: &Limit) -> Option<&OfShared<Arc<Leases>>> {
+        let policy = limit.policy();
+        let is_leased =
+            limit.leases() && policy.wait().is_none() && policy.scope() == Scope::Global;
+        self.0.as_ref().filter(|_| is_leased)
+    }
+
+    /// Returns the terms under which the store counts a call that no lease decides.
+    pub(crate) fn counted(&self, limit: &Limit) -> Terms {
+        self.of(limit).map_or(*limit.terms(), |_| limit.counted_beside_leases())
+    }
+
+    /// Decides and reports a call by leased units that this process holds.
+    pub(crate) fn spend(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Option<Decision> {
+        let leases = self.of(limit)?;
+        let (lease_id, report) = (leases.backend.key_id(limit.terms(), key), Report::start());
+        let decision = leases.spend(lease_id, limit.terms(), cost)?;
+        report.end_if_recorded(|| limit.label(), || Ok(decision));
+        Some(decision)
+    }
+
+    /// Returns the leases that decide a call for which this process does not hold enough units, and the key id of the
+    /// lease.
+    pub(crate) fn serving(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Option<(&OfShared<Arc<Leases>>, KeyId)> {
+        let leases = self.of(limit)?;
+        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
+        let lease_id = leases.backend.key_id(limit.terms(), key);
+        leases.serves(limit, lease_id, cost).then_some((leases, lease_id))
+    }
+}
