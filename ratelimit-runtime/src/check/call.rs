@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::judge::{apply_shadow, judge, record_others};
 use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
-use crate::limit::{Limit, LimitLabel};
+use crate::limit::{Access, Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, StoreError};
 use crate::report::{Report, Started};
+use crate::rules::Ruled;
 use crate::store::Reply;
 
 /// What the caller of a call wants.
@@ -37,7 +38,7 @@ pub(super) type CallResult = Result<AdmittedCall, Rejection>;
 pub(super) type BoxedCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
 /// A call that was started.
-pub(super) enum StartedCall {
+pub(crate) enum StartedCall {
     Decided(CallResult),
     Pending(BoxedCall),
 }
@@ -75,6 +76,25 @@ impl StartedCall {
     /// Creates a call of `parts` parts, none of which is limited.
     pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
         Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
+    }
+
+    /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it has
+    /// counted.
+    pub(super) fn by_access(
+        part: &AnyPart<'_>,
+        ruled: &Ruled,
+        options: CallOptions,
+        backend: &Backend,
+    ) -> Option<Self> {
+        match ruled.access {
+            Access::Limited => None,
+            Access::Unlimited => Some(Self::unlimited(options, 1)),
+            Access::Closed => {
+                let part = Part::of(&ruled.limit, part.key, part.cost);
+                let closed_for = ruled.closed_for(backend.clock().local());
+                Some(Refusal::closed(&part, closed_for, backend).into_call(options, 1))
+            }
+        }
     }
 
     /// Decides the call.

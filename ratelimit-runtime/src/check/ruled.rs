@@ -45,8 +45,8 @@ impl Checker {
             // Reports the mistake.
             return self.decide_as_written(parts, options, None);
         }
-        if let Some(decide) = self.waits(parts, options) {
-            return decide.start(self, parts, options);
+        if let Some(DecideWaiting(start)) = DecideWaiting::of(parts, options, &self.rules) {
+            return start(self, parts, options);
         }
         if !may_be_ruled(parts, &self.rules) {
             return self.decide_as_written(parts, options, None);
@@ -66,11 +66,11 @@ impl Checker {
         options: CallOptions,
         here: impl Fn(&Limit) -> T,
     ) -> T {
-        if let Some(decide) = self.waits(&[part], options) {
-            return decide.start(self, &[part], options).into();
+        if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
+            return start(self, &[part], options).into();
         }
         let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
-        if let Some(call) = self.decided_by_access(&part, &ruled, options) {
+        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
             return call.into();
         }
         if self.backend.is_shared(part.limit.policy().scope()) {
@@ -91,34 +91,6 @@ impl Checker {
         call
     }
 
-    /// Returns what decides a call that may wait. A shadow does not wait, unless a rule ends the shadow.
-    fn waits(&self, parts: &[AnyPart<'_>], options: CallOptions) -> Option<DecideWaiting> {
-        let limit = parts.first()?.limit;
-        let may_wait = options.can_wait
-            && (limit.max_wait().is_some()
-                || limit.policy().wait().is_some() && may_be_ruled(parts, &self.rules));
-        if may_wait { DecideWaiting::of(limit) } else { None }
-    }
-
-    /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it
-    /// has counted.
-    fn decided_by_access(
-        &self,
-        part: &AnyPart<'_>,
-        ruled: &Ruled,
-        options: CallOptions,
-    ) -> Option<StartedCall> {
-        match ruled.access {
-            Access::Limited => None,
-            Access::Unlimited => Some(StartedCall::unlimited(options, 1)),
-            Access::Closed => {
-                let part = Part::of(&ruled.limit, part.key, part.cost);
-                let closed_for = ruled.closed_for(self.backend.clock().local());
-                Some(Refusal::closed(&part, closed_for, &self.backend).into_call(options, 1))
-            }
-        }
-    }
-
     /// Decides a call as `ruled` says, and the trials beside it.
     pub(super) fn decide_ruled(
         &self,
@@ -128,7 +100,20 @@ impl Checker {
         reply: Option<LineReply>,
     ) -> StartedCall {
         let call = self.decide_enforced(parts, ruled, options, reply);
-        self.with_trials(call, parts, ruled, options)
+        let trials = parts.iter().zip(ruled).filter_map(|(part, ruled)| {
+            let trial = ruled.trial.as_deref()?;
+            // No request decides a call that is decided at once.
+            let is_decided = options.can_wait || !self.backend.is_shared(trial.policy().scope());
+            if ruled.access != Access::Limited || !is_decided {
+                return None;
+            }
+            let part: AnyPart<'_> = Part::of(trial, part.key, part.cost);
+            match self.decide_as_written(&[part], CallOptions::CHECK, None) {
+                StartedCall::Decided(_) => None,
+                StartedCall::Pending(trial) => Some(trial),
+            }
+        });
+        call.beside(trials.collect())
     }
 
     /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
@@ -142,7 +127,8 @@ impl Checker {
     ) -> StartedCall {
         if let ([part], [ruled]) = (parts, ruled) {
             // Nothing is allocated for the usual call.
-            return self.decided_by_access(part, ruled, options).unwrap_or_else(|| {
+            let decided = StartedCall::by_access(part, ruled, options, &self.backend);
+            return decided.unwrap_or_else(|| {
                 let part = Part::of(&ruled.limit, part.key, part.cost);
                 self.decide_as_written(&[part], options, reply)
             });
@@ -238,7 +224,7 @@ impl TrailingParts {
 }
 
 /// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
-fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
+pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
     parts.iter().any(|part| part.access != Access::Limited)
         || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
 }

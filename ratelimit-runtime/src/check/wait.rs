@@ -5,31 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::{CallOptions, CallResult, StartedCall};
+use super::ruled::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
 use crate::limit::{Capability, Limit};
 use crate::report::Started;
+use crate::rules::RulesInForce;
 use crate::store::OneOrMany;
 use crate::waiting::{OwnedPart, WaitingCalls};
 
 /// Decides calls that may wait. Only a limit with a `wait` refers to it (see [`Capability`]).
 #[derive(Clone, Copy)]
-pub(super) struct DecideWaiting(fn(&Checker, &[AnyPart<'_>], CallOptions) -> StartedCall);
+pub(super) struct DecideWaiting(
+    pub(super) fn(&Checker, &[AnyPart<'_>], CallOptions) -> StartedCall,
+);
 
 impl DecideWaiting {
-    /// Returns what decides the calls of a limit that has a `wait`.
-    pub(super) fn of(limit: &Limit) -> Option<Self> {
-        limit.policy().waits_by()?.functions().copied()
-    }
-
-    /// Starts a call.
-    pub(super) fn start(
-        self,
-        checker: &Checker,
+    /// Returns what decides a call that may wait. A shadow does not wait, unless a rule ends the shadow.
+    pub(super) fn of(
         parts: &[AnyPart<'_>],
         options: CallOptions,
-    ) -> StartedCall {
-        self.0(checker, parts, options)
+        rules: &RulesInForce,
+    ) -> Option<Self> {
+        let limit = parts.first()?.limit;
+        let by = limit.policy().waits_by().filter(|_| options.can_wait)?;
+        let may_wait = limit.max_wait().is_some() || may_be_ruled(parts, rules);
+        if may_wait { by.functions().copied() } else { None }
     }
 }
 
