@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, now};
+use super::fast::Conclusion;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::{OpeningChange, match_algorithm, with_state};
 use crate::key::Key;
-use crate::limit::{Access, Limit, LimitLabel};
+use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, Source, StoreError};
 use crate::report::{self, Started};
 use crate::store::embedded::LocalCharge;
@@ -31,57 +32,28 @@ pub enum AcquiredCall<T> {
     Pending(BoxedCall),
 }
 
-impl Checker {
-    /// Checks a call against one limit, under the rules in force. If this process decides it at once, no request is
-    /// made, and the permit keeps `terms`, those of the limit.
+impl Conclusion for Acquire {
     #[inline]
-    pub(crate) fn acquire(
-        &self,
-        part: Part<'_, impl Key>,
-        options: CallOptions,
-        terms: impl FnOnce() -> KeptTerms,
-    ) -> Acquire {
-        let Part { limit, key, cost, access } = part;
-        if access == Access::Limited
-            && self.backend.decides_here(limit, cost)
-            && !limit.leases()
-            && !self.rules.may_apply(limit)
-        {
-            return self.acquire_here(limit, key, cost, terms);
-        }
-        self.acquire_slow(Part { limit, key, cost, access }, options)
-    }
-
-    /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
-    fn acquire_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Acquire {
-        self.call_one(part, options, |limit| {
-            let terms = || KeptTerms::Owned(Arc::new(*limit.terms()));
-            self.acquire_here(limit, part.key, part.cost, terms)
-        })
-    }
-
-    /// Checks a call that this process decides at once, without rules.
-    #[inline]
-    fn acquire_here(
-        &self,
+    fn decide_here(
+        Checker { backend, settlements, .. }: &Checker,
         limit: &Limit,
-        key: &(impl Key + ?Sized),
+        key: &impl Key,
         cost: u32,
-        terms: impl FnOnce() -> KeptTerms,
-    ) -> Acquire {
-        let (started, key_id) = (Started::now(), self.backend.key_id(limit.terms(), key));
+        kept: Option<&'static Limit>,
+    ) -> Self {
+        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
         let (outcome, receipt) =
-            with_state!(limit.algorithm(), S => self.backend.local().acquire_as::<S>(charge));
+            with_state!(limit.algorithm(), S => backend.local().acquire_as::<S>(charge));
         let made = || {
             if limit.is_in_flight() {
                 MadeCharge::HeldHere { key_id, name: *limit.terms().name() }
             } else {
-                MadeCharge::Here { key_id, terms: terms() }
+                MadeCharge::Here { key_id, terms: KeptTerms::of(limit, kept) }
             }
         };
         let charge = || PermitCharge {
-            settlements: Arc::clone(&self.settlements),
+            settlements: Arc::clone(settlements),
             made: made(),
             cost,
             charged: cost,
@@ -93,19 +65,11 @@ impl Checker {
             let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
             Ok(Permit::new(decision, Some(charge())))
         } else {
-            let decision = self.report_here(started, limit, &key, &outcome);
+            let part: AnyPart<'_> = Part::of(limit, key, cost);
+            let decision = part.report_here(backend, started, &outcome);
             decision.map(|decision| Permit::new(decision, outcome.is_allowed().then(charge)))
         };
-        Acquire(AcquiredCall::Decided(Some(result)))
-    }
-
-    /// Checks a call against several limits, under the rules in force.
-    pub(crate) fn acquire_all<T: From<AdmittedCall>>(
-        &self,
-        parts: &[AnyPart<'_>],
-        options: CallOptions,
-    ) -> AcquiredCall<T> {
-        self.call(parts, options).into()
+        Self(AcquiredCall::Decided(Some(result)))
     }
 }
 
@@ -115,9 +79,9 @@ impl From<StartedCall> for Acquire {
     }
 }
 
-impl From<AcquiredCall<Vec<Permit>>> for AcquireAll {
-    fn from(call: AcquiredCall<Vec<Permit>>) -> Self {
-        Self(call)
+impl From<StartedCall> for AcquireAll {
+    fn from(call: StartedCall) -> Self {
+        Self(call.into())
     }
 }
 

@@ -5,16 +5,12 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
-use std::slice;
-
-use super::call::{CallOptions, Refusal, conclude};
+use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, Terms};
-use crate::reply::{Decision, Rejection, Source};
-use crate::report::{self, Report, Started};
-use crate::store::Reply;
+use crate::report::{self, Started};
 use crate::store::embedded::{Embedded, LocalCharge, StoredState};
 
 /// The units that remain after an admitted call, and its reset. A function returns two whole words in registers
@@ -34,74 +30,85 @@ impl Left {
     }
 }
 
-impl Checker {
-    /// Checks a call against one limit, under the rules in force.
+/// What a call of one limit becomes: a [`Check`], or an [`Acquire`](super::Acquire).
+pub(crate) trait Conclusion: From<StartedCall> {
+    /// Decides and reports a call that this process decides at once, without rules. `kept` is the limit, if it is never
+    /// dropped: a permit then keeps no copy of its terms.
+    fn decide_here(
+        checker: &Checker,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        kept: Option<&'static Limit>,
+    ) -> Self;
+
+    /// Returns this conclusion, moved so that the fields of another one can stay in registers.
     #[inline]
-    pub(crate) fn check(&self, part: Part<'_, impl Key>, options: CallOptions) -> Check {
+    fn moved(self) -> Self {
+        self
+    }
+}
+
+impl Checker {
+    /// Starts a call of one limit, under the rules in force. `kept` is the limit, if it is never dropped.
+    #[inline]
+    pub(crate) fn start<T: Conclusion>(
+        &self,
+        part: Part<'_, impl Key>,
+        options: CallOptions,
+        kept: Option<&'static Limit>,
+    ) -> T {
         let Part { limit, key, cost, access } = part;
         if access == Access::Limited
             && self.backend.decides_here(limit, cost)
+            && !(options.settles && limit.leases())
             && !self.rules.may_apply(limit)
         {
-            return self.check_here(limit, key, cost);
+            return T::decide_here(self, limit, key, cost, kept);
         }
-        // Moved by its fields: so the check above is not built in memory (`benches/all -- embedded`).
-        self.check_slow(Part { limit, key, cost, access }, options).moved()
+        // Moved by its fields: so the part above is not built in memory (`benches/all -- embedded`).
+        self.start_slow::<T>(Part { limit, key, cost, access }, options).moved()
     }
+}
 
-    /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
-    #[inline(never)]
-    fn check_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Check {
-        self.call_one(part, options, |limit| self.check_here(limit, &part.key, part.cost))
-    }
-
-    /// Checks a call that this process decides at once, without rules.
+impl Conclusion for Check {
     #[inline(always)]
-    fn check_here(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
+    fn decide_here(
+        Checker { backend, .. }: &Checker,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        _: Option<&'static Limit>,
+    ) -> Self {
         let (started, mut outcome) = (Started::now(), None);
-        let (local, key_id) = (self.backend.local(), self.backend.key_id(limit.terms(), key));
+        let (local, key_id) = (backend.local(), backend.key_id(limit.terms(), key));
         let left = with_state!(limit.algorithm(), S => {
             decide_as::<S>(local, key_id, limit.terms(), cost, &mut outcome)
         });
         if left.is_final() {
-            return Check::admitted(limit.terms().capacity(), left.remaining as u32, left.reset_us);
+            return Self::admitted(limit.terms().capacity(), left.remaining as u32, left.reset_us);
         }
         if let Some(outcome) = &outcome
             && outcome.verdict == Verdict::Rejected
             && !report::is_recorded()
-            && !self.backend.reports().reports_rejections()
+            && !backend.reports().reports_rejections()
         {
-            self.backend.count_rejection(limit, key_id, key, outcome.clock);
-            return Check::rejected_here(limit, outcome);
+            backend.count_rejection(limit, key_id, key, outcome.clock);
+            return Self::rejected_here(limit, outcome);
         }
+        let part: AnyPart<'_> = Part::of(limit, key, cost);
         let Some(outcome) = outcome else {
             // Nothing was decided, because the call needs a permit.
-            let part: AnyPart<'_> = Part::of(limit, key, cost);
-            let refusal = Refusal::of_local(&part, CallOptions::CHECK, &self.backend);
-            let refused = refusal.map_or_else(Check::unlimited, |refusal| refusal.end().into());
-            return refused.moved();
+            let refusal = Refusal::of_local(&part, CallOptions::CHECK, backend);
+            let refused = refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
+            return refused.by_fields();
         };
-        Check::from(self.report_here(started, limit, key, &outcome)).moved()
+        Self::from(part.report_here(backend, started, &outcome)).by_fields()
     }
 
-    /// Reports the decision of this process about a call of one limit. Returns the result that the caller receives.
-    #[inline(never)]
-    pub(super) fn report_here(
-        &self,
-        started: Started,
-        limit: &Limit,
-        key: &dyn Key,
-        outcome: &Outcome,
-    ) -> Result<Decision, Rejection> {
-        let (label, mut report) = (limit.label(), Report::since(started));
-        let key_id = || self.backend.key_id(limit.terms(), key);
-        if !outcome.is_allowed() {
-            report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
-        }
-        let reply = Ok(Reply::one(*outcome, Source::Embedded));
-        conclude(report, slice::from_ref(&label), reply, |_| {
-            self.backend.count_rejection(limit, key_id(), key, outcome.clock);
-        })
+    #[inline]
+    fn moved(self) -> Self {
+        self.by_fields()
     }
 }
 

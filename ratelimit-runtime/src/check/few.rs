@@ -1,7 +1,5 @@
 //! A call of a few limits that this process decides at once. No request, and no allocation.
 
-#[cfg(any(feature = "tower", feature = "actix"))]
-use super::AnyPart;
 use super::call::CallOptions;
 use super::judge::hardest;
 use super::{Check, Checker, Part};
@@ -19,19 +17,12 @@ impl Checker {
         options: CallOptions,
     ) -> Check {
         if let [Part { limit, key, cost, access }] = *parts {
-            return self.check(Part { limit, key: &key, cost, access }, options);
+            return self.start(Part { limit, key: &key, cost, access }, options, None);
         }
         self.check_few(parts).unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
-            self.call(&parts, options).into()
+            self.start_all(&parts, options).into()
         })
-    }
-
-    /// Checks a call against several limits as [`check_all`](Self::check_all) does. The call is recorded, so it takes
-    /// no fast path.
-    #[cfg(any(feature = "tower", feature = "actix"))]
-    pub(crate) fn check_recorded(&self, parts: &[AnyPart<'_>]) -> Check {
-        self.call(parts, CallOptions::CHECK).into()
     }
 
     /// Checks a call that this process decides at once, without rules, and that nothing records; `None` for any other

@@ -133,9 +133,9 @@ impl Check {
         Some(OpenCheck(pending.map_or(OpenStage::Decided(decided), OpenStage::Pending)))
     }
 
-    /// Returns this check, moved part by part.
+    /// Returns this check, moved field by field.
     #[inline]
-    pub(super) fn moved(self) -> Self {
+    pub(super) fn by_fields(self) -> Self {
         let Self { stage, pending, decided } = self;
         Self { stage, pending, decided }
     }

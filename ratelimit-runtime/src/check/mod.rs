@@ -30,7 +30,6 @@ pub use self::future::{Admit, Check};
 pub use self::meter::Meter;
 pub(crate) use self::part::AnyPart;
 pub use self::part::Part;
-pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
 use crate::backend::Backend;
 use crate::lease::LeaseSlot;

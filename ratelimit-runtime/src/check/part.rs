@@ -1,11 +1,17 @@
 //! One limit of a call.
 
 use std::fmt;
+use std::slice;
 
+use super::call::conclude;
+use crate::algorithm::Outcome;
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Access, Limit};
+use crate::reply::{Decision, Rejection, Source};
+use crate::report::{Report, Started};
 use crate::rules::{Asker, ResolveRules, Ruled, RulesInForce};
+use crate::store::Reply;
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -66,6 +72,26 @@ impl AnyPart<'_> {
             return Ruled { access: self.access, ..Ruled::as_written(self.limit) };
         }
         self.under(rules.table().as_deref(), backend, asker)
+    }
+
+    /// Reports the decision of this process about a call of this part. Returns the result that the caller receives.
+    #[inline(never)]
+    pub(super) fn report_here(
+        &self,
+        backend: &Backend,
+        started: Started,
+        outcome: &Outcome,
+    ) -> Result<Decision, Rejection> {
+        let Part { limit, key, .. } = *self;
+        let (label, mut report) = (limit.label(), Report::since(started));
+        let key_id = || backend.key_id(limit.terms(), key);
+        if !outcome.is_allowed() {
+            report = report.with_key(backend.reports(), limit.terms(), key, key_id);
+        }
+        let reply = Ok(Reply::one(*outcome, Source::Embedded));
+        conclude(report, slice::from_ref(&label), reply, |_| {
+            backend.count_rejection(limit, key_id(), &key, outcome.clock);
+        })
     }
 }
 

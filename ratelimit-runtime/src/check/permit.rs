@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
-use crate::limit::{LimitLabel, Name, Scope, Terms};
+use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
@@ -154,9 +154,17 @@ impl MadeCharge {
 
 /// The terms of a limit, for as long as a permit lives.
 #[derive(Clone)]
-pub(crate) enum KeptTerms {
+pub(super) enum KeptTerms {
     Static(&'static Terms),
     Owned(Arc<Terms>),
+}
+
+impl KeptTerms {
+    /// Returns the terms of a limit. `kept` is the limit, if it is never dropped.
+    #[inline]
+    pub(super) fn of(limit: &Limit, kept: Option<&'static Limit>) -> Self {
+        kept.map_or_else(|| Self::Owned(Arc::new(*limit.terms())), |it| Self::Static(it.terms()))
+    }
 }
 
 impl Deref for KeptTerms {

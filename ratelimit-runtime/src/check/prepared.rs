@@ -78,11 +78,11 @@ impl Checker {
             let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
             return StartedCall::Decided(result.map(admitted));
         }
-        self.start(call, parts, options, reply)
+        self.decide_counted(call, parts, options, reply)
     }
 
-    /// Starts the decision of a call.
-    fn start<'a>(
+    /// Decides a call with its counts.
+    fn decide_counted<'a>(
         &self,
         mut call: CountedCall<'a>,
         parts: &[AnyPart<'a>],
@@ -161,13 +161,8 @@ impl<'a> CountedCall<'a> {
         let backend = &checker.backend;
         let report = Report::since(started.unwrap_or_else(Started::now));
         let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
-        let Some(first) = parts.first().map(|part| part.limit) else {
-            return mistake(report, LimitLabel::unnamed(), StoreError::NoLimits);
-        };
+        let first = parts[0].limit;
         let policy = first.policy();
-        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
-            return mistake(report, first.label(), StoreError::MixedLimits);
-        }
         if !options.can_wait && backend.is_shared(policy.scope()) {
             return mistake(report, first.label(), StoreError::NotLocal);
         }

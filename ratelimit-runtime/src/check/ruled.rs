@@ -1,13 +1,15 @@
 //! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
 use std::mem;
-use std::slice;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
+use super::fast::Conclusion;
 use super::wait::{DecideWaiting, borrowed, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
-use crate::limit::{Access, Limit};
+use crate::limit::{Access, Limit, LimitLabel};
+use crate::reply::StoreError;
+use crate::report::Report;
 use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::store::OneOrMany;
 use crate::waiting::OwnedPart;
@@ -36,14 +38,46 @@ struct SortedParts<'a> {
 }
 
 impl Checker {
-    /// Starts a call of several limits, under the rules in force.
-    pub(super) fn call(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
-        let policy = parts.first().map(|first| first.limit.policy());
-        let agree = policy
-            .is_some_and(|policy| parts.iter().all(|part| part.limit.policy().agrees_with(policy)));
-        if !agree {
-            // Reports the mistake.
-            return self.decide_as_written(parts, options, None);
+    /// Starts a call of one limit that has rules, waits, costs too much, or is decided by Redis. If this process counts
+    /// the limit, the call is decided by a `T`: so a program that only makes such calls contains no request
+    /// (`benches/all -- footprint`).
+    #[inline(never)]
+    pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
+        if self.backend.is_shared(part.limit.policy().scope()) {
+            return self.start_all(&[part], options).into();
+        }
+        if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
+            return start(self, &[part], options).into();
+        }
+        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
+        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
+            return call.into();
+        }
+        let decide = |limit: &Limit| {
+            let part = Part::of(limit, part.key, part.cost);
+            match Refusal::of_local(&part, options, &self.backend) {
+                Some(refusal) => refusal.into_call(options, 1).into(),
+                None => T::decide_here(self, limit, &part.key, part.cost, None),
+            }
+        };
+        let call = decide(&ruled.limit);
+        // It sees each call, and does not change its result.
+        if let Some(trial) = &ruled.trial {
+            drop(decide(trial));
+        }
+        call
+    }
+
+    /// Starts a call by requests, in a line or by leases, under the rules in force.
+    pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+        let mistake = |label, error| {
+            Refusal::mistake(Report::start(), label, error).into_call(options, parts.len())
+        };
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return mistake(LimitLabel::unnamed(), StoreError::NoLimits);
+        };
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
+            return mistake(first.label(), StoreError::MixedLimits);
         }
         if let Some(DecideWaiting(start)) = DecideWaiting::of(parts, options, &self.rules) {
             return start(self, parts, options);
@@ -56,39 +90,6 @@ impl Checker {
         let ruled =
             OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call));
         self.decide_ruled(parts, &ruled, options, None)
-    }
-
-    /// Starts a call of one limit, under the rules in force. `here` decides it by the limit under these rules, if this
-    /// process counts it: so a program that only makes such calls contains no request (`benches/all -- footprint`).
-    pub(super) fn call_one<T: From<StartedCall>>(
-        &self,
-        part: AnyPart<'_>,
-        options: CallOptions,
-        here: impl Fn(&Limit) -> T,
-    ) -> T {
-        if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
-            return start(self, &[part], options).into();
-        }
-        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
-        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
-            return call.into();
-        }
-        if self.backend.is_shared(part.limit.policy().scope()) {
-            return self.decide_ruled(&[part], slice::from_ref(&ruled), options, None).into();
-        }
-        let decide = |limit: &Limit| {
-            let part = Part::of(limit, part.key, part.cost);
-            match Refusal::of_local(&part, options, &self.backend) {
-                Some(refusal) => refusal.into_call(options, 1).into(),
-                None => here(limit),
-            }
-        };
-        let call = decide(&ruled.limit);
-        // It sees each call, and does not change its result.
-        if let Some(trial) = &ruled.trial {
-            drop(decide(trial));
-        }
-        call
     }
 
     /// Decides a call as `ruled` says, and the trials beside it.
@@ -233,20 +234,16 @@ pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForc
 mod tests {
     use std::time::Duration;
 
-    use crate::check::{CallOptions, KeptTerms};
+    use crate::check::{Acquire, CallOptions};
     use crate::reply::{Rejection, Source};
     use crate::{Limit, Part, Permit, RateLimiter, Rule, RuleSet};
 
     const LIMIT: Limit = Limit::sliding("ruled", 3, Duration::from_secs(60));
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
-        let terms = || KeptTerms::Owned((*limit.terms()).into());
-        let part = Part::of(limit, &"key", cost);
-        let [permit] = limiter
-            .checker()
-            .acquire(part, CallOptions::ACQUIRE.now(), terms)
-            .into_array()
-            .now(|| limit.label())?;
+        let (part, options) = (Part::of(limit, &"key", cost), CallOptions::ACQUIRE.now());
+        let call: Acquire = limiter.checker().start(part, options, None);
+        let [permit] = call.into_array().now(|| limit.label())?;
         Ok(permit)
     }
 

@@ -1,9 +1,7 @@
 //! A call of an annotated function: its limits, its keys and its costs.
 
-use std::sync::Arc;
-
 use super::{CallLimit, CheckedLimit, Site, SiteLimit};
-use crate::check::{AcquiredCall, AnyPart, CallOptions, Check, Checker, KeptTerms, Part, Permit};
+use crate::check::{Acquire, AcquiredCall, AnyPart, CallOptions, Check, Checker, Part, Permit};
 use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::limiter::RateLimiter;
@@ -67,16 +65,12 @@ impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
 
     #[inline]
     fn check(&self, checker: &Checker, options: CallOptions) -> Check {
-        checker.check(self.part(), options)
+        checker.start(self.part(), options, None)
     }
 
     #[inline]
     fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; 1]> {
-        let terms = || match self.0.kept() {
-            Some(limit) => KeptTerms::Static(limit.terms()),
-            None => KeptTerms::Owned(Arc::new(*self.0.limit().terms())),
-        };
-        checker.acquire(self.part(), options, terms).into_array()
+        checker.start::<Acquire>(self.part(), options, self.0.kept()).into_array()
     }
 }
 
@@ -137,6 +131,6 @@ impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
     }
 
     fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; N]> {
-        checker.acquire_all(&self.parts(), options)
+        checker.start_all(&self.parts(), options).into()
     }
 }

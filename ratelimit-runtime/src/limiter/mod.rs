@@ -26,7 +26,7 @@ pub use self::rules::{
     AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, KeptTerms, Part};
+use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, Part};
 use crate::key::Key;
 use crate::lease::LeaseSlot;
 use crate::limit::Limit;
@@ -138,7 +138,7 @@ impl RateLimiter {
     /// and [`OnError`] is `Deny`.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.check(Part::of(limit, &key, cost), CallOptions::CHECK)
+        self.checker.start(Part::of(limit, &key, cost), CallOptions::CHECK, None)
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
@@ -195,7 +195,8 @@ impl RateLimiter {
         cost: u32,
     ) -> Result<Decision, Rejection> {
         let options = CallOptions::CHECK.now();
-        self.checker.check(Part::of(limit, &key, cost), options).now(|| limit.label())
+        let check: Check = self.checker.start(Part::of(limit, &key, cost), options, None);
+        check.now(|| limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -273,8 +274,7 @@ impl RateLimiter {
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Rejection::Unavailable`] with
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
-        let terms = || KeptTerms::Owned(Arc::new(*limit.terms()));
-        self.checker.acquire(Part::of(limit, &key, cost), CallOptions::ACQUIRE, terms)
+        self.checker.start(Part::of(limit, &key, cost), CallOptions::ACQUIRE, None)
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a
@@ -286,7 +286,7 @@ impl RateLimiter {
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
         let parts: Vec<_> = parts.iter().map(Part::any).collect();
-        self.checker.acquire_all(&parts, CallOptions::ACQUIRE).into()
+        self.checker.start_all(&parts, CallOptions::ACQUIRE).into()
     }
 
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it

@@ -44,12 +44,13 @@ impl RequestCheck {
         if settles {
             Self::acquire(limiter, &parts)
         } else {
-            Self::Check(limiter.checker().check_recorded(&parts))
+            // Recorded, so the fast path would not decide it.
+            Self::Check(limiter.checker().start_all(&parts, CallOptions::CHECK).into())
         }
     }
 
     fn acquire(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Self {
-        Self::Acquire(limiter.checker().acquire_all(parts, CallOptions::ACQUIRE))
+        Self::Acquire(limiter.checker().start_all(parts, CallOptions::ACQUIRE).into())
     }
 }
 
