@@ -114,10 +114,12 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::sliding_counter("auto", 500, minute).auto_lease(),
         Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
         Limit::leaky_bucket("leaky", 5, minute).on_error(OnError::Allow).wait(Duration::MAX),
+        Limit::in_flight("exports", 2).hold(Duration::from_millis(1_500)),
     ];
     let wait = limits[6].wait(Duration::from_secs(36_525 * 86_400));
     let settings = Settings { limits };
     let json = serde_json::to_string(&settings).expect("JSON");
+    assert!(json.contains(r#"{"name":"exports","in_flight":2,"hold":"1500ms"}"#), "{json}");
     let mut expected = settings.limits;
     // A longer wait cannot be read.
     expected[6] = wait;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Align, Lease, Limit, OnError, Scope};
+use super::{Algorithm, Align, Lease, Limit};
 
 impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period and align share their
@@ -50,36 +50,6 @@ impl Limit {
     #[must_use]
     pub const fn get_align(&self) -> Option<Align> {
         self.terms.identity.align
-    }
-
-    /// Returns which processes share the count.
-    #[must_use]
-    pub const fn get_scope(&self) -> Scope {
-        self.policy.scope
-    }
-
-    /// Returns what happens to a call when Redis cannot decide; `None` for the default of the limiter.
-    #[must_use]
-    pub const fn get_on_error(&self) -> Option<OnError> {
-        self.policy.on_error
-    }
-
-    /// Returns whether the limit is a [shadow](Self::shadow), which admits every call.
-    #[must_use]
-    pub const fn get_shadow(&self) -> bool {
-        self.policy.shadow
-    }
-
-    /// Returns whether the limit is [hidden](Self::hidden) from clients.
-    #[must_use]
-    pub const fn get_hidden(&self) -> bool {
-        self.policy.hidden
-    }
-
-    /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
-    #[must_use]
-    pub const fn get_wait(&self) -> Option<Duration> {
-        self.policy.wait()
     }
 
     /// Returns how many units of a count a process may [lease](Self::lease).

@@ -131,10 +131,7 @@ impl Limit {
     /// Returns the [hold](Self::hold), if one is set.
     #[must_use]
     pub const fn get_hold(&self) -> Option<Duration> {
-        match self.policy.hold_ms {
-            0 => None,
-            millis => Some(Duration::from_millis(millis as u64)),
-        }
+        self.policy.hold()
     }
 
     /// Returns whether this limits the calls that run at the same time.

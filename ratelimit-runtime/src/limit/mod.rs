@@ -43,8 +43,8 @@ pub(crate) use self::label::LimitLabel;
 pub use self::lease::Lease;
 pub use self::name::Name;
 pub(crate) use self::period::Period;
+pub(crate) use self::policy::Policy;
 pub use self::policy::{OnError, Scope};
-pub(crate) use self::policy::{Policy, Wait};
 pub use self::quota::Quota;
 pub(crate) use self::rate::Rate;
 pub(crate) use self::scale::WindowScale;
@@ -273,49 +273,6 @@ impl Limit {
         }
     }
 
-    /// Sets which processes share the count; [`Scope::Global`] unless set.
-    #[must_use]
-    pub const fn scope(mut self, scope: Scope) -> Self {
-        self.policy.scope = scope;
-        self.terms.identity.set_scope(scope);
-        self
-    }
-
-    /// Sets what happens to a call when Redis cannot decide; the limiter's
-    /// [default](crate::Builder::on_error) unless set.
-    #[must_use]
-    pub const fn on_error(mut self, on_error: OnError) -> Self {
-        self.policy.on_error = Some(on_error);
-        self
-    }
-
-    /// With `true`, admits every call. Use it to try a limit out. The limiter decides, counts and reports calls as
-    /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
-    /// `allowed`.
-    #[must_use]
-    pub const fn shadow(mut self, shadow: bool) -> Self {
-        self.policy.shadow = shadow;
-        self
-    }
-
-    /// With `true`, no response to a client reports this limit: no header has an item for it, and no body and no gRPC
-    /// status has its name or its amounts. A rejected request still has the status of its rejection, and `Retry-After`.
-    /// Events, metrics and the fields of a [`Rejection`](crate::Rejection) name the limit: they are for the operator.
-    ///
-    /// Use it for a limit that tells clients about others, such as one of all requests together, or about how abuse is
-    /// found out.
-    #[must_use]
-    pub const fn hidden(mut self, hidden: bool) -> Self {
-        self.policy.hidden = hidden;
-        self
-    }
-
-    /// Lets a call wait. `by` decides calls that wait.
-    pub(crate) const fn with_wait(mut self, time: Duration, by: Capability) -> Self {
-        self.policy.wait = Some(Wait { time, by });
-        self
-    }
-
     /// Returns the identity and the amounts.
     #[inline]
     pub(crate) const fn terms(&self) -> &Terms {
@@ -327,19 +284,9 @@ impl Limit {
         self.policy
     }
 
-    pub(crate) const fn is_shadow(&self) -> bool {
-        self.policy.shadow
-    }
-
     /// Returns whether the amounts were computed for a call, or are those of a rule.
     pub(crate) const fn varies(&self) -> bool {
         self.policy.varies
-    }
-
-    /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
-    #[inline]
-    pub(crate) const fn max_wait(&self) -> Option<Duration> {
-        if self.policy.shadow { None } else { self.policy.wait() }
     }
 
     #[track_caller]

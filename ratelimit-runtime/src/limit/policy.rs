@@ -1,8 +1,9 @@
 //! The policy of a limit: the part that stores do not receive.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::{Capability, Lease};
+use super::{Capability, Lease, Limit};
 
 /// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
 /// for leases, holds and what is hidden.
@@ -57,9 +58,12 @@ impl Policy {
         self.on_error
     }
 
-    /// Returns how long units in flight are held by a process that says nothing, in microseconds, if that is set.
-    pub(crate) fn hold_us(self) -> Option<u64> {
-        (self.hold_ms > 0).then_some(u64::from(self.hold_ms) * 1_000)
+    /// Returns how long units in flight are held by a process that says nothing, if that is set.
+    pub(crate) const fn hold(self) -> Option<Duration> {
+        match self.hold_ms {
+            0 => None,
+            millis => Some(Duration::from_millis(millis as u64)),
+        }
     }
 
     /// Returns how long a call may wait, also if it is one of a shadow.
@@ -77,20 +81,157 @@ impl Policy {
 
     /// Returns whether limits with these policies can be decided together.
     pub(crate) const fn agrees_with(self, other: Self) -> bool {
+        let Self {
+            scope,
+            on_error,
+            shadow,
+            wait: _,
+            lease: _,
+            hold_ms: _,
+            hidden: _,
+            varies: _,
+            closed: _,
+            has_burst: _,
+        } = self;
         let has_same_wait = match (self.wait(), other.wait()) {
             (None, None) => true,
             (Some(one), Some(other)) => one.as_nanos() == other.as_nanos(),
             (None, Some(_)) | (Some(_), None) => false,
         };
-        let has_same_on_error = match (self.on_error, other.on_error) {
+        let has_same_on_error = match (on_error, other.on_error) {
             (None, None) => true,
             (Some(one), Some(other)) => one as u8 == other as u8,
             (None, Some(_)) | (Some(_), None) => false,
         };
         has_same_wait
             && has_same_on_error
-            && self.scope as u8 == other.scope as u8
-            && self.shadow == other.shadow
+            && scope as u8 == other.scope as u8
+            && shadow == other.shadow
+    }
+}
+
+impl Limit {
+    /// Sets which processes share the count; [`Scope::Global`] unless set.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.policy.scope = scope;
+        self.terms.identity.set_scope(scope);
+        self
+    }
+
+    /// Sets what happens to a call when Redis cannot decide; the limiter's
+    /// [default](crate::Builder::on_error) unless set.
+    #[must_use]
+    pub const fn on_error(mut self, on_error: OnError) -> Self {
+        self.policy.on_error = Some(on_error);
+        self
+    }
+
+    /// With `true`, admits every call. Use it to try a limit out. The limiter decides, counts and reports calls as
+    /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
+    /// `allowed`.
+    #[must_use]
+    pub const fn shadow(mut self, shadow: bool) -> Self {
+        self.policy.shadow = shadow;
+        self
+    }
+
+    /// With `true`, no response to a client reports this limit: no header has an item for it, and no body and no gRPC
+    /// status has its name or its amounts. A rejected request still has the status of its rejection, and `Retry-After`.
+    /// Events, metrics and the fields of a [`Rejection`](crate::Rejection) name the limit: they are for the operator.
+    ///
+    /// Use it for a limit that tells clients about others, such as one of all requests together, or about how abuse is
+    /// found out.
+    #[must_use]
+    pub const fn hidden(mut self, hidden: bool) -> Self {
+        self.policy.hidden = hidden;
+        self
+    }
+
+    /// Lets a call wait. `by` decides calls that wait.
+    pub(crate) const fn with_wait(mut self, time: Duration, by: Capability) -> Self {
+        self.policy.wait = Some(Wait { time, by });
+        self
+    }
+
+    /// Returns which processes share the count.
+    #[must_use]
+    pub const fn get_scope(&self) -> Scope {
+        self.policy.scope
+    }
+
+    /// Returns what happens to a call when Redis cannot decide; `None` for the default of the limiter.
+    #[must_use]
+    pub const fn get_on_error(&self) -> Option<OnError> {
+        self.policy.on_error
+    }
+
+    /// Returns whether the limit is a [shadow](Self::shadow), which admits every call.
+    #[must_use]
+    pub const fn get_shadow(&self) -> bool {
+        self.policy.shadow
+    }
+
+    /// Returns whether the limit is [hidden](Self::hidden) from clients.
+    #[must_use]
+    pub const fn get_hidden(&self) -> bool {
+        self.policy.hidden
+    }
+
+    /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
+    #[must_use]
+    pub const fn get_wait(&self) -> Option<Duration> {
+        self.policy.wait()
+    }
+
+    pub(crate) const fn is_shadow(&self) -> bool {
+        self.policy.shadow
+    }
+
+    /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
+    #[inline]
+    pub(crate) const fn max_wait(&self) -> Option<Duration> {
+        if self.policy.shadow { None } else { self.policy.wait() }
+    }
+}
+
+/// Writes what [`Limit`] shows of its policy, each setting after a comma.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scope,
+            on_error,
+            shadow,
+            wait: _,
+            lease,
+            hold_ms: _,
+            hidden,
+            varies: _,
+            closed: _,
+            has_burst: _,
+        } = *self;
+        if scope != Scope::Global {
+            write!(f, ", {scope:?}")?;
+        }
+        if let Some(on_error) = on_error {
+            write!(f, ", on_error {on_error:?}")?;
+        }
+        if let Some(wait) = self.wait() {
+            write!(f, ", wait {wait:?}")?;
+        }
+        match lease {
+            Lease::None => {}
+            lease => write!(f, ", lease {lease:?}")?,
+        }
+        if let Some(hold) = self.hold() {
+            write!(f, ", hold {hold:?}")?;
+        }
+        for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {
+            if is_set {
+                write!(f, ", {word}")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,31 +7,45 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{self, Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
-use super::{Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Scope};
+use super::{
+    Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy, Scope,
+};
 use crate::text::duration::parse_seconds;
 use crate::text::offset::offset_minutes;
 
 /// The fields of a limit, with the names of the arguments of the attribute.
-#[derive(serde::Deserialize)]
+#[derive(serde::Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 struct LimitFields {
     name: String,
     /// A text of [`Limit::parse`], instead of threshold, period, burst and algorithm.
+    #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     threshold: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     period: Option<PeriodField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     in_flight: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<PeriodField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     algo: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     align: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<ScopeField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     on_error: Option<OnErrorField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     wait: Option<PeriodField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<LeaseField>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shadow: bool,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hidden: bool,
 }
 
@@ -217,37 +231,6 @@ fn seconds_field<E: de::Error>(digits: &str) -> Result<PeriodField, E> {
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(serde::Serialize)]
-        struct Fields<'a> {
-            name: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            threshold: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            period: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            in_flight: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            hold: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            algo: Option<&'a str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            burst: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            align: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            scope: Option<ScopeField>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            on_error: Option<OnErrorField>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            wait: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            lease: Option<LeaseField>,
-            #[serde(skip_serializing_if = "std::ops::Not::not")]
-            shadow: bool,
-            #[serde(skip_serializing_if = "std::ops::Not::not")]
-            hidden: bool,
-        }
-
         let Policy {
             scope,
             on_error,
@@ -275,15 +258,15 @@ impl Serialize for Limit {
             };
             format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
         });
-        let period = self.terms.identity.period;
-        Fields {
-            name: self.name(),
+        LimitFields {
+            name: self.name().to_owned(),
+            limit: None,
             threshold: (!is_in_flight).then_some(amount),
-            period: (!is_in_flight).then(|| period.to_string()),
-            in_flight: is_in_flight.then_some(amount),
-            hold: self.get_hold().map(|hold| format!("{}ms", hold.as_millis())),
-            algo: (!is_in_flight).then(|| self.algorithm().as_str()),
+            period: (!is_in_flight).then(|| PeriodField(self.period())),
             burst: has_burst.then(|| self.capacity()),
+            in_flight: is_in_flight.then_some(amount),
+            hold: self.get_hold().map(PeriodField),
+            algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align,
             scope: matches!(scope, Scope::Process).then_some(ScopeField::Process),
             on_error: on_error.map(|on_error| match on_error {
@@ -291,11 +274,7 @@ impl Serialize for Limit {
                 OnError::Allow => OnErrorField::Allow,
                 OnError::Deny => OnErrorField::Deny,
             }),
-            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(|wait| {
-                // The longest that can be read.
-                let micros = wait.as_micros().min(u128::from(LimitError::MAX_US));
-                format!("{}us", micros.max(1))
-            }),
+            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(PeriodField),
             lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
@@ -305,5 +284,14 @@ impl Serialize for Limit {
             hidden,
         }
         .serialize(serializer)
+    }
+}
+
+/// Writes a duration with a unit, as [`Deserialize`] reads it: whole microseconds, at least one, at most 100 years.
+impl Serialize for PeriodField {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let micros = self.0.as_micros().clamp(1, u128::from(LimitError::MAX_US)) as u64;
+        let period = Period::new(Duration::from_micros(micros)).map_err(ser::Error::custom)?;
+        serializer.collect_str(&period)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Lease, Limit, LimitError, Name, Scope, debug_as_text};
+use super::{Algorithm, Limit, LimitError, Name, debug_as_text};
 #[cfg(feature = "serde")]
 use crate::text::duration::parse_text;
 #[cfg(feature = "serde")]
@@ -45,8 +45,11 @@ debug_as_text!(ParseLimitError);
 /// Shows a limit as [`Limit::parse`] reads it, after the name, and what its policy says.
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (period, policy) = (self.terms.period(), &self.policy);
-        write!(f, "Limit({}: {} per {period}", self.name(), self.threshold())?;
+        let (name, amount, policy) = (self.name(), self.threshold(), self.policy);
+        if self.is_in_flight() {
+            return write!(f, "Limit({name}: {amount} in flight{policy})");
+        }
+        write!(f, "Limit({name}: {amount} per {}", self.terms.period())?;
         if policy.has_burst {
             write!(f, " burst {}", self.capacity())?;
         }
@@ -54,25 +57,7 @@ impl fmt::Debug for Limit {
         if let Some(align) = self.terms.align() {
             write!(f, ", align {} minutes", align.offset_minutes)?;
         }
-        if policy.scope != Scope::Global {
-            write!(f, ", {:?}", policy.scope)?;
-        }
-        if let Some(on_error) = policy.on_error {
-            write!(f, ", on_error {on_error:?}")?;
-        }
-        if let Some(wait) = policy.wait() {
-            write!(f, ", wait {wait:?}")?;
-        }
-        match policy.lease {
-            Lease::None => {}
-            lease => write!(f, ", lease {lease:?}")?,
-        }
-        for (is_set, word) in [(policy.shadow, "shadow"), (policy.hidden, "hidden")] {
-            if is_set {
-                write!(f, ", {word}")?;
-            }
-        }
-        f.write_str(")")
+        write!(f, "{policy})")
     }
 }
 
@@ -157,6 +142,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, ParseLimitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Scope;
 
     #[track_caller]
     fn error(text: &str) -> String {
@@ -192,6 +178,8 @@ mod tests {
         let limit = limit.wait(Duration::from_secs(2)).scope(Scope::Process);
         let expected = "Limit(api: 5 per 1s sliding, Process, wait 2s, shadow, hidden)";
         assert_eq!(format!("{limit:?}"), expected);
+        let slots = Limit::in_flight("exports", 2).hold(Duration::from_secs(30));
+        assert_eq!(format!("{slots:?}"), "Limit(exports: 2 in flight, hold 30s)");
     }
 
     #[test]
