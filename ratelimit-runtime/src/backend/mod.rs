@@ -3,6 +3,7 @@
 
 mod agenda;
 mod closings;
+mod counts;
 mod give_backs;
 mod holders;
 mod outage;
@@ -18,6 +19,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
+pub(crate) use self::counts::{ChargedCount, MergedCounts};
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::holders::Holders;
 use self::outage::OutageLog;
@@ -149,30 +151,6 @@ impl Backend {
     #[inline]
     pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
         self.local.key_id(terms, key)
-    }
-
-    /// Creates the charge of a call for the embedded store. [`address`](Self::address) completes it for a request.
-    pub(crate) fn charge(&self, terms: Terms, key: &(impl Key + ?Sized), cost: u32) -> Charge {
-        let key_id = self.key_id(&terms, key);
-        Charge { key_id, terms, count_name: Vec::new(), cost, holder: None }
-    }
-
-    /// Adds the name of the count in the shared store, if that store decides calls with this policy, which is that of
-    /// the call. `limit` is the one of the charge.
-    pub(crate) fn address(
-        self: &Arc<Self>,
-        policy: Policy,
-        limit: &Limit,
-        mut charge: Charge,
-        key: &dyn Key,
-    ) -> Arc<Charge> {
-        if let Some(shared) = self.shared_for(policy.scope()) {
-            charge.count_name = shared.count_name(&charge.terms, key);
-            if charge.terms.is_in_flight() {
-                return self.with_holder(limit.policy(), charge);
-            }
-        }
-        Arc::new(charge)
     }
 
     /// Returns a rejection of the shared store that still holds for a charge.

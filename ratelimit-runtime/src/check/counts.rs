@@ -147,9 +147,8 @@ impl Count<'_> {
     }
 
     fn charge(&self, cost: u32) -> Arc<Charge> {
-        let Self { checker, ruled: Ruled { limit, .. }, key } = self;
-        let charge = checker.backend.charge(checker.leases.counted(limit), *key, cost);
-        checker.backend.address(limit.policy(), limit, charge, *key)
+        let backend = &self.checker.backend;
+        backend.count(&self.ruled.limit, self.key, cost).address(backend)
     }
 
     /// Returns the key id of the lease of the count.

@@ -7,10 +7,9 @@ use super::call::{AdmittedCall, CallOptions, CallResult, LineReply};
 use super::call::{Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
 use super::{AnyPart, Checker, Part};
-use crate::backend::Backend;
-use crate::key::{Key, KeyId};
+use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::lease::LeasedCall;
-use crate::limit::{Limit, LimitLabel, Policy, Terms};
+use crate::limit::{Limit, LimitLabel, Policy};
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
@@ -19,17 +18,9 @@ use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 struct CountedCall<'a> {
     report: Report,
     policy: Policy,
-    counts: OneOrMany<CallCount<'a>>,
+    counts: OneOrMany<ChargedCount<'a>>,
     /// The index of the count of each part. Empty if there is one part.
     count_of: Vec<usize>,
-}
-
-/// A count, and the units that all parts of a call take from it.
-struct CallCount<'a> {
-    limit: &'a Limit,
-    key: &'a dyn Key,
-    charge: Charge,
-    label: LimitLabel,
 }
 
 /// A call that borrows nothing, until its reply.
@@ -43,7 +34,8 @@ struct PreparedCall {
 /// The counts of a call that is pending, with their limits: if one of them rejects the call, its key is listed.
 struct RejectableCounts {
     backend: Arc<Backend>,
-    counts: OneOrMany<(Limit, Arc<Charge>)>,
+    limits: OneOrMany<Limit>,
+    charges: OneOrMany<Arc<Charge>>,
 }
 
 impl Checker {
@@ -69,9 +61,9 @@ impl Checker {
             && let Some(reply) = call.cached_rejection(&self.backend)
         {
             let CountedCall { report, counts, .. } = call;
-            let labels = counts.map(|count| count.label);
+            let labels = counts.map(ChargedCount::label);
             let result = conclude(report, &labels, Ok(reply), |index| {
-                let CallCount { limit, key, charge, .. } = &counts[index];
+                let ChargedCount { limit, key, charge, .. } = &counts[index];
                 let now = self.backend.clock().local();
                 self.backend.count_rejection(limit, charge.key_id, *key, now);
             });
@@ -96,12 +88,14 @@ impl Checker {
         };
         if lease.is_some() && parts[0].limit.leases_busy_keys() {
             let terms = parts[0].limit.terms().leased();
-            call.counts = OneOrMany::One(CallCount::under(terms, &parts[0], &self.backend));
+            let Part { limit, key, cost, .. } = parts[0];
+            call.counts =
+                OneOrMany::One(ChargedCount::under(terms, limit, key, cost, &self.backend));
         }
         let CountedCall { report, policy, counts, count_of } = call;
-        let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
-        let address = |it: CallCount<'_>| self.backend.address(policy, it.limit, it.charge, it.key);
-        let charges = counts.into_map(address);
+        let (owners, labels) =
+            (counts.map(|it| (it.limit, it.key)), counts.map(ChargedCount::label));
+        let charges = counts.into_map(|it| it.address(&self.backend));
         let costs = parts.iter().map(|part| part.cost);
         let settled = options.settles.then(|| SettledParts {
             settlements: Arc::clone(&self.settlements),
@@ -109,29 +103,23 @@ impl Checker {
             scope: policy.scope(),
             parts: count_of.iter().copied().zip(costs).collect(),
         });
-        // Counts have the order of the first parts that they have.
-        let part_of = |index| {
-            let first = count_of.iter().position(|count| *count == index);
-            &parts[first.unwrap_or_default()]
-        };
-        let rejectable = |charges: &[Arc<Charge>]| {
-            let mut indexes = 0..;
-            let mut part = || part_of(indexes.next().unwrap_or_default());
-            let counts = OneOrMany::of(charges, |charge| (*part().limit, Arc::clone(charge)));
-            RejectableCounts { backend: Arc::clone(&self.backend), counts }
+        let rejectable = |charges: &[Arc<Charge>]| RejectableCounts {
+            backend: Arc::clone(&self.backend),
+            limits: owners.map(|(limit, _)| **limit),
+            charges: OneOrMany::of(charges, Arc::clone),
         };
         let call = PreparedCall { report, labels, settled };
         if let (Some((leases, lease_id)), OneOrMany::One(charge)) = (lease, &charges) {
-            let leased = leases.call(limit, lease_id, Arc::clone(charge));
+            let leased = leases.call(parts[0].limit, lease_id, Arc::clone(charge));
             let rejectable = rejectable(&charges);
             return call.pending(rejectable, move || LeasedCall::decide(leased));
         }
         let op = DecideOp::charging(options.settles);
         let request = Request::Decide(Calls::one(op, charges));
         let on_rejected = |index: usize| {
-            let (part, charge) = (part_of(index), &request.charges()[index]);
+            let ((limit, key), charge) = (owners[index], &request.charges()[index]);
             let now = self.backend.clock().local();
-            self.backend.count_rejection(part.limit, charge.key_id, part.key, now);
+            self.backend.count_rejection(limit, charge.key_id, key, now);
         };
         if let Some(reply) = reply {
             let reply = reply.or_else(|error| match error {
@@ -181,28 +169,28 @@ impl<'a> CountedCall<'a> {
         if let Some(Part { limit, .. }) = leased {
             return mistake(report, limit.label(), StoreError::Leased);
         }
+        let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
         let (counts, count_of) = match parts {
-            [part] => (OneOrMany::One(CallCount::new(part, checker)), Vec::new()),
+            [part] => (OneOrMany::One(count(part)), Vec::new()),
             several => {
                 for part in several {
                     report::expect(part.limit);
                 }
-                match merge(several, checker) {
-                    Ok((counts, count_of)) => (counts.into(), count_of),
+                match MergedCounts::merge(&mut several.iter().map(count)) {
+                    Ok(MergedCounts { counts, count_of }) => (counts.into(), count_of),
                     Err(shared) => {
-                        let name = shared.name;
-                        return mistake(report, *shared, StoreError::SharedCount { name });
+                        let name = *shared.terms().name();
+                        return mistake(report, shared.label(), StoreError::SharedCount { name });
                     }
                 }
             }
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
         let report = report.with_keys(backend.reports(), keys);
-        let is_too_large = |it: &CallCount<'_>| it.charge.cost > it.charge.terms.capacity();
+        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
         if let Some(index) = counts.iter().position(is_too_large) {
-            let CallCount { label, charge, .. } = &counts[index];
-            let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
-            let (report, label) = (report.about(index), *label);
+            let (label, report) = (counts[index].label(), report.about(index));
+            let rejection = Rejection::exceeds_capacity_of(&label, counts[index].charge.cost);
             return Err(Box::new(Refusal { report, label, rejection }));
         }
         Ok(Self { report, policy, counts, count_of })
@@ -211,7 +199,7 @@ impl<'a> CountedCall<'a> {
     /// Returns a rejection of Redis that still holds for the call.
     fn cached_rejection(&self, backend: &Backend) -> Option<Reply> {
         match &self.counts {
-            OneOrMany::One(CallCount { limit, charge, .. }) if !limit.is_shadow() => {
+            OneOrMany::One(ChargedCount { limit, charge, .. }) if !limit.is_shadow() => {
                 backend.cached_rejection(charge)
             }
             _ => None,
@@ -219,21 +207,9 @@ impl<'a> CountedCall<'a> {
     }
 }
 
-impl<'a> CallCount<'a> {
-    fn new(part: &AnyPart<'a>, checker: &Checker) -> Self {
-        Self::under(checker.leases.counted(part.limit), part, &checker.backend)
-    }
-
-    fn under(terms: Terms, part: &AnyPart<'a>, backend: &Backend) -> Self {
-        let Part { limit, key, cost, .. } = *part;
-        let label = limit.label_for(&terms);
-        Self { limit, key, charge: backend.charge(terms, key, cost), label }
-    }
-}
-
 impl RejectableCounts {
     fn count_rejection(&self, index: usize) {
-        let (limit, charge) = &self.counts[index];
+        let (limit, charge) = (&self.limits[index], &self.charges[index]);
         let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
         self.backend.count_rejection_of(limit, key_id, &charge.count_name);
     }
@@ -267,36 +243,4 @@ impl PreparedCall {
         let decision = conclude(report, &labels, reply, on_rejected)?;
         Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
     }
-}
-
-/// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
-/// their leases, returns the label of one of them.
-#[allow(clippy::type_complexity, reason = "a pair")]
-fn merge<'a>(
-    parts: &[AnyPart<'a>],
-    checker: &Checker,
-) -> Result<(Vec<CallCount<'a>>, Vec<usize>), Box<LimitLabel>> {
-    let mut counts: Vec<CallCount<'a>> = Vec::with_capacity(parts.len());
-    let mut unleased_ids: Vec<KeyId> = Vec::with_capacity(parts.len());
-    let mut count_of = Vec::with_capacity(parts.len());
-    for part in parts {
-        let count = CallCount::new(part, checker);
-        let (identity, key_id) = (part.limit.terms().identity(), count.charge.key_id);
-        let unleased_id = key_id.under(count.charge.terms.identity(), identity);
-        let mut known = counts.iter().zip(&unleased_ids);
-        let known =
-            known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
-        count_of.push(known.unwrap_or(counts.len()));
-        match known.map(|index| &mut counts[index]) {
-            None => {
-                unleased_ids.push(unleased_id);
-                counts.push(count);
-            }
-            Some(known) if known.limit == part.limit => {
-                known.charge.cost = known.charge.cost.saturating_add(part.cost);
-            }
-            Some(known) => return Err(Box::new(known.limit.label())),
-        }
-    }
-    Ok((counts, count_of))
 }

@@ -221,7 +221,7 @@ pub fn return_units(
     at: u64,
 ) -> Answer<Decision> {
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
-    let charge = backend.address(policy, limit, backend.charge(*limit.terms(), &key, cost), &key);
+    let charge = backend.count(limit, &key, cost).address(&backend);
     let (capacity, source) = (charge.terms.capacity(), backend.source());
     let request = Request::GiveBack(Op::Return { at }, charge);
     Answer::pending(async move {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Leases;
 use crate::backend::Backend;
 use crate::key::{Key, KeyId};
-use crate::limit::{Limit, Scope, Terms};
+use crate::limit::Limit;
 use crate::reply::Decision;
 use crate::report::Report;
 use crate::store::OfShared;
@@ -19,18 +19,9 @@ impl LeaseSlot {
         Self(backend.of_shared(|| Leases::new(Arc::clone(backend))))
     }
 
-    /// Returns the leases if units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
-    /// because leases count separately.
+    /// Returns the leases if units of this limit are leased.
     pub(crate) fn of(&self, limit: &Limit) -> Option<&OfShared<Arc<Leases>>> {
-        let policy = limit.policy();
-        let is_leased =
-            limit.leases() && policy.wait().is_none() && policy.scope() == Scope::Global;
-        self.0.as_ref().filter(|_| is_leased)
-    }
-
-    /// Returns the terms under which the store counts a call that no lease decides.
-    pub(crate) fn counted(&self, limit: &Limit) -> Terms {
-        self.of(limit).map_or(*limit.terms(), |_| limit.counted_beside_leases())
+        self.0.as_ref().filter(|_| limit.leases_units())
     }
 
     /// Decides and reports a call by leased units that this process holds.

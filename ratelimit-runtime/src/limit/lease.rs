@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, Limit, LimitError, Policy, Terms, WindowScale};
+use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -164,6 +164,12 @@ impl Limit {
     #[inline]
     pub(crate) const fn leases(&self) -> bool {
         !matches!(self.policy.lease, Lease::None)
+    }
+
+    /// Returns whether a limiter with a shared store leases units of this limit. It leases none if calls wait, also if
+    /// a rule makes the limit a shadow, because leases count separately.
+    pub(crate) fn leases_units(&self) -> bool {
+        self.leases() && self.policy.wait().is_none() && self.policy.scope == Scope::Global
     }
 
     /// Returns whether units are leased of busy keys only.

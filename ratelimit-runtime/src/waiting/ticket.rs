@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{SharedLine, lock};
-use crate::backend::Backend;
+use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
 use crate::rules::{Asker, ResolveRules, Ruled};
@@ -96,41 +96,30 @@ impl Ticket {
         backend: &Arc<Backend>,
         ruled: &[Ruled],
     ) -> Option<Destination> {
-        let (policy, clock, mut is_closed) = (self.policy(), backend.clock(), false);
-        let now = clock.local();
-        let mut counts: Vec<(&Limit, &OwnedKey, Charge)> = Vec::with_capacity(ruled.len());
-        for (part, Ruled { limit, access, closed_until, .. }) in self.parts.iter().zip(ruled) {
-            if *access == Access::Unlimited || limit.is_shadow() {
-                continue;
-            }
-            if *access == Access::Closed {
-                let rest = self.deadline.saturating_sub(clock.steady());
-                closed_until.filter(|until| until.saturating_sub(now) <= rest)?;
-                is_closed = true;
-            }
-            let charge = backend.charge(*limit.terms(), &part.key, part.cost);
-            match counts.iter_mut().find(|(.., known)| known.key_id == charge.key_id) {
-                None => counts.push((limit, &part.key, charge)),
-                Some((known, _, sum)) if *known == limit => {
-                    sum.cost = sum.cost.saturating_add(part.cost);
-                }
-                Some(_) => return None,
-            }
+        let (clock, mut is_closed) = (backend.clock(), false);
+        let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
+        let can_reject =
+            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.is_shadow();
+        for closed in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Closed) {
+            closed.closed_until.filter(|until| until.saturating_sub(now) <= rest)?;
+            is_closed = true;
         }
-        let can_wait = |(limit, _, charge): &(&Limit, _, Charge)| {
+        let parts = self.parts.iter().zip(ruled).filter(|(_, ruled)| can_reject(ruled));
+        let mut parts =
+            parts.map(|(part, Ruled { limit, .. })| backend.count(limit, &part.key, part.cost));
+        let MergedCounts { counts, .. } = MergedCounts::merge(&mut parts).ok()?;
+        let can_wait = |ChargedCount { limit, charge, .. }: &ChargedCount<'_>| {
             let is_mistaken = if self.settles { limit.leases() } else { limit.is_in_flight() };
-            charge.cost <= limit.terms().capacity() && !is_mistaken
+            charge.cost <= charge.terms.capacity() && !is_mistaken
         };
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;
         }
-        let address =
-            |(limit, key, it): (&Limit, &OwnedKey, Charge)| backend.address(policy, limit, it, key);
-        let charges = counts.into_iter().map(address);
+        let charges = counts.into_iter().map(|count| count.address(backend));
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
             charges: charges.collect::<Vec<_>>().into(),
-            is_shared: backend.is_shared(policy.scope()),
+            is_shared: backend.is_shared(self.policy().scope()),
             is_closed,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })

@@ -56,8 +56,8 @@ impl RateLimiter {
     /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
-        let (backend, terms) =
-            (Arc::clone(&self.checker.backend), self.checker.leases.counted(limit));
+        let backend = Arc::clone(&self.checker.backend);
+        let terms = backend.counted(limit);
         Answer::pending(async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
