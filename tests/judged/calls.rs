@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ratelimit_runtime::{Decision, Limit, Permit, Rejection};
-use support::judge::{Breach, CallId};
+use support::judge::{Breach, CallId, Moment};
 use tokio::task::JoinHandle;
 
 use crate::exceptions::Excepted;
@@ -33,7 +33,7 @@ pub(crate) struct Waiting {
     pub(crate) decided: u64,
     pub(crate) excepted: Excepted,
     /// Since when the call is not polled.
-    pub(crate) paused: Option<u64>,
+    pub(crate) paused: Option<Moment>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) task: JoinHandle<(u64, Result<Admitted, Rejection>)>,
     pub(crate) is_free: bool,

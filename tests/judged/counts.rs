@@ -5,7 +5,7 @@ use std::time::Duration;
 use support::judge::Exception;
 
 use crate::exceptions::Excepted;
-use crate::player::{A_SECOND, Player};
+use crate::player::Player;
 
 impl Player<'_> {
     pub(crate) async fn refund(&mut self, process: usize, units: u32) {
@@ -31,15 +31,15 @@ impl Player<'_> {
         let limiter = self.limiter(process);
         limiter.close(&self.limit(process), &self.key, closed).await.expect("closed");
         self.tell(format_args!("p{process} closes for {ticks} ticks"));
-        self.judge.closed(from, from + time);
-        self.closing_is_new_until = from + A_SECOND;
+        let by = self.process(process);
+        self.closings.closed(by, self.moment(), from + time);
         self.collect().await;
     }
 
     pub(crate) async fn open(&mut self, process: usize) {
         self.limiter(process).open(&self.limit(process), &self.key).await.expect("opened");
         self.tell(format_args!("p{process} opens"));
-        self.judge.opened(self.now());
+        self.closings.opened(self.now());
         self.collect().await;
     }
 }

@@ -1,7 +1,7 @@
 //! What rule 1 excepts by design, for the judge. The guide `algorithms.md` has the same list.
 
 use ratelimit_runtime::Limit;
-use support::judge::{Exception, Judge};
+use support::judge::{ClosingJudge, Exception, Judge};
 
 use crate::calls::Waiting;
 use crate::player::{A_SECOND, Player};
@@ -23,12 +23,17 @@ impl Setup {
     pub(crate) fn with_exceptions(&self, judge: Judge) -> Judge {
         judge.with_skew(2 * self.skew * self.tick)
     }
+
+    /// Returns a judge of closings that knows the same.
+    pub(crate) fn closing_judge(&self) -> ClosingJudge {
+        ClosingJudge::with_skew(2 * self.skew * self.tick)
+    }
 }
 
 impl Player<'_> {
     /// The count starts anew, by a process or by the server. What other processes hold of it comes on top.
     pub(crate) async fn lose(&mut self, process: Option<usize>) {
-        self.judge.opened(self.now());
+        self.closings.opened(self.now());
         self.see_grants();
         self.judge.excepted(self.now(), Exception::Lost);
         self.leases_excepted_until = self.now() + A_SECOND;
@@ -90,7 +95,7 @@ impl Player<'_> {
 
     /// Calls of processes that do not poll may have been charged, and may never start.
     fn see_grants(&mut self) {
-        for granted_from in self.granted_from.into_iter().flatten() {
+        for (granted_from, _) in self.granted_from.into_iter().flatten() {
             self.judge.unseen((granted_from, self.now()));
         }
     }

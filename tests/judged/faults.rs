@@ -33,7 +33,8 @@ impl Player<'_> {
         self.waiting = others;
         let (permits, others) = self.permits.drain(..).partition(|open| open.process == number);
         self.permits = others;
-        self.judge.unseen((self.granted_from[number].unwrap_or(self.now()), self.now()));
+        let (granted_from, _) = self.granted_from[number].unwrap_or(self.moment());
+        self.judge.unseen((granted_from, self.now()));
         let crashed = Crashed { _process: process, _permits: permits, waiting };
         let granted: u32 = crashed.waiting.iter().map(|waiting| waiting.cost).sum();
         self.missing.units += u64::from(granted + self.setup.most_leased());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, RuleSet, Source};
-use support::judge::{Judge, JudgedCall};
+use support::judge::{ClosingJudge, GrantedCall, Judge, JudgedCall, Moment};
 use support::operations::OperationKind;
 
 use crate::beside::Beside;
@@ -20,7 +20,7 @@ use crate::operation::{Cost, Operation};
 use crate::rest::Missing;
 use crate::trace::{Setup, Trace};
 
-/// How long other processes do not know of a closing or a reset, in microseconds; and how long leased units last.
+/// How long other processes do not know of a reset, in microseconds; and how long leased units last.
 pub(crate) const A_SECOND: u64 = 1_000_000;
 
 /// The state of a trace that is played.
@@ -28,6 +28,7 @@ pub(crate) struct Player<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) setup: &'a Setup,
     pub(crate) judge: Judge,
+    pub(crate) closings: ClosingJudge,
     pub(crate) name: &'static str,
     pub(crate) key: String,
     /// The processes, of which some have taken the place of one that was killed.
@@ -46,7 +47,7 @@ pub(crate) struct Player<'a> {
     /// The threshold and the units of calls that were charged before they started.
     pub(crate) ahead: Vec<(u32, u32)>,
     /// Since when calls of each process are not polled. Grants may be as old.
-    pub(crate) granted_from: [Option<u64>; MOST_PROCESSES],
+    pub(crate) granted_from: [Option<Moment>; MOST_PROCESSES],
     /// Whether a call has waited since the lines were last seen at rest.
     pub(crate) has_waited: bool,
     pub(crate) permits: Vec<Open>,
@@ -55,8 +56,6 @@ pub(crate) struct Player<'a> {
     pub(crate) leases_excepted_until: u64,
     /// Until when leased units are spent that were charged before a call has used more than its charge.
     pub(crate) debt_is_new_until: u64,
-    /// Until when calls of other processes start although the key is closed.
-    pub(crate) closing_is_new_until: u64,
     /// The process, the cost and the wait of the last rejection, if nothing happened since.
     retry: Option<(usize, u32, u64)>,
     pub(crate) missing: Missing,
@@ -69,8 +68,9 @@ pub(crate) struct Ended {
     pub(crate) cost: u32,
     pub(crate) limits: Vec<Limit>,
     pub(crate) decided: u64,
-    /// The earliest and the latest time at which it may have started.
-    pub(crate) starts: (u64, u64),
+    /// The earliest moment at which it may have been granted, and when it has started.
+    pub(crate) granted: Moment,
+    pub(crate) at: u64,
     pub(crate) excepted: Excepted,
     /// Whether a rule has exempted the call when it began, or has made its limit a shadow.
     pub(crate) is_free: bool,
@@ -96,6 +96,7 @@ impl<'a> Player<'a> {
             fleet,
             setup,
             judge: setup.with_exceptions(judge),
+            closings: setup.closing_judge(),
             name: "judged",
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
             alive: fleet.processes[..processes].to_vec(),
@@ -113,7 +114,6 @@ impl<'a> Player<'a> {
             verdict: Verdict::default(),
             leases_excepted_until: 0,
             debt_is_new_until: 0,
-            closing_is_new_until: 0,
             retry: None,
             missing: Missing::default(),
             slot_moves: false,
@@ -130,6 +130,11 @@ impl<'a> Player<'a> {
 
     pub(crate) fn now(&self) -> u64 {
         self.fleet.now()
+    }
+
+    /// Returns the time, and the number of the operation that is played.
+    pub(crate) fn moment(&self) -> Moment {
+        (self.now(), self.verdict.operations)
     }
 
     pub(crate) fn process(&self, number: usize) -> usize {
@@ -229,13 +234,14 @@ impl<'a> Player<'a> {
     pub(crate) fn at_once(&self, process: usize, cost: u32, limit: &Limit) -> Ended {
         let (limits, decided, excepted) = (vec![*limit], self.now(), Excepted::No);
         let is_free = self.is_free[self.process(process)];
-        Ended { process, cost, limits, decided, starts: (decided, decided), excepted, is_free }
+        let (granted, at) = (self.moment(), decided);
+        Ended { process, cost, limits, decided, granted, at, excepted, is_free }
     }
 
     /// Records a call that has ended.
     pub(crate) fn ended(&mut self, ended: Ended, result: Result<Admitted, Rejection>) {
-        let Ended { process, cost, limits, decided, starts, mut excepted, is_free } = ended;
-        let (limit, at) = (limits.last().expect("a limit"), starts.1);
+        let Ended { process, cost, limits, decided, granted, at, mut excepted, is_free } = ended;
+        let (limit, starts) = (limits.last().expect("a limit"), (granted.0, at));
         if is_free || self.is_free[self.process(process)] {
             // A shadow charges what the limit admits.
             self.missing.units += u64::from(cost);
@@ -275,7 +281,12 @@ impl<'a> Player<'a> {
             threshold: limits.iter().map(Limit::threshold).max().unwrap_or(0),
             capacity: limits.iter().map(Limit::capacity).max().unwrap_or(0),
         });
-        let knows_no_closing = (is_leased || decided < at) && at <= self.closing_is_new_until;
+        let is_ahead = is_leased || self.setup.is_bucket() && decided < at;
+        let number = self.process(process);
+        if self.closings.objects_to(GrantedCall { process: number, granted, starts: at, is_ahead })
+        {
+            self.verdict.faults.push(format!("{at}: p{number} admits a call of a closed key"));
+        }
         match excepted {
             Excepted::No => {}
             Excepted::Start => self.judge.except_start(call),
@@ -284,10 +295,7 @@ impl<'a> Player<'a> {
                 self.missing.units += u64::from(cost);
             }
         }
-        if knows_no_closing {
-            self.judge.except_closing(call);
-        }
-        if self.setup.is_bucket() && excepted != Excepted::Call && (decided < at || is_leased) {
+        if self.setup.is_bucket() && excepted != Excepted::Call && is_ahead {
             self.ahead.push((limit.threshold(), cost));
         }
         self.verdict.admitted += 1;

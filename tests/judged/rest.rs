@@ -49,7 +49,7 @@ impl Player<'_> {
         self.pass(self.setup.skew * self.setup.tick);
         let limit = self.setup.limit(self.name, 0);
         // An opening wakes the lines of its count. Units must be back without that.
-        if self.closing_is_new_until > 0 {
+        if self.closings.knows_any() {
             self.limiter(0).open(&limit, &self.key).await.expect("opened");
         }
         // Most of the units that calls have used must still count then.

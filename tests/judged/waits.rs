@@ -67,7 +67,7 @@ impl Player<'_> {
         if self.waiting.is_empty() {
             return;
         }
-        let (which, now) = (which % self.waiting.len(), self.now());
+        let (which, now) = (which % self.waiting.len(), self.moment());
         let waiting = &mut self.waiting[which];
         let (process, cost) = (waiting.process, waiting.cost);
         if waiting.paused.is_none() {
@@ -105,8 +105,9 @@ impl Player<'_> {
             }
             // A call behind one that is not polled can receive the grant of that call.
             let granted_from = paused.into_iter().chain(self.granted_from[process]).min();
-            let starts = (granted_from.unwrap_or(at), at);
-            self.ended(Ended { process, cost, limits, decided, starts, excepted, is_free }, result);
+            let granted = granted_from.unwrap_or((at, self.verdict.operations));
+            let ended = Ended { process, cost, limits, decided, granted, at, excepted, is_free };
+            self.ended(ended, result);
         }
         self.forget_pauses();
     }

@@ -67,12 +67,15 @@ pub(crate) enum Operation {
     Change {
         most: u32,
     },
+    /// Closes the key of the units in flight, or of the rate beside them.
     Close {
         process: usize,
         ticks: u64,
+        is_of_rate: bool,
     },
     Open {
         process: usize,
+        is_of_rate: bool,
     },
     Reset {
         process: usize,
@@ -182,10 +185,12 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         ),
         4 => (process(), rule).prop_map(|(process, rule)| Operation::Rule { process, rule }),
         1 => (1..=MOST).prop_map(|most| Operation::Change { most }),
-        1 => (process(), ticks()).prop_map(
-            |(process, ticks)| Operation::Close { process, ticks }
+        2 => (process(), ticks(), any::<bool>()).prop_map(
+            |(process, ticks, is_of_rate)| Operation::Close { process, ticks, is_of_rate }
         ),
-        1 => process().prop_map(|process| Operation::Open { process }),
+        1 => (process(), any::<bool>()).prop_map(
+            |(process, is_of_rate)| Operation::Open { process, is_of_rate }
+        ),
         1 => process().prop_map(|process| Operation::Reset { process }),
         8 => ticks().prop_map(|ticks| Operation::Advance { ticks }),
         2 => (cost(), prop::option::of(any::<usize>())).prop_map(

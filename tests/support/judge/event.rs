@@ -10,7 +10,6 @@ pub(super) struct Event {
     pub(super) units: u64,
     pub(super) what: What,
     pub(super) is_judged: bool,
-    pub(super) obeys_closings: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +50,7 @@ pub struct Breach {
 
 impl Event {
     pub(super) fn at(at: u64, units: u64, what: What) -> Self {
-        let (is_judged, obeys_closings) = (true, true);
-        Self { first: at, last: at, decided: at, units, what, is_judged, obeys_closings }
+        Self { first: at, last: at, decided: at, units, what, is_judged: true }
     }
 
     /// Returns whether nothing above the promise may be used when the call starts.

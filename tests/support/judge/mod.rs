@@ -8,6 +8,7 @@
 //! Tests pass what the promise excepts as an [`Exception`]. The guide `algorithms.md` has the same list.
 
 mod bucket;
+mod closings;
 mod event;
 mod holders;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod windows;
 
 use ratelimit_runtime::{Algorithm, Limit};
 
+pub use self::closings::{ClosingJudge, GrantedCall, Moment};
 pub use self::event::Breach;
 use self::event::{Event, What};
 pub use self::holders::{HolderId, HolderJudge};
@@ -28,8 +30,6 @@ pub struct Judge {
     /// The period in microseconds.
     period: u64,
     events: Vec<Event>,
-    /// When the key was closed, and when it opened.
-    closings: Vec<(u64, u64)>,
     /// By how much the times of the history may differ from those by which the store has decided.
     skew: u64,
 }
@@ -103,7 +103,7 @@ impl Judge {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Promise::Refill,
             other => panic!("the judge does not know what {other} promises"),
         };
-        Self { promise, period, events: Vec::new(), closings: Vec::new(), skew: 0 }
+        Self { promise, period, events: Vec::new(), skew: 0 }
     }
 
     /// A judge of processes whose clocks differ by up to `skew` microseconds.
@@ -142,11 +142,6 @@ impl Judge {
         (event.units, event.what) = (0, What::Unseen);
     }
 
-    /// Excepts a call from the closings of its key: its process did not know of them yet.
-    pub fn except_closing(&mut self, call: CallId) {
-        self.events[call.0].obeys_closings = false;
-    }
-
     /// Excepts the start of a call: it counts for the calls after it.
     pub fn except_start(&mut self, call: CallId) {
         self.events[call.0].is_judged = false;
@@ -172,18 +167,6 @@ impl Judge {
             Exception::Refund { units } | Exception::Unreplicated { units } => What::Gift { units },
         };
         self.push(Event::at(at, 0, what));
-    }
-
-    /// Records that the key was closed. Calls that start in between are breaches.
-    pub fn closed(&mut self, from: u64, until: u64) {
-        self.closings.push((from, until));
-    }
-
-    /// Records that the key was opened.
-    pub fn opened(&mut self, at: u64) {
-        for (_, until) in &mut self.closings {
-            *until = at.min(*until);
-        }
     }
 
     /// Adds a call of the limit that may have started at any time of an interval.
@@ -248,13 +231,6 @@ impl Judge {
                 Promise::Opened => self.opened_windows(history),
                 Promise::Refill => self.refills(history),
             });
-        }
-        for event in self.events.iter().filter(|event| event.is_call()) {
-            let closed = |(from, until): &(u64, u64)| *from < event.first && event.last < *until;
-            if event.obeys_closings && self.closings.iter().any(closed) {
-                let units = event.charged();
-                breaches.push(Breach { at: event.last, used: units, over: units });
-            }
         }
         breaches
     }

@@ -160,18 +160,6 @@ fn times_that_are_not_known_are_given_the_benefit_of_the_doubt() {
 }
 
 #[test]
-fn a_closed_key_admits_nothing() {
-    let mut judge = judge(Algorithm::Sliding);
-    judge.closed(5, 10);
-    for at in [5, 10] {
-        call(&mut judge, at, 1);
-    }
-    assert_eq!(judge.breaches(), []);
-    call(&mut judge, 7, 1);
-    assert_eq!(judge.breaches(), [Breach { at: 7, used: 1, over: 1 }]);
-}
-
-#[test]
 fn exceptions_come_on_top() {
     let mut judge = judge(Algorithm::TokenBucket);
     call(&mut judge, 0, 10);

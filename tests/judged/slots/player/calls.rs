@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ratelimit_runtime::{Part, Permit, Rejection, Source};
-use support::judge::JudgedCall;
+use support::judge::{GrantedCall, JudgedCall, Moment};
 
 use super::{Begun, RATE, Running, SlotPlayer, WaitingCall};
 use crate::calls::{Gate, Gated};
@@ -39,9 +39,30 @@ impl SlotPlayer<'_> {
             let result = future.await;
             (clock.now().as_micros() as u64, result)
         }));
-        let call = Begun { is_closed: false, ..call };
-        self.waiting.push(WaitingCall { call, gate, is_paused: false, task });
+        self.waiting.push(WaitingCall { call, gate, paused: None, task });
         self.except_paused(Excepted::Start);
+    }
+
+    /// Does not poll a call, or polls it again.
+    pub(super) fn pause(&mut self, which: usize) {
+        let (length, moment) = (self.waiting.len(), self.moment());
+        let Some(waiting) = self.waiting.get_mut(which % length.max(1)) else { return };
+        if waiting.paused.take().is_some() {
+            return waiting.gate.open();
+        }
+        waiting.gate.shut();
+        waiting.paused = Some(moment);
+        self.granted_from[waiting.call.process].get_or_insert(moment);
+    }
+
+    /// Forgets since when no call of a process was polled, once all are: a call with a grant has taken it.
+    pub(super) fn forget_pauses(&mut self) {
+        for (process, granted_from) in self.granted_from.iter_mut().enumerate() {
+            let mut of_process = self.waiting.iter().filter(|it| it.call.process == process);
+            if of_process.all(|waiting| waiting.paused.is_none()) {
+                *granted_from = None;
+            }
+        }
     }
 
     pub(super) async fn drop_early(&mut self, call: Begun, polls: u32, wait: Duration) {
@@ -66,8 +87,18 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// Records the result of a call.
+    /// Records the result of a call that has not waited before this operation.
     pub(super) fn decided(&mut self, call: Begun, result: Result<Vec<Permit>, Rejection>) {
+        self.granted(call, self.moment(), result);
+    }
+
+    /// Records the result of a call that may have been granted its units since `granted`.
+    pub(super) fn granted(
+        &mut self,
+        call: Begun,
+        granted: Moment,
+        result: Result<Vec<Permit>, Rejection>,
+    ) {
         let Begun {
             process,
             cost,
@@ -76,7 +107,7 @@ impl SlotPlayer<'_> {
             most,
             is_free,
             may_fail,
-            is_closed,
+            is_unlimited,
             excepted,
             ..
         } = call;
@@ -96,8 +127,11 @@ impl SlotPlayer<'_> {
         };
         self.tell(format_args!("p{process}: {cost} of {most} admitted, free {is_free}"));
         self.verdict.admitted += 1;
-        if is_closed && !is_free {
-            self.verdict.faults.push("a closed key has admitted a call".to_owned());
+        let granted = GrantedCall { process, granted, starts: now, is_ahead: false };
+        if !is_unlimited && self.closings.slots.objects_to(granted)
+            || is_rated && self.closings.rate.objects_to(granted)
+        {
+            self.verdict.faults.push(format!("{now}: p{process} admits a call of a closed key"));
         }
         let slot = permits.last().expect("a permit of each part");
         // A shadow admits a call whose reply is lost: without units.

@@ -43,11 +43,12 @@ impl SlotPlayer<'_> {
                 waiting.into_iter().partition(|waiting| waiting.task.is_finished());
             self.waiting = waiting;
             if ended.is_empty() {
-                return;
+                return self.forget_pauses();
             }
             for waiting in ended {
                 let (_, result) = waiting.task.await.expect("no panic");
-                self.decided(waiting.call, result);
+                let granted = self.granted_from[waiting.call.process].unwrap_or(self.moment());
+                self.granted(waiting.call, granted, result);
             }
         }
     }
@@ -101,7 +102,7 @@ impl SlotPlayer<'_> {
         self.verdict.breaches.extend(self.judge.breaches());
         self.verdict.breaches.extend(self.local.breaches());
         self.verdict.breaches.extend(self.rate.breaches());
-        if self.closed_until > 0 {
+        if self.closings.slots.knows_any() {
             self.limiter(0).open(&self.limit(), &self.key).await.expect("opened");
         }
         let is_free = async {

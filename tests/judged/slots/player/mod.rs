@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Rule, RuleSet};
-use support::judge::{CallId, HolderId, HolderJudge, Judge};
+use support::judge::{CallId, ClosingJudge, HolderId, HolderJudge, Judge, Moment};
 use tokio::task::JoinHandle;
 
 use super::operation::{MOST, Operation, RuleOf};
@@ -42,7 +42,8 @@ struct Running {
 struct WaitingCall {
     call: Begun,
     gate: Arc<Gate>,
-    is_paused: bool,
+    /// Since when the call is not polled.
+    paused: Option<Moment>,
     task: JoinHandle<(u64, Result<Vec<Permit>, Rejection>)>,
 }
 
@@ -63,8 +64,15 @@ struct Begun {
     may_fail: bool,
     /// What the promise excepts of a call that may have been granted before.
     excepted: Excepted,
-    /// Whether the key is closed, and the call does not wait.
-    is_closed: bool,
+    /// Whether rules admit it without units in flight, or although there are none.
+    is_unlimited: bool,
+}
+
+/// The closings of the key, for the units in flight and for the rate beside them.
+#[derive(Default)]
+struct Closings {
+    slots: ClosingJudge,
+    rate: ClosingJudge,
 }
 
 /// What the server knows of the resets in a trace.
@@ -92,7 +100,9 @@ pub(crate) struct SlotPlayer<'a> {
     rate: Judge,
     running: Vec<Running>,
     waiting: Vec<WaitingCall>,
-    closed_until: u64,
+    closings: Closings,
+    /// Since when calls of each process are not polled. Grants may be as old.
+    granted_from: Vec<Option<Moment>>,
     /// Whether the server can hold units that no call has, or not know of some.
     is_excused: bool,
     slot_moves: bool,
@@ -118,6 +128,7 @@ impl<'a> SlotPlayer<'a> {
             key: format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed)),
             rules: vec![RuleOf::Nothing; alive.len()],
             ids: (0..alive.len()).collect(),
+            granted_from: vec![None; alive.len()],
             alive,
             crashed: Vec::new(),
             most,
@@ -126,7 +137,7 @@ impl<'a> SlotPlayer<'a> {
             rate: Judge::new(&RATE, None),
             running: Vec::new(),
             waiting: Vec::new(),
-            closed_until: 0,
+            closings: Closings::default(),
             is_excused: false,
             slot_moves: false,
             resets: Resets::None,
@@ -151,6 +162,11 @@ impl<'a> SlotPlayer<'a> {
         self.fleet.now()
     }
 
+    /// Returns the time, and the number of the operation that is played.
+    fn moment(&self) -> Moment {
+        (self.now(), self.verdict.operations)
+    }
+
     fn tell(&mut self, what: impl std::fmt::Display) {
         let at = self.now() / 1_000 % 1_000_000_000;
         self.verdict.story.push(format!("{at}: {what}"));
@@ -169,6 +185,11 @@ impl<'a> SlotPlayer<'a> {
         limit.try_amounts(self.most, None).expect("valid")
     }
 
+    /// Returns the limit of the rate, or of the units in flight.
+    fn part(&self, is_of_rate: bool) -> Limit {
+        if is_of_rate { RATE } else { self.limit() }
+    }
+
     /// Returns the number that is in force for a call of a process with a limit in its code.
     fn most_of(&self, process: usize, coded: u32) -> u32 {
         match self.rules[process] {
@@ -183,7 +204,7 @@ impl<'a> SlotPlayer<'a> {
         // A decision about keys on two nodes waits until the slot has moved.
         let is_rated = is_rated && !self.slot_moves;
         let is_free = self.rules[process] == RuleOf::Exempt;
-        let is_closed = since < self.closed_until && self.rules[process] != RuleOf::Shadow;
+        let is_unlimited = is_free || self.rules[process] == RuleOf::Shadow;
         let (may_fail, excepted) = (false, Excepted::No);
         Begun {
             process,
@@ -195,13 +216,13 @@ impl<'a> SlotPlayer<'a> {
             is_free,
             may_fail,
             excepted,
-            is_closed,
+            is_unlimited,
         }
     }
 
     /// Excepts calls that may be granted and are not polled, or that can receive such a grant.
     fn except_paused(&mut self, excepted: Excepted) {
-        if self.waiting.iter().any(|waiting| waiting.is_paused) {
+        if self.waiting.iter().any(|waiting| waiting.paused.is_some()) {
             for WaitingCall { call, .. } in &mut self.waiting {
                 call.excepted = call.excepted.max(excepted);
             }
@@ -243,15 +264,11 @@ impl<'a> SlotPlayer<'a> {
             }
             Operation::DropEarly { process, polls, ticks } => {
                 let process = self.process(process);
-                let call = Begun { is_closed: false, ..self.begin(process, 1, true) };
+                let call = self.begin(process, 1, true);
                 self.drop_early(call, polls, TICK * ticks.unwrap_or(0) as u32).await;
             }
             Operation::Pause { which } => {
-                let length = self.waiting.len();
-                if let Some(waiting) = self.waiting.get_mut(which % length.max(1)) {
-                    waiting.is_paused = !waiting.is_paused;
-                    if waiting.is_paused { waiting.gate.shut() } else { waiting.gate.open() }
-                }
+                self.pause(which);
                 self.except_paused(Excepted::Start);
             }
             Operation::Lease { process, calls } => {
@@ -262,15 +279,18 @@ impl<'a> SlotPlayer<'a> {
             }
             Operation::Rule { process, rule } => self.rule(process, rule),
             Operation::Change { most } => self.most = most,
-            Operation::Close { process, ticks } => {
-                let (limiter, time) = (self.limiter(self.process(process)), TICK * ticks as u32);
-                limiter.close(&self.limit(), &self.key, time).await.expect("closed");
-                self.closed_until = self.closed_until.max(self.now() + time.as_micros() as u64);
+            Operation::Close { process, ticks, is_of_rate } => {
+                let (process, time) = (self.process(process), TICK * ticks as u32);
+                let (limit, from) = (self.part(is_of_rate), self.moment());
+                self.limiter(process).close(&limit, &self.key, time).await.expect("closed");
+                let opening = from.0 + time.as_micros() as u64;
+                self.closings.of(is_of_rate).closed(process, from, opening);
             }
-            Operation::Open { process } => {
-                let limiter = self.limiter(self.process(process));
-                limiter.open(&self.limit(), &self.key).await.expect("opened");
-                self.closed_until = 0;
+            Operation::Open { process, is_of_rate } => {
+                let (limiter, limit) = (self.limiter(self.process(process)), self.part(is_of_rate));
+                limiter.open(&limit, &self.key).await.expect("opened");
+                let now = self.now();
+                self.closings.of(is_of_rate).opened(now);
             }
             Operation::Reset { process } => {
                 let limiter = self.limiter(self.process(process));
@@ -280,9 +300,9 @@ impl<'a> SlotPlayer<'a> {
                 if self.resets == Resets::None {
                     self.resets = Resets::Known;
                 }
-                self.closed_until = 0;
+                self.closings.slots.opened(self.now());
                 // A call whose turn has come keeps it, without units.
-                for waiting in self.waiting.iter_mut().filter(|waiting| waiting.is_paused) {
+                for waiting in self.waiting.iter_mut().filter(|waiting| waiting.paused.is_some()) {
                     (waiting.call.is_free, self.is_excused) = (true, true);
                 }
             }
@@ -324,13 +344,20 @@ impl<'a> SlotPlayer<'a> {
         rules.set("slots", value).expect("valid");
         self.limiter(process).set_rules(rules).expect("valid");
         self.rules[process] = rule;
-        let is_free = self.begin(process, 0, false).is_free;
+        let Begun { is_free, is_unlimited, .. } = self.begin(process, 0, false);
         let mut waiting = std::mem::take(&mut self.waiting);
         for waiting in waiting.iter_mut().filter(|waiting| waiting.call.process == process) {
             let call = &mut waiting.call;
             call.most = call.most.max(self.most_of(process, call.coded));
             call.is_free |= is_free;
+            call.is_unlimited |= is_unlimited;
         }
         self.waiting = waiting;
+    }
+}
+
+impl Closings {
+    fn of(&mut self, is_of_rate: bool) -> &mut ClosingJudge {
+        if is_of_rate { &mut self.rate } else { &mut self.slots }
     }
 }

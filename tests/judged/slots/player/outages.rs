@@ -21,7 +21,7 @@ impl SlotPlayer<'_> {
         let (limiter, limit) = (self.limiter(0), self.limit().on_error(OnError::Local));
         let mut taken = Vec::new();
         for _ in 0..calls {
-            let call = Begun { may_fail: true, is_closed: false, ..self.begin(0, cost, false) };
+            let call = Begun { may_fail: true, ..self.begin(0, cost, false) };
             match limiter.acquire(&limit, &self.key, cost).await {
                 Ok(permit) if permit.decision().source == Source::Fallback => {
                     let (holds, now) = (permit.decision().allowed && !call.is_free, self.now());
@@ -78,7 +78,8 @@ impl SlotPlayer<'_> {
         let now = self.now();
         self.judge.lost_memory(now);
         self.rate.excepted(now, support::judge::Exception::Lost);
-        self.closed_until = 0;
+        self.closings.slots.opened(now);
+        self.closings.rate.opened(now);
         self.except_paused(Excepted::Call);
         if self.resets == Resets::Known {
             self.resets = Resets::Forgotten;
@@ -143,7 +144,7 @@ impl SlotPlayer<'_> {
         if let Some(process) = self.stopped.take() {
             self.pass(std::time::Duration::ZERO);
             for waiting in self.waiting.iter().filter(|waiting| waiting.call.process == process) {
-                if !waiting.is_paused {
+                if waiting.paused.is_none() {
                     waiting.gate.open();
                 }
             }
