@@ -180,7 +180,7 @@ pub(crate) fn operation(processes: usize, most: u32) -> impl Strategy<Value = Op
     prop_oneof![
         32 => call(processes),
         11 => correction(most),
-        4 => operators(processes, most),
+        6 => operators(processes, most),
         3 => (process(), 0_usize..3, any::<bool>(), 0_u32..7).prop_map(
             |(process, amounts, shadow, kind)| match kind {
                 0..3 => Operation::Change { amounts },
@@ -235,11 +235,11 @@ fn correction(most: u32) -> impl Strategy<Value = Operation> {
 }
 
 fn operators(processes: usize, most: u32) -> impl Strategy<Value = Operation> {
-    (0..processes, 1..=most, ticks(), 0_u32..4).prop_map(|(process, units, ticks, kind)| match kind
+    (0..processes, 1..=most, ticks(), 0_u32..6).prop_map(|(process, units, ticks, kind)| match kind
     {
         0 => Operation::Refund { process, units },
         1 => Operation::Reset { process },
-        2 => Operation::Close { process, ticks },
+        2..5 => Operation::Close { process, ticks },
         _ => Operation::Open { process },
     })
 }

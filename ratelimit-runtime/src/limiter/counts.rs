@@ -112,8 +112,9 @@ impl RateLimiter {
 
     /// Closes `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
     /// call of the key, also calls of cost 0, with [`Rejection::Closed`](crate::Rejection::Closed). Calls that
-    /// [wait](Limit::wait) are admitted after the opening, first come, first served. Use it to obey a `Retry-After`, or
-    /// to stop a client.
+    /// [wait](Limit::wait) are admitted after the opening, first come, first served. A waiting call whose turn has come
+    /// before the closing still starts if it is polled within one [deadline](crate::Builder::deadline) of its turn. Use
+    /// it to obey a `Retry-After`, or to stop a client.
     ///
     /// If the key is closed, the later opening holds; a `duration` of zero changes nothing. While a key is closed, its
     /// window ages as before, and its bucket stands still: it refills from the opening on.

@@ -16,12 +16,20 @@ use self::player::SlotPlayer;
 use crate::fleet::{Fleet, MOST_PROCESSES};
 use crate::{runtime, seconds};
 
-/// The processes, the limit and the operations of a trace.
-type Trace = (usize, u32, Vec<Operation>);
+#[derive(Clone, Debug)]
+struct Trace {
+    processes: usize,
+    /// The limit of the first calls.
+    most: u32,
+    /// Whether the rate has another key, which is in another hash slot of a cluster.
+    is_apart: bool,
+    operations: Vec<Operation>,
+}
 
 fn traces(processes: usize) -> impl Strategy<Value = Trace> {
-    (1..=processes, 1..=MOST).prop_flat_map(|(processes, most)| {
-        (Just(processes), Just(most), prop::collection::vec(operation(processes), 1..50))
+    (1..=processes, 1..=MOST, any::<bool>()).prop_flat_map(|(processes, most, is_apart)| {
+        let operations = prop::collection::vec(operation(processes), 1..50);
+        operations.prop_map(move |operations| Trace { processes, most, is_apart, operations })
     })
 }
 
@@ -41,9 +49,7 @@ fn judge(fleet: &Fleet, processes: usize, cases: u32) {
     let (runtime, end) = (runtime(), seconds().map(|seconds| Instant::now() + seconds));
     loop {
         let outcome = TestRunner::new(config(cases)).run(&traces(processes), |trace| {
-            let (processes, most, operations) = trace;
-            let (verdict, _) =
-                runtime.block_on(SlotPlayer::play(fleet, processes, most, &operations));
+            let (verdict, _) = runtime.block_on(SlotPlayer::play(fleet, &trace));
             if verdict.breaches.is_empty() && verdict.faults.is_empty() {
                 return Ok(());
             }
@@ -84,9 +90,8 @@ fn cluster() {
 #[test]
 fn strict() {
     let (fleet, runtime) = (Fleet::embedded(), runtime());
-    let outcome = TestRunner::new(config(200)).run(&traces(1), |(processes, most, operations)| {
-        let played = SlotPlayer::play(&fleet, processes, most, &operations);
-        let (_, judge) = runtime.block_on(played);
+    let outcome = TestRunner::new(config(200)).run(&traces(1), |trace| {
+        let (_, judge) = runtime.block_on(SlotPlayer::play(&fleet, &trace));
         prop_assert!(!judge.objects_to_one_unit_less());
         Ok(())
     });

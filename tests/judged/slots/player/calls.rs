@@ -22,11 +22,12 @@ impl SlotPlayer<'_> {
     ) -> impl Future<Output = Result<Vec<Permit>, Rejection>> + Send + 'static {
         let limiter = self.limiter(call.process);
         let (limit, key) = (self.limit(), self.key.clone());
+        let key_of_rate = self.key_of_rate.clone();
         let (limit, rate) =
             if wait.is_zero() { (limit, RATE) } else { (limit.wait(wait), RATE.wait(wait)) };
         let Begun { cost, is_rated, .. } = call;
         async move {
-            let rate = is_rated.then(|| Part::new(&rate, &key, cost));
+            let rate = is_rated.then(|| Part::new(&rate, &key_of_rate, cost));
             let parts: Vec<_> = rate.into_iter().chain([Part::new(&limit, &key, cost)]).collect();
             limiter.acquire_all(&parts).await
         }

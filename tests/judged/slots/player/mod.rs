@@ -14,6 +14,7 @@ use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Rule, RuleSet};
 use support::judge::{CallId, ClosingJudge, HolderId, HolderJudge, Judge, Moment};
 use tokio::task::JoinHandle;
 
+use super::Trace;
 use super::operation::{MOST, Operation, RuleOf};
 use crate::calls::{Gate, Verdict};
 use crate::exceptions::Excepted;
@@ -88,6 +89,7 @@ enum Resets {
 pub(crate) struct SlotPlayer<'a> {
     fleet: &'a Fleet,
     key: String,
+    key_of_rate: String,
     alive: Vec<Process>,
     /// The names of the processes for the judge: one that was killed and the one in its place differ.
     ids: Vec<usize>,
@@ -113,25 +115,22 @@ pub(crate) struct SlotPlayer<'a> {
 }
 
 impl<'a> SlotPlayer<'a> {
-    /// Plays operations with a limit of `most`, and returns the verdict.
-    pub(crate) async fn play(
-        fleet: &'a Fleet,
-        processes: usize,
-        most: u32,
-        operations: &[Operation],
-    ) -> (Verdict, HolderJudge) {
+    /// Plays a trace, and returns the verdict.
+    pub(super) async fn play(fleet: &'a Fleet, trace: &Trace) -> (Verdict, HolderJudge) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         fleet.clear();
-        let alive = fleet.processes[..processes.min(fleet.processes.len())].to_vec();
+        let alive = fleet.processes[..trace.processes.min(fleet.processes.len())].to_vec();
+        let key = format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut player = Self {
             fleet,
-            key: format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            key_of_rate: if trace.is_apart { format!("rate of {key}") } else { key.clone() },
+            key,
             rules: vec![RuleOf::Nothing; alive.len()],
             ids: (0..alive.len()).collect(),
             granted_from: vec![None; alive.len()],
             alive,
             crashed: Vec::new(),
-            most,
+            most: trace.most,
             judge: HolderJudge::default(),
             local: HolderJudge::default(),
             rate: Judge::new(&RATE, None),
@@ -148,7 +147,7 @@ impl<'a> SlotPlayer<'a> {
         for process in &player.alive {
             process.limiter.set_rules(RuleSet::new()).expect("no rules");
         }
-        for operation in operations {
+        for operation in &trace.operations {
             player.verdict.operations += 1;
             player.tell(format_args!("{operation:?}"));
             player.operate(*operation).await;
@@ -185,9 +184,9 @@ impl<'a> SlotPlayer<'a> {
         limit.try_amounts(self.most, None).expect("valid")
     }
 
-    /// Returns the limit of the rate, or of the units in flight.
-    fn part(&self, is_of_rate: bool) -> Limit {
-        if is_of_rate { RATE } else { self.limit() }
+    /// Returns the limit and the key of the rate, or of the units in flight.
+    fn part(&self, is_of_rate: bool) -> (Limit, &str) {
+        if is_of_rate { (RATE, &self.key_of_rate) } else { (self.limit(), &self.key) }
     }
 
     /// Returns the number that is in force for a call of a process with a limit in its code.
@@ -281,14 +280,15 @@ impl<'a> SlotPlayer<'a> {
             Operation::Change { most } => self.most = most,
             Operation::Close { process, ticks, is_of_rate } => {
                 let (process, time) = (self.process(process), TICK * ticks as u32);
-                let (limit, from) = (self.part(is_of_rate), self.moment());
-                self.limiter(process).close(&limit, &self.key, time).await.expect("closed");
+                let ((limit, key), from) = (self.part(is_of_rate), self.moment());
+                self.limiter(process).close(&limit, key, time).await.expect("closed");
                 let opening = from.0 + time.as_micros() as u64;
                 self.closings.of(is_of_rate).closed(process, from, opening);
             }
             Operation::Open { process, is_of_rate } => {
-                let (limiter, limit) = (self.limiter(self.process(process)), self.part(is_of_rate));
-                limiter.open(&limit, &self.key).await.expect("opened");
+                let limiter = self.limiter(self.process(process));
+                let (limit, key) = self.part(is_of_rate);
+                limiter.open(&limit, key).await.expect("opened");
                 let now = self.now();
                 self.closings.of(is_of_rate).opened(now);
             }
