@@ -52,6 +52,7 @@ impl GiveBacks {
     }
 
     /// Removes the cached rejection of a count, and notifies the listener of its units.
+    #[inline]
     pub(crate) fn notify(&self, given_back: GivenBack) {
         self.rejections.forget(given_back.key_id);
         if let Some(listener) = self.listener.get() {

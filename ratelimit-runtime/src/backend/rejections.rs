@@ -114,6 +114,7 @@ impl RejectionCache {
     }
 
     /// Removes the rejection of a count after units were given back to it.
+    #[inline]
     pub(super) fn forget(&self, key_id: KeyId) {
         // Without cells, nothing reads the number: saves its atomic change (`benches/all -- in-flight`).
         let Some(cell) = self.cell(key_id) else { return };

@@ -33,6 +33,7 @@ impl Backend {
     }
 
     /// Gives units in flight back to the embedded store.
+    #[inline]
     pub(crate) fn release_local(
         &self,
         key_id: KeyId,
@@ -42,7 +43,9 @@ impl Backend {
     ) {
         self.local.release(key_id, receipt, units);
         self.notify_release(key_id);
-        self.close_here(key_id, Algorithm::InFlight, opening);
+        if opening != OpeningChange::None {
+            self.close_here(key_id, Algorithm::InFlight, opening);
+        }
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the

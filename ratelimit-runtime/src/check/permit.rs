@@ -337,29 +337,34 @@ impl PermitCharge {
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
     /// back.
     fn correct(&mut self, used: Option<u32>) {
-        let is_held = self.is_held();
         let Self { cost, charged, receipt, opening, .. } = *self;
         let Self { settlements, made, held, .. } = self;
-        if is_held {
-            report::in_flight_changed(made.name(), -i64::from(charged));
-        }
-        let used = if is_held { Some(0) } else { used };
-        let used = used.map_or(charged, |used| {
-            // What was used beyond the cost is a debt, whatever was charged.
-            used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
-        });
-        let settlement = Settlement { receipt, charged, used };
-        if charged == used && opening == OpeningChange::None {
-            return;
-        }
+        // `None` if nothing changes.
+        let settlement = |used: Option<u32>| {
+            let used = used.map_or(charged, |used| {
+                // What was used beyond the cost is a debt, whatever was charged.
+                used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
+            });
+            let changes = used != charged || opening != OpeningChange::None;
+            changes.then_some(Settlement { receipt, charged, used })
+        };
         match made {
             MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(*key_id, terms, settlement, opening);
+                if let Some(settlement) = settlement(used) {
+                    settlements.settle_here(*key_id, terms, settlement, opening);
+                }
             }
-            MadeCharge::HeldHere { key_id, .. } => {
+            MadeCharge::HeldHere { key_id, name } => {
+                report::in_flight_changed(name, -i64::from(charged));
                 settlements.release_here(*key_id, receipt, charged, opening);
             }
             MadeCharge::ByRequest { charge, scope, source } => {
+                let is_held = charge.terms.is_in_flight();
+                if is_held {
+                    report::in_flight_changed(charge.terms.name(), -i64::from(charged));
+                }
+                let used = if is_held { Some(0) } else { used };
+                let Some(settlement) = settlement(used) else { return };
                 if charge.holder.is_none() {
                     return settlements.settle(*scope, *source, charge, settlement, opening);
                 }

@@ -98,6 +98,7 @@ impl Settlements {
     }
 
     /// Gives units in flight back to the embedded store.
+    #[inline]
     pub(crate) fn release_here(
         &self,
         key_id: KeyId,

@@ -129,7 +129,18 @@ impl Embedded {
     /// Decides a call of one count, whose state is an `S`. Its charge can be settled.
     #[inline(never)]
     pub(crate) fn acquire_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
-        self.in_shard(charge.key_id, |shard, clock| shard.acquire::<S>(charge, clock))
+        let LocalCharge { key_id, terms, cost } = charge;
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(key_id));
+        let Some(place) = shard.place_of::<S>(key_id) else {
+            return acquire_missing::<S>(shard, charge, clock);
+        };
+        let birth = shard.birth();
+        let acquired = shard.state_at::<S>(place).acquire(birth, terms, clock, cost);
+        if !acquired.0.is_allowed() {
+            shard.mark_rejecting::<S>(place);
+        }
+        acquired
     }
 
     /// Corrects a charge.
@@ -230,6 +241,18 @@ fn decide_missing<S: StoredState>(
     outcome
 }
 
+/// Like [`decide_missing`], of a call whose charge can be settled.
+#[inline(never)]
+fn acquire_missing<S: StoredState>(
+    mut shard: MutexGuard<'_, Shard>,
+    charge: LocalCharge<'_>,
+    clock: u64,
+) -> (Outcome, Receipt) {
+    let acquired = shard.acquire::<S>(charge, clock);
+    unlock([shard]);
+    acquired
+}
+
 /// Unlocks shards, and then reports the change in the number of counts.
 fn unlock<'a>(mut shards: impl AsMut<[MutexGuard<'a, Shard>]>) {
     let changed = shards.as_mut().iter_mut().map(|shard| shard.take_unreported()).sum();
@@ -249,7 +272,53 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::algorithm::fixed::Window;
+    use crate::algorithm::slots::Slots;
+    use crate::clock::VirtualClock;
     use crate::limit::Limit;
+
+    const IN_FLIGHT: Limit = Limit::in_flight("short", 1);
+
+    /// Makes calls that end at once, each of another key. Returns the count of the first.
+    fn make_short_calls(store: &Embedded, mut keys: impl Iterator<Item = u64>) -> Option<KeyId> {
+        let mut call = |key: u64| {
+            let (terms, key_id) = (IN_FLIGHT.terms(), store.key_id(IN_FLIGHT.terms(), &key));
+            let (_, receipt) = store.acquire_as::<Slots>(LocalCharge { key_id, terms, cost: 1 });
+            store.release(key_id, receipt, 1);
+            key_id
+        };
+        let first = keys.next().map(&mut call);
+        keys.map(call).for_each(drop);
+        first
+    }
+
+    #[test]
+    fn a_count_without_units_waits_a_second_for_the_next_call() {
+        let clock = VirtualClock::new();
+        let store = Embedded::new(1_000_000, Clock::Virtual(clock.clone()));
+        let first = make_short_calls(&store, 0..5_000).expect("a call");
+        assert!(store.remove(IN_FLIGHT.terms(), first));
+
+        make_short_calls(&store, 0..1);
+        clock.advance(Duration::from_secs(1));
+        make_short_calls(&store, 5_000..10_000);
+        assert!(!store.remove(IN_FLIGHT.terms(), first));
+    }
+
+    #[test]
+    fn counts_without_units_evict_no_other() {
+        let store = Embedded::new(20 * SHARDS, Clock::Virtual(VirtualClock::new()));
+        let limit = Limit::fixed("windows", 5, Duration::from_secs(60));
+        let key_ids = (0..100_u64).map(|key| store.key_id(limit.terms(), &key));
+        let key_ids: Vec<_> = key_ids.collect();
+        for key_id in &key_ids {
+            let (key_id, terms) = (*key_id, limit.terms());
+            store.acquire_as::<Window>(LocalCharge { key_id, terms, cost: 1 });
+        }
+        make_short_calls(&store, 0..50_000);
+        assert!((0..SHARDS).all(|index| store.shard(index).len() <= 20));
+        assert!(key_ids.iter().all(|key_id| store.remove(limit.terms(), *key_id)));
+    }
 
     #[test]
     fn a_panic_under_a_lock_blocks_no_later_call() {
@@ -259,7 +328,7 @@ mod tests {
         let panics = AssertUnwindSafe(|| store.in_shard(key_id, |_, _| panic!("under the lock")));
         catch_unwind(panics).expect_err("a panic");
         let charge = LocalCharge { key_id, terms: limit.terms(), cost: 1 };
-        let (outcome, _) = store.acquire_as::<crate::algorithm::fixed::Window>(charge);
+        let (outcome, _) = store.acquire_as::<Window>(charge);
         assert_eq!((outcome.is_allowed(), outcome.remaining), (true, 4));
     }
 
@@ -269,7 +338,7 @@ mod tests {
         let limit = Limit::in_flight("closed", 3);
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let charge = |cost| LocalCharge { key_id, terms, cost };
-        let (_, receipt) = store.acquire_as::<crate::algorithm::slots::Slots>(charge(2));
+        let (_, receipt) = store.acquire_as::<Slots>(charge(2));
         let set_opening = |to| store.change_opening(Algorithm::InFlight, key_id, to);
         set_opening(OpeningChange::close_for(Duration::from_secs(60)));
         assert!(store.holds(key_id, receipt));
@@ -286,7 +355,7 @@ mod tests {
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let acquire = || {
             let charge = LocalCharge { key_id, terms, cost: 1 };
-            store.acquire_as::<crate::algorithm::slots::Slots>(charge)
+            store.acquire_as::<Slots>(charge)
         };
         let (_, receipt) = acquire();
         store.remove(terms, key_id);

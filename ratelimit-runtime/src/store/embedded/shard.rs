@@ -92,8 +92,12 @@ macro_rules! define_shard {
             /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed
             /// one only if more than half of the counts are closed.
             fn make_room(&mut self, now: u64, spread: usize) {
+                // In a shard that is half full, counts without held units do not wait for the next call of their key,
+                // so that they fill no shard and evict no other count.
+                let is_half_full = 2 * self.len() >= self.capacity;
+                let unheld = if is_half_full { u64::MAX - 1 } else { now };
                 self.closed.sweep(now);
-                $(self.$table.sweep(now);)*
+                $(self.$table.sweep(if <$state>::HOLDS { unheld } else { now });)*
                 if self.len() < self.capacity {
                     return;
                 }
@@ -235,16 +239,23 @@ impl Shard {
 
     /// Returns the state of a count of calls in flight, if it has one. Its key can be closed: units go back to it as to
     /// that of an open key.
+    #[inline(always)]
     pub(super) fn slots(&mut self, key_id: KeyId) -> Option<&mut Slots> {
-        if let Some(place) = self.closed.place_of(key_id) {
-            let slots: &mut dyn Any = self.closed.at_mut(place).0.as_deref_mut()?;
-            return slots.downcast_mut().map(ClosedCount::state_mut);
+        match self.place_of::<Slots>(key_id) {
+            Some(place) => Some(self.state_at(place)),
+            None => self.closed_slots(key_id),
         }
-        Slots::table(self).get_mut(key_id)
+    }
+
+    #[inline(never)]
+    fn closed_slots(&mut self, key_id: KeyId) -> Option<&mut Slots> {
+        let slots: &mut dyn Any = self.closed_count(key_id)?;
+        slots.downcast_mut().map(ClosedCount::state_mut)
     }
 
     /// Returns a birth that no other state of this shard has.
-    fn birth(&mut self) -> u64 {
+    #[inline]
+    pub(super) fn birth(&mut self) -> u64 {
         self.births += 2;
         self.births
     }
