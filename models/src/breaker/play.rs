@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, Breakers, CLOSES, FEW_WAIT, Fault, PROBED, SHARE, Server};
-use crate::background::{Job, JobSlot, RunningJob};
+use crate::background::{Job, JobCounter, RunningJob};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
@@ -68,7 +68,7 @@ pub(super) struct Play {
     model: Breakers,
     server: Server,
     runtimes: [Runtime; 2],
-    slot: JobSlot,
+    probers: JobCounter,
     prober: Option<(RunningJob<Prober>, ProberStage)>,
     calls: Vec<Call>,
     connections: u8,
@@ -90,7 +90,7 @@ impl Play {
             model,
             server: Server::Replies,
             runtimes: Default::default(),
-            slot: JobSlot::default(),
+            probers: JobCounter::default(),
             prober: None,
             calls: Vec::new(),
             connections: 0,
@@ -154,7 +154,7 @@ impl Play {
             );
         }
         let stage = self.prober.as_ref().map(|(_, stage)| stage);
-        let _ = write!(parts, " {:?} {stage:?}", self.slot);
+        let _ = write!(parts, " {:?} {stage:?}", self.probers);
         parts
     }
 
@@ -185,7 +185,7 @@ impl Play {
     fn call(&mut self, runtime: usize) {
         let own = &mut self.runtimes[runtime];
         if own.breaker.open_error().is_some() {
-            if !self.slot.is_running() && self.model.fault != Some(Fault::CallsStartNoProbes) {
+            if !self.probers.is_running() && self.model.fault != Some(Fault::CallsStartNoProbes) {
                 self.start_probes();
             }
             return self.fall_back();
@@ -256,7 +256,7 @@ impl Play {
     }
 
     fn start_probes(&mut self) {
-        if let Some(job) = self.slot.start(1, || Prober) {
+        if let Some(job) = self.probers.start(1, || Prober) {
             self.prober = Some((job, ProberStage::Sleeps));
         }
     }
@@ -316,7 +316,7 @@ impl Play {
     /// Checks the state.
     pub(super) fn judge(&mut self) {
         let starts = self.calls.iter().any(|call| call.stage == Stage::StartsProbes);
-        let is_probed = starts || self.slot.is_running() || self.dropped_jobs > 0;
+        let is_probed = starts || self.probers.is_running() || self.dropped_jobs > 0;
         if !self.open_runtimes().is_empty() && !is_probed {
             self.mistakes.push(PROBED);
         }
@@ -348,7 +348,7 @@ impl Play {
             self.call(runtime);
             self.rest();
         }
-        let rests = self.calls.is_empty() && !self.slot.is_running();
+        let rests = self.calls.is_empty() && !self.probers.is_running();
         if !rests || self.replies != replies + 2 {
             self.mistakes.push(CLOSES);
         }

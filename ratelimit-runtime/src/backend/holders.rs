@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::statements::StatementJob;
 use super::{Backend, GivenBack};
 use crate::algorithm::{Op, Outcome, Receipt};
-use crate::background::{JobSlot, OwnValue, lock_own, seen_process};
+use crate::background::{JobCounter, OwnValue, lock_own, seen_process};
 use crate::key::KeyId;
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
@@ -29,7 +29,7 @@ const NO_HOLD: Duration = Duration::from_secs(1);
 pub(super) struct Holders {
     pub(super) counts: Mutex<OwnValue<HolderMap>>,
     pub(super) changes: Arc<ChangedCounts>,
-    job: JobSlot,
+    job: JobCounter,
 }
 
 pub(super) struct HolderMap {

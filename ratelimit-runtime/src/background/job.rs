@@ -1,9 +1,9 @@
 //! Jobs that at most one task runs at a time, or a few, and that look for work again if some came while they ended.
 //!
-//! A caller puts work somewhere, and then calls [`JobSlot::start`]. The job takes the work from there. When it finds
-//! none, it calls [`RunningJob::ends`]. All changes of a slot are read-modify-writes of one number, so they have an
-//! order: a caller whose call comes before that of the job makes the job look again, and one whose call comes later
-//! starts another job.
+//! A caller puts work somewhere, and then calls [`JobCounter::start`]. The job takes the work from there. When it
+//! finds none, it calls [`RunningJob::ends`]. All changes of a counter are read-modify-writes of one number, so they
+//! have an order: a caller whose call comes before that of the job makes the job look again, and one whose call comes
+//! later starts another job.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use super::process::seen_process;
 use crate::threads::AtomicU64;
 
-/// Set in the state of a slot if work came while as many jobs ran as may run.
+/// Set in the state of a counter if work came while as many jobs ran as may run.
 const NEW_WORK: u64 = 1;
 
-/// A job that runs, in the state of a slot.
+/// A job that runs, in the state of a counter.
 const RUNNING: u64 = 2;
 
-/// The number of bits before the process in the state of a slot.
+/// The number of bits before the process in the state of a counter.
 const PROCESS_SHIFT: u32 = 32;
 
 /// What a job does, beside its work.
 pub(crate) trait Job {
     /// Called when the job has stopped before its end: it has panicked, its runtime has shut down, or its thread
-    /// could not start. The slot is free then, and the next work starts another job.
+    /// could not start. Its place is free then, and the next work starts another job.
     fn abandon(&mut self) {}
 }
 
 /// Counts the jobs that work on something. A process that was forked starts jobs of its own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct JobSlot(Arc<AtomicU64>);
+pub(crate) struct JobCounter(Arc<AtomicU64>);
 
-/// A job that occupies a place of a slot until it ends or is dropped.
+/// A job that occupies a place of a counter until it ends or is dropped.
 pub(crate) struct RunningJob<J: Job> {
     job: J,
-    slot: JobSlot,
+    counter: JobCounter,
     process: u32,
     has_ended: bool,
 }
 
-impl JobSlot {
+impl JobCounter {
     /// Starts a job for work that the caller has added, unless `most` jobs run: then one of them takes the work. The
     /// caller runs the job, or drops it.
     pub(crate) fn start<J: Job>(
@@ -51,7 +51,7 @@ impl JobSlot {
         let (process, most) = (seen_process(), u64::from(most) * RUNNING);
         let added = |jobs| if jobs < most { jobs + RUNNING } else { jobs | NEW_WORK };
         let is_new = self.change(process, |jobs| Some(added(jobs))) < most;
-        is_new.then(|| RunningJob { job: job(), slot: self.clone(), process, has_ended: false })
+        is_new.then(|| RunningJob { job: job(), counter: self.clone(), process, has_ended: false })
     }
 
     /// Returns whether a job runs.
@@ -70,7 +70,7 @@ impl JobSlot {
     }
 }
 
-/// Returns the jobs in the state of a slot; 0 if they are of another process.
+/// Returns the jobs in the state of a counter; 0 if they are of another process.
 fn own_jobs(state: u64, process: u32) -> u64 {
     if state >> PROCESS_SHIFT == u64::from(process) { u64::from(state as u32) } else { 0 }
 }
@@ -83,7 +83,7 @@ impl<J: Job> RunningJob<J> {
             0 => u64::checked_sub(jobs, RUNNING),
             _ => Some(jobs - NEW_WORK),
         };
-        self.has_ended = self.slot.change(self.process, fewer) & NEW_WORK == 0;
+        self.has_ended = self.counter.change(self.process, fewer) & NEW_WORK == 0;
         self.has_ended
     }
 
@@ -91,7 +91,7 @@ impl<J: Job> RunningJob<J> {
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
         let fewer = |jobs| u64::checked_sub(jobs & !NEW_WORK, RUNNING);
-        self.slot.change(self.process, fewer);
+        self.counter.change(self.process, fewer);
     }
 }
 
@@ -103,7 +103,7 @@ impl<J: Job> Drop for RunningJob<J> {
                 0 => Some(0),
                 others => Some(others | NEW_WORK),
             };
-            self.slot.change(self.process, fewer);
+            self.counter.change(self.process, fewer);
             self.job.abandon();
         }
     }
@@ -138,60 +138,60 @@ mod tests {
 
     #[test]
     fn runs_one_job_and_looks_again_after_new_work() {
-        let slot = JobSlot::default();
-        let mut job = slot.start(1, Counted::default).expect("the first");
-        assert!(slot.start(1, Counted::default).is_none() && slot.is_running());
+        let counter = JobCounter::default();
+        let mut job = counter.start(1, Counted::default).expect("the first");
+        assert!(counter.start(1, Counted::default).is_none() && counter.is_running());
         assert!(!job.ends(), "work has come");
-        assert!(job.ends() && !slot.is_running());
+        assert!(job.ends() && !counter.is_running());
         let abandoned = Arc::clone(&job.0);
         drop(job);
         assert_eq!(abandoned.load(Acquire), 0);
-        assert!(slot.start(1, Counted::default).is_some());
+        assert!(counter.start(1, Counted::default).is_some());
     }
 
     #[test]
     fn a_job_that_is_dropped_frees_its_place_and_is_abandoned() {
-        let slot = JobSlot::default();
-        let job = slot.start(1, Counted::default).expect("the first");
+        let counter = JobCounter::default();
+        let job = counter.start(1, Counted::default).expect("the first");
         let abandoned = Arc::clone(&job.0);
-        assert!(slot.start(1, Counted::default).is_none());
+        assert!(counter.start(1, Counted::default).is_none());
         drop(job);
         assert_eq!(abandoned.load(Acquire), 1);
-        let mut next = slot.start(1, Counted::default).expect("the place is free");
+        let mut next = counter.start(1, Counted::default).expect("the place is free");
         assert!(next.ends(), "the work was abandoned with the first job");
     }
 
     #[test]
     fn another_job_looks_for_the_work_of_one_that_is_dropped() {
-        let slot = JobSlot::default();
-        let first = slot.start(2, Counted::default).expect("the first");
-        let mut second = slot.start(2, Counted::default).expect("the second");
+        let counter = JobCounter::default();
+        let first = counter.start(2, Counted::default).expect("the first");
+        let mut second = counter.start(2, Counted::default).expect("the second");
         drop(first);
         assert!(!second.ends(), "it looks again");
-        assert!(second.ends() && !slot.is_running());
+        assert!(second.ends() && !counter.is_running());
     }
 
     #[test]
     fn a_job_of_the_parent_process_does_not_count() {
-        let slot = JobSlot::default();
+        let counter = JobCounter::default();
         let (own, parent) = (seen_process(), seen_process() + 1);
-        slot.change(parent, |jobs| Some(jobs + RUNNING));
-        assert!(!slot.is_running());
+        counter.change(parent, |jobs| Some(jobs + RUNNING));
+        assert!(!counter.is_running());
         let mut of_parent = RunningJob {
             job: Counted::default(),
-            slot: slot.clone(),
+            counter: counter.clone(),
             process: parent,
             has_ended: false,
         };
-        let job = slot.start(1, Counted::default).expect("one of this process");
+        let job = counter.start(1, Counted::default).expect("one of this process");
         assert!(of_parent.ends(), "and it changes nothing");
-        assert!(slot.is_running());
+        assert!(counter.is_running());
         drop(job);
-        assert!(!slot.is_running() && seen_process() == own);
+        assert!(!counter.is_running() && seen_process() == own);
     }
 }
 
-/// Tries every order in which threads can change a slot. CONTRIBUTING.md describes how to run these tests.
+/// Tries every order in which threads can change a counter. CONTRIBUTING.md describes how to run these tests.
 #[cfg(all(test, loom))]
 mod interleavings {
     use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -202,10 +202,10 @@ mod interleavings {
 
     const WORKS: usize = 2;
 
-    /// Work of several callers. Its accesses are relaxed, so only the slot makes them visible to a job.
+    /// Work of several callers. Its accesses are relaxed, so only the counter makes them visible to a job.
     #[derive(Default)]
     struct Works {
-        slot: JobSlot,
+        counter: JobCounter,
         added: [AtomicBool; WORKS],
         ended: [AtomicBool; WORKS],
         running: Mutex<()>,
@@ -232,7 +232,9 @@ mod interleavings {
     impl Works {
         fn add(works: &Arc<Self>, index: usize, stops: bool) {
             works.added[index].store(true, Relaxed);
-            let Some(mut job) = works.slot.start(1, || WorkJob(Arc::clone(works))) else { return };
+            let Some(mut job) = works.counter.start(1, || WorkJob(Arc::clone(works))) else {
+                return;
+            };
             let running = works.running.try_lock().expect("one job runs");
             if stops {
                 drop(running);
@@ -261,7 +263,7 @@ mod interleavings {
                 thread.join().expect("no panic");
             }
             assert!(works.ended.iter().all(|ended| ended.load(Relaxed)));
-            assert!(!works.slot.is_running());
+            assert!(!works.counter.is_running());
         });
     }
 

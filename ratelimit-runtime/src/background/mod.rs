@@ -23,7 +23,7 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-pub(crate) use self::job::{Job, JobSlot, RunningJob};
+pub(crate) use self::job::{Job, JobCounter, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 use self::process::read_process;
 pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, seen_process};

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::job::{Job, JobSlot, RunningJob};
+use super::job::{Job, JobCounter, RunningJob};
 use crate::threads::{Mutex, MutexGuard};
 
 pub(crate) struct WorkQueues<K, W>(Mutex<HashMap<K, WorkQueue<W>>>);
 
 struct WorkQueue<W> {
     work: VecDeque<W>,
-    jobs: JobSlot,
+    jobs: JobCounter,
     /// The time at which a job last took work.
     last_taken: Option<Instant>,
 }
@@ -108,7 +108,7 @@ impl<K, W> Default for WorkQueues<K, W> {
 
 impl<W> Default for WorkQueue<W> {
     fn default() -> Self {
-        Self { work: VecDeque::new(), jobs: JobSlot::default(), last_taken: None }
+        Self { work: VecDeque::new(), jobs: JobCounter::default(), last_taken: None }
     }
 }
 

@@ -32,17 +32,17 @@ pub(crate) use self::part::AnyPart;
 pub use self::part::Part;
 pub use self::permit::Permit;
 use crate::backend::Backend;
-use crate::lease::LeaseSlot;
+use crate::lease::OptionalLeases;
 use crate::rules::RulesInForce;
 use crate::settle::Settlements;
-use crate::waiting::WaitingSlot;
+use crate::waiting::LazyWaiting;
 
 /// The parts of a limiter that a check needs.
 #[derive(Clone)]
 pub struct Checker {
     pub(crate) backend: Arc<Backend>,
-    pub(crate) leases: LeaseSlot,
-    pub(crate) waiting: Arc<WaitingSlot>,
+    pub(crate) leases: OptionalLeases,
+    pub(crate) waiting: Arc<LazyWaiting>,
     pub(crate) settlements: Arc<Settlements>,
     pub(crate) rules: Arc<RulesInForce>,
 }

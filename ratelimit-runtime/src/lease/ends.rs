@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::background::{JobSlot, OwnValue, lock_own};
+use crate::background::{JobCounter, OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::threads::{Mutex, MutexGuard};
 
@@ -15,7 +15,7 @@ use crate::threads::{Mutex, MutexGuard};
 pub(super) struct LeaseEnds {
     schedule: Mutex<OwnValue<Schedule>>,
     /// The job that watches the schedule.
-    pub(super) watch: JobSlot,
+    pub(super) watch: JobCounter,
     /// Notified when another lease is scheduled, or when the watch must end.
     pub(super) changed: Arc<Notify>,
 }

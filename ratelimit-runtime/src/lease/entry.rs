@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::LeaseReply;
 use super::share::Share;
 use super::state::{LeaseCaller, LeaseState};
-use crate::background::JobSlot;
+use crate::background::JobCounter;
 use crate::limit::{Policy, Terms};
 use crate::store::Charge;
 
@@ -57,7 +57,7 @@ pub(super) struct LeaseEntry {
     pub(super) target: Arc<LeaseTarget>,
     pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
     /// The task that requests leases for the waiters.
-    pub(super) fetch: JobSlot,
+    pub(super) fetch: JobCounter,
     /// The runtime of that task. It may be blocked, so calls of other runtimes do not wait for it.
     pub(super) runtime: Option<Id>,
 }

@@ -26,8 +26,8 @@ mod ledger;
 #[cfg(model)]
 #[path = "../../../models/src/leases/mod.rs"]
 pub mod model;
+mod optional;
 mod share;
-mod slot;
 mod state;
 
 use std::sync::{Arc, Weak};
@@ -39,7 +39,7 @@ use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
-pub(crate) use self::slot::LeaseSlot;
+pub(crate) use self::optional::OptionalLeases;
 use crate::algorithm::Op;
 use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};

@@ -28,14 +28,14 @@ pub use self::rules::{
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, Part};
 use crate::key::Key;
-use crate::lease::LeaseSlot;
+use crate::lease::OptionalLeases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
 use crate::settle::Settlements;
-use crate::waiting::WaitingSlot;
+use crate::waiting::LazyWaiting;
 
 /// A timer.
 #[cfg(feature = "stream")]
@@ -97,8 +97,8 @@ impl RateLimiter {
     /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
     fn of_backend(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
-        let leases = LeaseSlot::new(&backend);
-        let waiting = Arc::new(WaitingSlot::new(max_waiting));
+        let leases = OptionalLeases::new(&backend);
+        let waiting = Arc::new(LazyWaiting::new(max_waiting));
         let settlements = Settlements::new(Arc::clone(&backend));
         if let Some(leases) = &leases.0 {
             let holder = Arc::downgrade(leases);

@@ -18,7 +18,7 @@ use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
 use crate::settle::{ReportedLosses, Settlements};
 use crate::store::OfShared;
-use crate::waiting::WaitingSlot;
+use crate::waiting::LazyWaiting;
 
 impl RateLimiter {
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
@@ -137,7 +137,7 @@ async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError>
 async fn give_back_all(
     deadline: Duration,
     leases: OfShared<Arc<Leases>>,
-    waiting: Arc<WaitingSlot>,
+    waiting: Arc<LazyWaiting>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };

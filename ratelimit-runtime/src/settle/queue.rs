@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use super::ReportedLosses;
 use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::PendingClosing;
-use crate::background::{Job, JobSlot, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
+use crate::background::{Job, JobCounter, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
 use crate::limit::{Algorithm, Name};
 use crate::reply::StoreError;
 use crate::store::{Charge, MAX_SETTLED, SettledCharge};
@@ -58,7 +58,7 @@ pub(super) struct LaneId {
 #[derive(Default)]
 struct Lane {
     queued: VecDeque<QueuedSettlement>,
-    sender: JobSlot,
+    sender: JobCounter,
     /// Why the store does not execute them now.
     refusal: Option<StoreError>,
 }

@@ -7,8 +7,8 @@
 
 mod call;
 mod driver;
+mod lazy;
 mod line;
-mod slot;
 mod ticket;
 
 use std::collections::HashMap;
@@ -19,15 +19,15 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
+use self::lazy::{Boxed, WaitReply};
+pub(crate) use self::lazy::{LazyWaiting, WaitingCalls};
 #[cfg(model)]
 pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
-use self::slot::{Boxed, WaitReply};
-pub(crate) use self::slot::{WaitingCalls, WaitingSlot};
 use self::ticket::Destination;
 pub(crate) use self::ticket::{OwnedPart, Ticket};
 use crate::backend::{Backend, GivenBack};
-use crate::background::{JobSlot, OwnValue, WorkCount, is_in_runtime, lock_own};
+use crate::background::{JobCounter, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
@@ -82,7 +82,7 @@ struct SharedLine {
     policy: Policy,
     /// Notified when the line changes; its driver waits for that.
     changed: Notify,
-    driver: JobSlot,
+    driver: JobCounter,
     /// The number of threads that are waking calls.
     waking: AtomicUsize,
 }

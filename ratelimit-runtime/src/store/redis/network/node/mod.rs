@@ -29,7 +29,7 @@ use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
 use super::failure::{Failure, refuses_undeclared_keys, store_error};
 use super::sentinel::Sentinels;
-use crate::background::{Background, JobSlot, OwnValue, lock_own};
+use crate::background::{Background, JobCounter, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
@@ -55,11 +55,11 @@ pub(crate) struct Node {
     background: Arc<Background>,
     runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
     /// The job that probes the server.
-    prober: JobSlot,
+    prober: JobCounter,
     /// The number of probes in a row that had no answer, or were followed by a call without a reply.
     failed_probes: AtomicU32,
     /// The job that follows the primary.
-    follower: JobSlot,
+    follower: JobCounter,
     /// Whether a connection was opened before. The first one logs at a higher level, and checks the server.
     has_connected: AtomicBool,
 }
@@ -92,9 +92,9 @@ impl Node {
             is_checked,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
-            prober: JobSlot::default(),
+            prober: JobCounter::default(),
             failed_probes: AtomicU32::new(0),
-            follower: JobSlot::default(),
+            follower: JobCounter::default(),
             has_connected: AtomicBool::new(false),
         })
     }

@@ -12,9 +12,9 @@ use crate::store::OfShared;
 
 /// The leases of a limiter. Only one with a shared store has some.
 #[derive(Clone)]
-pub(crate) struct LeaseSlot(pub(crate) Option<OfShared<Arc<Leases>>>);
+pub(crate) struct OptionalLeases(pub(crate) Option<OfShared<Arc<Leases>>>);
 
-impl LeaseSlot {
+impl OptionalLeases {
     pub(crate) fn new(backend: &Arc<Backend>) -> Self {
         Self(backend.of_shared(|| Leases::new(Arc::clone(backend))))
     }

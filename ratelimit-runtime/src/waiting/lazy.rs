@@ -44,13 +44,13 @@ pub(crate) trait WaitingCalls: Send + Sync {
 }
 
 /// The waiting calls of a limiter, once a call waits.
-pub(crate) struct WaitingSlot {
+pub(crate) struct LazyWaiting {
     calls: OnceCell<Arc<dyn WaitingCalls>>,
     max_calls: usize,
     is_shut_down: AtomicBool,
 }
 
-impl WaitingSlot {
+impl LazyWaiting {
     pub(crate) fn new(max_calls: usize) -> Self {
         Self { calls: OnceCell::new(), max_calls, is_shut_down: AtomicBool::new(false) }
     }
