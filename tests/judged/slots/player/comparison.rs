@@ -33,7 +33,10 @@ impl SlotPlayer<'_> {
                     // The calls drive their line. One that is not polled does not.
                     run_tasks().await;
                 } else {
-                    wait_until_decided(&self.limiter(process)).await;
+                    let limiter = self.limiter(process);
+                    if timeout(PATIENCE, wait_until_decided(&limiter)).await.is_err() {
+                        self.verdict.faults.push(format!("p{process} does not come to rest"));
+                    }
                 }
                 self.flush(process).await;
             }
