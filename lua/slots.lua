@@ -129,6 +129,8 @@ local function slots(
     end
     records = table.concat(freed)
     from, to, held, at, own_released, follows_until = 1, #records, 0, nil, own_taken, 0
+    -- The process that resets remembers the epoch as long.
+    if clock + hold > last then last = clock + hold end
     receipt = pack('>I7I7', since, 0)
   elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)

@@ -45,6 +45,11 @@ fn counts_are_reset() {
 }
 
 #[test]
+fn counts_without_units_are_reset() {
+    holds(Holders { threshold: 2, resets: 1, ticks: 0, given_up: 0, ..MODEL });
+}
+
+#[test]
 fn the_server_loses_its_memory() {
     holds(Holders { flushes: 1, given_up: 0, ..MODEL });
 }

@@ -337,3 +337,25 @@ async fn a_shutdown_reports_what_is_in_flight() {
     limiter.shutdown().await.expect("all has ended");
     assert_eq!(in_flight(&process(&server), &TWO).await, 0);
 }
+
+/// Redis forgets a reset a hold later. The process that has reset the count still has a call from before.
+#[tokio::test]
+async fn a_forgotten_reset_loses_no_later_units() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| process(&server));
+    let three = Limit::in_flight("three", 3).hold(SECOND);
+    let earlier = acquire(&one, &three).await.expect("admitted");
+    assert!(one.reset(&three, "key").await.expect("reset") && earlier.is_lost());
+    let is_forgotten = || -> bool {
+        let keys: usize = redis::cmd("DBSIZE").query(&mut server.connection()).expect("a number");
+        keys == 0
+    };
+    while !is_forgotten() {
+        sleep(Duration::from_millis(50)).await;
+    }
+    let later = acquire(&other, &three).await.expect("admitted");
+    let _beside = acquire(&one, &three).await.expect("admitted");
+    let _last = acquire(&other, &three).await.expect("admitted");
+    assert!(!later.is_lost());
+    assert_busy(&acquire(&one, &three).await.expect_err("busy"), 3);
+}

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::LazyLock;
 
-use super::state::{Body, State};
+use super::state::{Body, HOLD, State};
 use super::{Fault, Holders};
 use crate::form::Form;
 use crate::program;
@@ -41,7 +41,7 @@ impl Holders {
                 (&*HOLDING, vec![vec![1], Vec::new(), limit])
             }
             Body::Reset => {
-                let statement = Statement { process, ..Statement::default() };
+                let statement = Statement { process, hold_us: HOLD, ..Statement::default() };
                 let terms = packed_terms(self.threshold, &statement);
                 let terms = packed_op("reset", 0, &terms);
                 state.generation += 1;

@@ -12,7 +12,7 @@ mod state;
 use stateright::{Model, Property};
 
 pub use self::state::State;
-use self::state::{Body, Call, Message, Process, Used};
+use self::state::{Body, Call, Message, OWN_HOLD, Process, Taking, Used};
 use crate::scripts::decoded;
 use crate::server::Keys;
 
@@ -79,9 +79,12 @@ impl Holders {
         let Some(process) = state.processes.iter_mut().find(sender) else { return };
         let Body::Reply { bytes, generation } = message.body else { return };
         let (outcome, receipt) = decoded(&bytes);
-        if let Some(at) = process.taking.iter().position(|taking| taking.0 == message.number) {
-            let (_, sent_at, pending) = process.taking.remove(at);
+        let is_over = process.holder.ends_at().is_some_and(|at| now >= at);
+        process.was_late |= is_over && self.resets > 0;
+        if let Some(at) = process.taking.iter().position(|taking| taking.number == message.number) {
+            let Taking { sent_at, pending, resets: resets_before, .. } = process.taking.remove(at);
             let sent_at = if self.is(Fault::HoldSinceReply) { now } else { sent_at };
+            process.was_late |= now >= sent_at + OWN_HOLD && self.resets > 0;
             let units = u64::from(outcome.is_allowed());
             let last = outcome.is_allowed().then_some(receipt);
             let (granted, _) =
@@ -89,7 +92,9 @@ impl Holders {
             if outcome.is_allowed() {
                 let held = process.holder.granted(1, granted);
                 let resets = state.used.resets;
-                let call = Call { held, generation: Some(generation), resets };
+                let is_apart = resets_before == Some(resets) && self.resets > 0;
+                let kept_until = if is_apart { sent_at + OWN_HOLD } else { 0 };
+                let call = Call { held, generation: Some(generation), resets, kept_until };
                 process.calls.push(call);
             }
         } else if let Some((_, sent)) = process.stating.take_if(|it| it.0 == message.number) {
@@ -132,7 +137,7 @@ impl Model for Holders {
                 actions.push(Action::Reset(index));
             }
             if used.given_up < self.given_up {
-                let taking = process.taking.iter().map(|taking| taking.0);
+                let taking = process.taking.iter().map(|taking| taking.number);
                 let stating = process.stating.map(|(number, _)| number);
                 let numbers = taking.chain(stating);
                 actions.extend(numbers.map(|number| Action::GiveUp(index, number)));
@@ -168,14 +173,17 @@ impl Model for Holders {
                 state.used.calls += 1;
                 let pending = state.processes[process].holder.begin()?;
                 let number = state.send(process, Body::Take, self.threshold);
-                state.processes[process].taking.push((number, now, pending));
+                let is_reset = state.processes.iter().any(|process| process.resetting.is_some());
+                let resets = (!is_reset).then_some(state.used.resets);
+                let taking = Taking { number, sent_at: now, pending, resets };
+                state.processes[process].taking.push(taking);
             }
             Action::LocalCall(process) => {
                 state.used.local_calls += 1;
                 let process = &mut state.processes[process];
                 let held = process.holder.take_locally(1);
                 let resets = state.used.resets - u8::from(process.resetting.is_some());
-                process.calls.push(Call { held, generation: None, resets });
+                process.calls.push(Call { held, generation: None, resets, kept_until: 0 });
             }
             Action::End(process, call) => {
                 let process = &mut state.processes[process];
@@ -208,9 +216,9 @@ impl Model for Holders {
             Action::GiveUp(process, number) => {
                 state.used.given_up += 1;
                 let process = &mut state.processes[process];
-                let taking = process.taking.iter().position(|taking| taking.0 == number);
+                let taking = process.taking.iter().position(|taking| taking.number == number);
                 if let Some(at) = taking {
-                    let (_, _, pending) = process.taking.remove(at);
+                    let Taking { pending, .. } = process.taking.remove(at);
                     process.holder.end_without_reply(pending);
                 } else {
                     process.give_up_statement();
@@ -247,6 +255,9 @@ impl Model for Holders {
             }),
             Property::always("the server counts what runs", |model: &Self, state: &State| {
                 model.recovers(state)
+            }),
+            Property::always("a reset loses no later slot", |model: &Self, state: &State| {
+                model.resets == 0 || model.given_up > 0 || state.keeps_calls()
             }),
             // A process does not know whether it has admitted a call before another process has reset the count.
             Property::always("a reset loses earlier slots only", |model: &Self, state: &State| {

@@ -3,13 +3,14 @@
 use std::mem;
 
 use super::Holders;
-use super::state::{Body, HOLD, Message, Process, State, TICK, Used};
+use super::state::{Body, HOLD, Message, Process, State, TICK, Taking, Used};
 
 impl Holders {
     /// Sends the statement of a process that is due.
     pub(super) fn state(&self, state: &mut State, process: usize) {
         let now = state.local_clock();
         let sender = &mut state.processes[process];
+        sender.was_late |= self.resets > 0 && sender.holder.ends_at().is_some_and(|at| now >= at);
         sender.holder.lose_late(now);
         if sender.holder.next_statement().is_some_and(|at| at <= now) {
             let sent = sender.holder.state(now);
@@ -46,12 +47,13 @@ impl Holders {
             let is_sent =
                 |number| state.network.iter().any(|it| (it.process, it.number) == (id, number));
             // A request without a message reaches its deadline.
-            let (kept, lost) =
-                mem::take(&mut process.taking).into_iter().partition(|taking| is_sent(taking.0));
+            let (kept, lost) = mem::take(&mut process.taking)
+                .into_iter()
+                .partition(|taking| is_sent(taking.number));
             process.taking = kept;
-            let lost: Vec<_> = lost;
-            for (_, _, pending) in lost {
-                process.holder.end_without_reply(pending);
+            let lost: Vec<Taking> = lost;
+            for taking in lost {
+                process.holder.end_without_reply(taking.pending);
             }
             if process.stating.is_some_and(|(number, _)| !is_sent(number)) {
                 process.give_up_statement();

@@ -7,6 +7,8 @@ use crate::store::holder::state::{HolderState, PendingUnits, SentStatement, Take
 /// The length of a step of time, in microseconds.
 pub(super) const TICK: u64 = 100_000;
 pub(super) const HOLD: u64 = 2 * TICK;
+/// The hold of a process, which ends before that of the server because clocks drift.
+pub(super) const OWN_HOLD: u64 = HOLD - HOLD / 100;
 /// The times at which the clocks of the server and of the limiters start.
 const SERVER_START: u64 = 1_000_000_000_000;
 const LOCAL_START: u64 = 5_000_000;
@@ -40,11 +42,24 @@ pub(super) struct Process {
     pub(super) holder: HolderState,
     /// The number of the next message.
     pub(super) next: u8,
-    /// Requests that take units and have no reply, by number, with the time at which they were sent.
-    pub(super) taking: Vec<(u8, u64, PendingUnits)>,
+    /// Requests that take units and have no reply.
+    pub(super) taking: Vec<Taking>,
     pub(super) stating: Option<(u8, SentStatement)>,
     pub(super) resetting: Option<u8>,
     pub(super) calls: Vec<Call>,
+    /// Whether its hold has ended before a reply or a statement, which can lose the slots of all of its calls. Recorded
+    /// in models with resets only.
+    pub(super) was_late: bool,
+}
+
+/// A request that takes units and has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Taking {
+    pub(super) number: u8,
+    pub(super) sent_at: u64,
+    pub(super) pending: PendingUnits,
+    /// The resets when it was sent; `None` if one of them had no reply.
+    pub(super) resets: Option<u8>,
 }
 
 /// A call that runs.
@@ -55,6 +70,9 @@ pub(super) struct Call {
     pub(super) generation: Option<u8>,
     /// How many resets had their replies before the call began.
     pub(super) resets: u8,
+    /// Until when the server keeps the slot, by the clock of the limiter, unless the count is reset; 0 if a reset was
+    /// under way when the call began.
+    pub(super) kept_until: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +117,17 @@ impl State {
         self.processes.iter().all(|it| it.calls.iter().all(|call| has_slot(it, call)))
     }
 
+    /// Returns whether the calls that the server has admitted since the last reset have their slots, as long as the
+    /// server keeps them.
+    pub(super) fn keeps_calls(&self) -> bool {
+        let now = self.local_clock();
+        let has_slot = |process: &Process, call: &Call| {
+            let is_kept = call.generation == Some(self.generation) && now < call.kept_until;
+            !is_kept || process.was_late || process.holder.has(call.held)
+        };
+        self.processes.iter().all(|it| it.calls.iter().all(|call| has_slot(it, call)))
+    }
+
     /// Returns how many units are held.
     pub(super) fn held(&self) -> u64 {
         self.processes.iter().map(|process| process.holder.units()).sum()
@@ -129,7 +158,7 @@ impl Process {
     pub(super) fn new(id: u64) -> Self {
         let (taking, calls, mut holder) = (Vec::new(), Vec::new(), HolderState::new(1));
         holder.set_hold(HOLD);
-        Self { id, holder, next: 0, taking, stating: None, resetting: None, calls }
+        Self { id, holder, next: 0, taking, stating: None, resetting: None, calls, was_late: false }
     }
 
     /// Returns whether a statement is due.
@@ -141,7 +170,7 @@ impl Process {
 
     /// Returns whether the process waits for the reply to a request.
     pub(super) fn waits_for(&self, number: u8) -> bool {
-        self.taking.iter().any(|taking| taking.0 == number)
+        self.taking.iter().any(|taking| taking.number == number)
             || self.stating.is_some_and(|(stating, _)| stating == number)
             || self.resetting == Some(number)
     }

@@ -28,7 +28,9 @@ impl HeldSlot {
 
     /// Takes some of the units out of these.
     pub(crate) fn split(&mut self, units: u32) -> Self {
-        let held = self.held.split(units);
+        let mut held = self.held;
+        held.units = units.min(held.units);
+        self.held.units -= held.units;
         Self { holder: Arc::clone(&self.holder), held, os_process: self.os_process }
     }
 

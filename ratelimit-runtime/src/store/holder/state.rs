@@ -159,8 +159,7 @@ impl HolderState {
                 losses = self.losses;
             } else {
                 // Others may have the units by now.
-                self.released += units;
-                self.is_dirty = true;
+                (self.released, self.is_dirty) = (self.released + units, true);
                 lost += units;
                 self.give_up_pending();
             }
@@ -170,8 +169,7 @@ impl HolderState {
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`take`](Self::take).
     pub(crate) fn granted(&self, units: u32, receipt: Receipt) -> TakenUnits {
-        let losses = receipt.place as u32;
-        TakenUnits { units, losses, resets: self.resets, is_local: false }
+        TakenUnits { units, losses: receipt.place as u32, resets: self.resets, is_local: false }
     }
 
     /// Takes units without the store, which learns of them when it replies again.
@@ -280,7 +278,9 @@ impl HolderState {
         if self.alive_until == 0 || now < self.alive_until {
             return 0;
         }
-        self.lose()
+        let lost = self.lose();
+        self.forget_epoch();
+        lost
     }
 
     /// Loses all units, also those of fallbacks, because the count was reset. `receipt` comes from the store. It is
@@ -343,14 +343,24 @@ impl HolderState {
         lost
     }
 
+    /// Forgets the epoch if nothing is held, and counts from zero. The store may have forgotten it as well: to state it
+    /// again would lose what other processes have taken since then.
+    fn forget_epoch(&mut self) {
+        if self.epoch > 0 && self.units() == 0 && self.pending == 0 {
+            let Self { hold_us, losses, resets, .. } = *self;
+            let is_dirty = self.is_dirty || self.is_unsure;
+            *self = Self { hold_us, is_dirty, resets, ..Self::new(self.fence + 1) };
+            self.losses = losses + 1;
+        }
+    }
+
     /// Loses the units that the store has not kept.
     fn lose(&mut self) -> u64 {
         let lost = self.taken - self.released - self.local;
         self.alive_until = 0;
+        self.released += lost;
         if lost > 0 {
-            self.released += lost;
-            self.losses += 1;
-            self.is_dirty = true;
+            (self.losses, self.is_dirty) = (self.losses + 1, true);
         }
         self.give_up_pending();
         lost
@@ -386,14 +396,5 @@ impl HolderState {
         self.promised = if self.local > 0 { NEVER } else { clock.saturating_add(self.hold_us) };
         self.alive_until = self.alive_until.max(self.end_of_hold(sent_at));
         self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
-    }
-}
-
-impl TakenUnits {
-    /// Takes some of the units out of these.
-    pub(crate) fn split(&mut self, units: u32) -> Self {
-        let units = units.min(self.units);
-        self.units -= units;
-        Self { units, ..*self }
     }
 }
