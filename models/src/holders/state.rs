@@ -7,7 +7,7 @@ use crate::store::holder::state::{HolderState, PendingUnits, SentStatement, Take
 /// The length of a step of time, in microseconds.
 pub(super) const TICK: u64 = 100_000;
 pub(super) const HOLD: u64 = 2 * TICK;
-/// The hold of a process, which ends before that of the server because clocks drift.
+/// The hold as a process measures it. Clocks drift, so a process ends it before the server does.
 pub(super) const OWN_HOLD: u64 = HOLD - HOLD / 100;
 /// The times at which the clocks of the server and of the limiters start.
 const SERVER_START: u64 = 1_000_000_000_000;

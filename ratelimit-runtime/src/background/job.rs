@@ -1,9 +1,8 @@
 //! Jobs that at most one task runs at a time, or a few, and that look for work again if some came while they ended.
 //!
 //! A caller puts work somewhere, and then calls [`JobCounter::start`]. The job takes the work from there. When it
-//! finds none, it calls [`RunningJob::ends`]. All changes of a counter are read-modify-writes of one number, so they
-//! have an order: a caller whose call comes before that of the job makes the job look again, and one whose call comes
-//! later starts another job.
+//! finds none, it calls [`RunningJob::ends`]. Both calls are read-modify-writes of one number, so they have an order.
+//! If the caller comes first, the job looks for work again. If the job comes first, the caller starts another job.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

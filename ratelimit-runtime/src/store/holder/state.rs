@@ -343,8 +343,8 @@ impl HolderState {
         lost
     }
 
-    /// Forgets the epoch if nothing is held, and counts from zero. The store may have forgotten it as well: to state it
-    /// again would lose what other processes have taken since then.
+    /// Forgets the epoch if nothing is held, and counts from zero. The store may have forgotten it, too. If the process
+    /// stated it again, others would lose the units that they have taken since then.
     fn forget_epoch(&mut self) {
         if self.epoch > 0 && self.units() == 0 && self.pending == 0 {
             let Self { hold_us, losses, resets, .. } = *self;
