@@ -350,9 +350,12 @@ async fn a_forgotten_reset_loses_no_later_units() {
         let keys: usize = redis::cmd("DBSIZE").query(&mut server.connection()).expect("a number");
         keys == 0
     };
-    while !is_forgotten() {
-        sleep(Duration::from_millis(50)).await;
-    }
+    let forgotten = async {
+        while !is_forgotten() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(30 * SECOND, forgotten).await.expect("the key expires");
     let later = acquire(&other, &three).await.expect("admitted");
     let _beside = acquire(&one, &three).await.expect("admitted");
     let _last = acquire(&other, &three).await.expect("admitted");
