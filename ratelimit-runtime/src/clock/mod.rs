@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 
+#[cfg(feature = "metrics")]
+pub(crate) use self::steady::Stopwatch;
 use self::steady::steady;
 
 /// The clock by which a limiter decides.

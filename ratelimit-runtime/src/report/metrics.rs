@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicIsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{PoisonError, RwLock};
 
 use ::metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
 use once_cell::sync::Lazy;
 
 use super::{PartEnd, WaitEnd, source_name};
+use crate::clock::Stopwatch;
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
 
@@ -64,12 +64,12 @@ pub(crate) fn describe() {
 }
 
 /// The time at which a check started.
-pub(crate) struct Started(Instant);
+pub(crate) struct Started(Stopwatch);
 
 impl Started {
     #[inline]
     pub(crate) fn now() -> Self {
-        Self(Instant::now())
+        Self(Stopwatch::start())
     }
 }
 
@@ -264,15 +264,14 @@ struct LimitSeries {
 }
 
 impl LimitSeries {
-    /// Returns the metric keys of the limit `name`. They are kept until the process ends.
-    fn of(name: &Name) -> Arc<Self> {
-        static ALL: Lazy<RwLock<HashMap<Name, Arc<LimitSeries>>>> = Lazy::new(RwLock::default);
+    /// Returns the metric keys of the limit `name`. The process keeps them, as it keeps names.
+    fn of(name: &Name) -> &'static Self {
+        static ALL: Lazy<RwLock<HashMap<Name, &LimitSeries>>> = Lazy::new(RwLock::default);
         if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(name) {
-            return Arc::clone(series);
+            return series;
         }
         let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
-        let series = all.entry(*name).or_insert_with(|| Arc::new(Self::new(name)));
-        Arc::clone(series)
+        all.entry(*name).or_insert_with(|| Box::leak(Box::new(Self::new(name))))
     }
 
     fn new(name: &Name) -> Self {
