@@ -127,14 +127,17 @@ impl Refusal {
         backend: &Backend,
     ) -> Option<Self> {
         let Part { limit, cost, .. } = *part;
-        let label = limit.label();
+        let mistake = |error| Some(Self::mistake(Report::start(), limit.label(), error));
         if options.settles && limit.leases() {
-            return Some(Self::mistake(Report::start(), label, StoreError::Leased));
+            return mistake(StoreError::Leased);
         }
         if !options.settles && limit.is_in_flight() {
-            return Some(Self::mistake(Report::start(), label, StoreError::NeedsPermit));
+            return mistake(StoreError::NeedsPermit);
         }
-        let refuse = || Self::of_part(part, Rejection::exceeds_capacity_of(&label, cost), backend);
+        let refuse = || {
+            let rejection = Rejection::exceeds_capacity_of(&limit.label(), cost);
+            Self::of_part(part, rejection, backend)
+        };
         (cost > limit.terms().capacity()).then(refuse)
     }
 

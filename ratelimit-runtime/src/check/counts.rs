@@ -22,7 +22,8 @@ pub(crate) struct Count<'a> {
 impl Checker {
     /// Returns the count of a key.
     pub(crate) fn count<'a>(&'a self, limit: &Limit, key: &'a dyn Key) -> Count<'a> {
-        let ruled = Part::of(limit, key, 0).ruled(&self.rules, &self.backend, Asker::Operator);
+        let (part, table) = (Part::of(limit, key, 0), self.rules.table_of(limit));
+        let ruled = part.under(table.as_deref(), &self.backend, Asker::Operator).into_owned();
         Count { checker: self, ruled, key }
     }
 }

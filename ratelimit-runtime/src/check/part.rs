@@ -1,5 +1,6 @@
 //! One limit of a call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::slice;
 
@@ -10,7 +11,7 @@ use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{Report, Started};
-use crate::rules::{Asker, ResolveRules, Ruled, RulesInForce};
+use crate::rules::{Asker, ResolveRules, Ruled};
 use crate::store::Reply;
 
 /// A limit with the key and the cost of a call, for
@@ -55,23 +56,15 @@ impl<'a, K: ?Sized> Part<'a, K> {
 impl AnyPart<'_> {
     /// Returns the limit under `rules`.
     #[inline]
-    pub(super) fn under(
+    pub(super) fn under<'a>(
         &self,
-        rules: Option<&dyn ResolveRules>,
+        rules: Option<&'a dyn ResolveRules>,
         backend: &Backend,
         asker: Asker,
-    ) -> Ruled {
+    ) -> Cow<'a, Ruled> {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
-        Ruled::under(rules, limit, access, &key_id, backend.clock().local(), asker)
-    }
-
-    /// Returns the limit under the rules in force.
-    pub(super) fn ruled(&self, rules: &RulesInForce, backend: &Backend, asker: Asker) -> Ruled {
-        if !rules.may_apply(self.limit) {
-            return Ruled { access: self.access, ..Ruled::as_written(self.limit) };
-        }
-        self.under(rules.table().as_deref(), backend, asker)
+        Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)
     }
 
     /// Reports the decision of this process about a call of this part. Returns the result that the caller receives.
@@ -83,11 +76,14 @@ impl AnyPart<'_> {
         outcome: &Outcome,
     ) -> Result<Decision, Rejection> {
         let Part { limit, key, .. } = *self;
-        let (label, mut report) = (limit.label(), Report::since(started));
-        let key_id = || backend.key_id(limit.terms(), key);
-        if !outcome.is_allowed() {
-            report = report.with_key(backend.reports(), limit.terms(), key, key_id);
+        let (label, report) = (limit.label(), Report::since(started));
+        if outcome.is_allowed() {
+            let decision = Ok(Decision::new(label.capacity, outcome, Source::Embedded));
+            report.end(&label, &decision);
+            return decision;
         }
+        let key_id = || backend.key_id(limit.terms(), key);
+        let report = report.with_key(backend.reports(), limit.terms(), key, key_id);
         let reply = Ok(Reply::one(*outcome, Source::Embedded));
         conclude(report, slice::from_ref(&label), reply, |_| {
             backend.count_rejection(limit, key_id(), &key, outcome.clock);

@@ -49,7 +49,8 @@ impl Checker {
         if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
             return start(self, &[part], options).into();
         }
-        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
+        let table = self.rules.table_of(part.limit);
+        let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
         if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
             return call.into();
         }
@@ -87,8 +88,10 @@ impl Checker {
         }
         // One set of rules for all parts.
         let table = self.rules.table();
-        let ruled =
-            OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call));
+        let under = |part: &AnyPart<'_>| {
+            part.under(table.as_deref(), &self.backend, Asker::Call).into_owned()
+        };
+        let ruled = OneOrMany::of(parts, under);
         self.decide_ruled(parts, &ruled, options, None)
     }
 

@@ -31,7 +31,8 @@ fn thresholds(rules: &RulesInForce) -> [u32; 2] {
     LIMITS.map(|limit| {
         let key_id = || KeyId::new(limit.terms().identity(), 0);
         let resolve = |table: &std::sync::Arc<dyn ResolveRules>| {
-            table.resolve(&limit, &key_id, 0, Asker::Operator)
+            let ruled = table.resolve(&limit, &key_id, &|| 0, Asker::Operator);
+            ruled.map(|ruled| ruled.into_owned())
         };
         table.as_ref().and_then(resolve).map_or(100, |ruled| ruled.limit.terms().threshold())
     })

@@ -215,8 +215,8 @@ impl Rule {
         }
     }
 
-    pub(super) fn is_in_force(&self, now: u64) -> bool {
-        self.until.is_none_or(|until| now < until)
+    pub(super) fn is_in_force(&self, now: impl FnOnce() -> u64) -> bool {
+        self.until.is_none_or(|until| now() < until)
     }
 
     /// Returns whether an amount, or the threshold of a trial, is 0.

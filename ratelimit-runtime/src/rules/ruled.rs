@@ -1,5 +1,6 @@
 //! What the rules in force make of a limit.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,20 +38,20 @@ impl Ruled {
 
     /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
     /// a threshold or an access has precedence.
-    pub(crate) fn under(
-        table: Option<&dyn ResolveRules>,
+    pub(crate) fn under<'a>(
+        table: Option<&'a dyn ResolveRules>,
         limit: &Limit,
         access: Access,
         key_id: &dyn Fn() -> KeyId,
-        now: u64,
+        now: &dyn Fn() -> u64,
         asker: Asker,
-    ) -> Self {
+    ) -> Cow<'a, Self> {
         let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
         let Some(mut ruled) = ruled else {
-            return Self { access, ..Self::as_written(limit) };
+            return Cow::Owned(Self { access, ..Self::as_written(limit) });
         };
-        if !ruled.has_threshold && ruled.access == Access::Limited {
-            ruled.access = access;
+        if access != Access::Limited && !ruled.has_threshold && ruled.access == Access::Limited {
+            ruled.to_mut().access = access;
         }
         ruled
     }

@@ -1,5 +1,7 @@
 //! The rules in force, as a check asks for them.
 
+use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -40,9 +42,9 @@ pub(crate) trait ResolveRules: Send + Sync {
         &self,
         limit: &Limit,
         key_id: &dyn Fn() -> KeyId,
-        now: u64,
+        now: &dyn Fn() -> u64,
         asker: Asker,
-    ) -> Option<Ruled>;
+    ) -> Option<Cow<'_, Ruled>>;
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
@@ -149,6 +151,11 @@ impl RulesInForce {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns the rules in force if some can exist for a limit.
+    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<dyn ResolveRules>> {
+        if self.may_apply(limit) { self.table() } else { None }
+    }
+
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     pub(crate) fn unasked(&self) -> Vec<LimitName> {
@@ -163,7 +170,7 @@ impl ResolveRules for RuleTable {
 
     fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
-        let rule = Some(rules.rule).filter(|rule| rule.is_in_force(now))?;
+        let rule = Some(rules.rule).filter(|rule| rule.is_in_force(|| now))?;
         let is_empty = Rule { until: None, ..rule } == Rule::default();
         (!is_empty).then_some(rule)
     }
@@ -172,9 +179,9 @@ impl ResolveRules for RuleTable {
         &self,
         limit: &Limit,
         key_id: &dyn Fn() -> KeyId,
-        now: u64,
+        now: &dyn Fn() -> u64,
         asker: Asker,
-    ) -> Option<Ruled> {
+    ) -> Option<Cow<'_, Ruled>> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
         if asker == Asker::Call && !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
@@ -257,22 +264,28 @@ impl CountRules {
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
-    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: u64) -> Option<Ruled> {
-        let own = of_key.filter(|rule| rule.is_in_force(now));
+    fn apply(
+        &self,
+        limit: &Limit,
+        of_key: Option<&Rule>,
+        now: &dyn Fn() -> u64,
+    ) -> Option<Cow<'_, Ruled>> {
+        // For the usual call, the clock is not read, and nothing is derived or copied (`benches/all -- instructions`).
+        let now = LazyCell::new(now);
+        let own = of_key.filter(|rule| rule.is_in_force(|| *now));
         if own.is_none() && self.rule.until.is_none() {
-            // Nothing is derived for the usual call (`benches/all -- instructions`).
             let (of, ruled) =
                 self.first.get_or_init(|| (*limit, self.derive(limit, [None, Some(&self.rule)])));
             if of == limit {
-                return ruled.clone();
+                return ruled.as_ref().map(Cow::Borrowed);
             }
         }
-        let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(now));
+        let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(|| *now));
         let mut ruled = self.derive(limit, [own, of_limit])?;
         if ruled.access == Access::Closed {
-            ruled.closed_until = self.opening(of_key, now);
+            ruled.closed_until = self.opening(of_key, *now);
         }
-        Some(ruled)
+        Some(Cow::Owned(ruled))
     }
 
     /// Returns a limit under the rule of a key and its own, without the end of a closing.
@@ -320,7 +333,7 @@ impl CountRules {
         let mut ends: Vec<_> = rules().filter_map(|rule| rule.until).collect();
         ends.sort_unstable();
         let is_open = |at: &u64| {
-            let mut in_force = rules().filter(|rule| rule.is_in_force(*at));
+            let mut in_force = rules().filter(|rule| rule.is_in_force(|| *at));
             in_force.find_map(|rule| rule.access) != Some(Access::Closed)
         };
         ends.into_iter().filter(|at| *at > now).find(is_open)
@@ -344,7 +357,8 @@ mod tests {
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(limit.terms().identity(), 0);
-            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0, Asker::Call);
+            let table = rules.table().expect("rules");
+            let resolved = table.resolve(&limit, &key_id, &|| 0, Asker::Call);
             assert_eq!(resolved.is_some(), name != "other");
         }
         let unasked = rules.unasked();

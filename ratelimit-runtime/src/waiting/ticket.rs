@@ -85,7 +85,7 @@ impl Ticket {
         let now = backend.clock().local();
         self.parts.map(|OwnedPart { limit, key, access, .. }| {
             let key_id = || backend.key_id(limit.terms(), key);
-            Ruled::under(rules, limit, *access, &key_id, now, Asker::Call)
+            Ruled::under(rules, limit, *access, &key_id, &|| now, Asker::Call).into_owned()
         })
     }
 
