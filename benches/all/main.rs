@@ -1,7 +1,7 @@
 //! Measures the cost of decisions, for this library and for other limiters: the one command behind
 //! `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything in about 25 minutes, and then writes the tables and charts
+//! `cargo bench --bench all` measures everything in half an hour, and then writes the tables and charts
 //! of `BENCHMARKS.md`. `-- quick` is a small run that checks that the bench works, and writes into the target
 //! folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
