@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use ratelimit_runtime::{Limit, Part, Rejection, Rule, RuleSet};
 use support::limits::{MINUTE, SECOND};
-use support::lines::wait_until_idle;
+use support::lines::{run_tasks, wait_until_idle};
 use support::server::Server;
 use tokio::time::timeout;
 
@@ -117,6 +117,36 @@ async fn a_call_that_is_dropped_or_not_polled_loses_nothing() {
         drop(dropped);
         drop(timeout(10 * SECOND, last).await.expect("woken").expect("admitted"));
         assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+/// The call behind one whose wait ends is not polled. Those behind it do not wait for it.
+#[tokio::test]
+async fn the_end_of_a_wait_admits_the_calls_behind_one_that_is_not_polled() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
+        let three = Limit::in_flight("three", 3).hold(HOLD);
+        let running = test.admit(&three, 1).await;
+        let wait = |time, cost| {
+            let mut call = Box::pin(test.limiter.acquire(&three.wait(time), "key", cost));
+            assert!((&mut call).now_or_never().is_none());
+            call
+        };
+        let heavy = wait(SECOND / 20, 3);
+        let (not_polled, last) = (wait(MINUTE, 1), wait(MINUTE, 1));
+        // A task, so that it is polled only when something wakes it.
+        let last = tokio::spawn(last);
+        wait_until_idle(&test.limiter).await;
+        test.clock.advance(SECOND / 20);
+        // The last call is polled because the clock has moved, and sees nothing to do.
+        run_tasks().await;
+        let rejection = timeout(10 * SECOND, heavy).await.expect("in time").expect_err("busy");
+        assert_busy(&rejection, 1);
+        let last = timeout(10 * SECOND, last).await.expect("woken").expect("no panic");
+        drop((last.expect("admitted"), not_polled, running));
+        wait_until_idle(&test.limiter).await;
+        test.limiter.flush().await.expect("released");
+        assert_eq!(test.in_flight(&three).await, 0);
     }
 }
 

@@ -98,17 +98,18 @@ impl WaitingCall {
         let (arrival, now) = (self.ticket.arrival, self.waiting.now());
         let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
-        if result.is_ready() {
-            return (result, WakeTimes::default());
-        }
         if line.is_shared() {
             let wake = WakeTimes { local: line.wake_time(arrival, now), real: None };
+            // Also if this call has ended: the call behind it may not be polled.
             let has_duty = line.has_duty(now);
             drop(line);
             if has_duty {
                 self.waiting.drive(shared);
             }
             return (result, wake);
+        }
+        if result.is_ready() {
+            return (result, WakeTimes::default());
         }
         drop(line);
         let wake = self.waiting.drive_here(shared);
