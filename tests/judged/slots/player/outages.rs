@@ -1,5 +1,7 @@
 //! A process without Redis, a server that starts again, and a process that stands still for longer than the hold.
 
+use std::time::Duration;
+
 use ratelimit_runtime::{Limit, OnError, Permit, Source};
 
 use super::{Begun, HOLD, Resets, Running, SlotPlayer};
@@ -75,6 +77,9 @@ impl SlotPlayer<'_> {
 
     /// Records that the server has lost its memory.
     pub(super) fn forget(&mut self) {
+        // A server does not start again within a microsecond. At one time, resets before and after that would have one
+        // epoch.
+        self.pass(Duration::from_millis(1));
         let now = self.now();
         self.judge.lost_memory(now);
         self.rate.excepted(now, support::judge::Exception::Lost);
@@ -142,7 +147,7 @@ impl SlotPlayer<'_> {
             self.judge.ended(holder, now);
         }
         if let Some(process) = self.stopped.take() {
-            self.pass(std::time::Duration::ZERO);
+            self.pass(Duration::ZERO);
             for waiting in self.waiting.iter().filter(|waiting| waiting.call.process == process) {
                 if waiting.paused.is_none() {
                     waiting.gate.open();
