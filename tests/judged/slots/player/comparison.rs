@@ -7,7 +7,7 @@ use support::judge::HolderJudge;
 use support::lines::{run_tasks, wait_until_decided};
 use tokio::time::{sleep, timeout};
 
-use super::{PATIENCE, RuleOf, SlotPlayer, TICK};
+use super::{PATIENCE, RuleOf, SlotPlayer, TICK, WaitingCall};
 use crate::calls::Verdict;
 
 impl SlotPlayer<'_> {
@@ -48,10 +48,11 @@ impl SlotPlayer<'_> {
             if ended.is_empty() {
                 return self.forget_pauses();
             }
-            for waiting in ended {
-                let (_, result) = waiting.task.await.expect("no panic");
-                let granted = self.granted_from[waiting.call.process].unwrap_or(self.moment());
-                self.granted(waiting.call, granted, result);
+            for WaitingCall { mut call, task, .. } in ended {
+                let (_, result) = task.await.expect("no panic");
+                let from = self.granted_from[call.process];
+                call.is_free |= from.is_some() && self.last_reset >= from;
+                self.granted(call, from.unwrap_or(self.moment()), result);
             }
         }
     }

@@ -105,6 +105,8 @@ pub(crate) struct SlotPlayer<'a> {
     closings: Closings,
     /// Since when calls of each process are not polled. Grants may be as old.
     granted_from: Vec<Option<Moment>>,
+    /// A call with a grant from before it keeps its turn, or passes it on, without units.
+    last_reset: Option<Moment>,
     /// Whether the server can hold units that no call has, or not know of some.
     is_excused: bool,
     slot_moves: bool,
@@ -137,6 +139,7 @@ impl<'a> SlotPlayer<'a> {
             running: Vec::new(),
             waiting: Vec::new(),
             closings: Closings::default(),
+            last_reset: None,
             is_excused: false,
             slot_moves: false,
             resets: Resets::None,
@@ -301,10 +304,8 @@ impl<'a> SlotPlayer<'a> {
                     self.resets = Resets::Known;
                 }
                 self.closings.slots.opened(self.now());
-                // A call whose turn has come keeps it, without units.
-                for waiting in self.waiting.iter_mut().filter(|waiting| waiting.paused.is_some()) {
-                    (waiting.call.is_free, self.is_excused) = (true, true);
-                }
+                self.last_reset = Some(self.moment());
+                self.is_excused |= self.granted_from.iter().any(Option::is_some);
             }
             Operation::Advance { ticks } => self.pass(TICK * ticks as u32),
             Operation::LoseReply { cost, ends } => self.lose_reply(cost, ends).await,
