@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, OnError, Part, Permit, RateLimiter, Rejection};
+use ratelimit_runtime::{
+    Clock, Limit, OnError, Part, Permit, RateLimiter, Rejection, VirtualClock,
+};
+use support::cluster::Cluster;
 use support::limits::{HOUR, SECOND};
+use support::lines::wait_until_decided;
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -98,4 +102,50 @@ async fn units_are_not_kept_for_a_call_that_was_dropped() {
         assert!(started.elapsed() < 2 * SECOND, "{:?}", started.elapsed());
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// The rate is charged in its hash slot, rejected in that of the units, and given back.
+#[tokio::test]
+async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
+    let cluster = Cluster::start(0);
+    let clock = VirtualClock::new();
+    let process = || {
+        let builder = RateLimiter::builder().redis(cluster.url()).on_error(OnError::Deny);
+        builder.clock(Clock::Virtual(clock.clone())).deadline(10 * SECOND).build().expect("valid")
+    };
+    let (one, other, third) = (process(), process(), process());
+    let held = acquire(&one, &ONE, 1, false).await.expect("admitted");
+    let next = tokio::spawn({
+        let other = other.clone();
+        async move { acquire(&other, &ONE, 1, false).await }
+    });
+    for waited in [SECOND, SECOND / 10] {
+        wait_until_decided(&other).await;
+        clock.advance(waited);
+    }
+    wait_until_decided(&other).await;
+    // The unit is free, and kept for the other process, which does not look again before the clock moves.
+    held.into_iter().next().expect("a slot").release().await.expect("a reply");
+    let last = tokio::spawn({
+        let third = third.clone();
+        async move {
+            let parts = [Part::new(&RATE, &"apart", 1), Part::new(&ONE, &"key", 1)];
+            third.acquire_all(&parts).await
+        }
+    });
+    timeout(10 * SECOND, wait_until_decided(&third)).await.expect("the line rests");
+    assert!(!next.is_finished() && !last.is_finished());
+    clock.advance(SECOND);
+    let permits = timeout(10 * SECOND, next).await.expect("served").expect("no panic");
+    permits
+        .expect("admitted")
+        .into_iter()
+        .next()
+        .expect("a slot")
+        .release()
+        .await
+        .expect("a reply");
+    clock.advance(2 * SECOND);
+    let permits = timeout(10 * SECOND, last).await.expect("served").expect("no panic");
+    assert_eq!(permits.expect("admitted").len(), 2);
 }

@@ -282,7 +282,7 @@ impl Play {
                     };
                 }
                 self.line.returned();
-                self.line.record_give_back(None);
+                self.line.record_give_back(self.charge.key_id, None);
             }
             Action::TakeForeign => {
                 self.foreign += 1;

@@ -46,6 +46,11 @@ impl Estimate {
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
     }
 
+    /// Returns whether a count, by index, has rejected the call.
+    pub(super) fn is_because_of(&self, count: usize) -> bool {
+        self.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
+    }
+
     /// Returns whether a call with these costs cannot be admitted before the first call either.
     pub(super) fn holds_for(&self, costs: &[u32]) -> bool {
         self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)

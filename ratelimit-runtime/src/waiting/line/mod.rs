@@ -83,6 +83,8 @@ pub(super) struct Line {
     is_asking: bool,
     /// The number of pending give-backs.
     returning: usize,
+    /// The counts, by index, to which units were given back since the pending request was sent.
+    given_back: Vec<usize>,
     /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
     /// Whether the last reply has rejected a call because a key of the line is closed.
@@ -174,6 +176,7 @@ impl Line {
             last_scan: None,
             is_asking: false,
             returning: 0,
+            given_back: Vec::new(),
             has_changed: false,
             key_is_closed: false,
             changes_at: None,

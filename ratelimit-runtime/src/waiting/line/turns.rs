@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::grant::{Grant, Returned};
 use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
+use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::reply::Source;
 
@@ -14,16 +15,44 @@ const MAX_PINGED: usize = 1024;
 impl Line {
     /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
     /// store that has it.
-    pub(in crate::waiting) fn record_give_back(&mut self, end: Option<(Source, u64)>) {
-        self.has_changed = true;
-        self.estimate = None;
+    ///
+    /// The units are of no use to the first call if only another count rejects it. So a line does not ask again because
+    /// of the units that its own request gives back, once a later hash slot has rejected it.
+    pub(in crate::waiting) fn record_give_back(
+        &mut self,
+        key_id: KeyId,
+        end: Option<(Source, u64)>,
+    ) {
+        let Some(count) = self.counts.iter().position(|charge| charge.key_id == key_id) else {
+            return;
+        };
         if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
             // The reservations now end earlier. The bucket would not cancel them by their old ends.
             for grant in self.grants().filter(|grant| grant.source == source) {
                 grant.end = grant.end.min(end);
             }
         }
-        self.wake_first();
+        let is_of_use = self.estimate.as_ref().is_none_or(|it| it.is_because_of(count));
+        if self.is_asking {
+            self.given_back.push(count);
+        } else {
+            self.has_changed |= is_of_use;
+        }
+        if is_of_use {
+            self.estimate = None;
+            self.wake_first();
+        }
+    }
+
+    /// Records the units that were given back since a request was sent. `outcomes` is the reply to it.
+    pub(super) fn record_given_back(&mut self, outcomes: &[Outcome]) {
+        let is_rejected = |of_call: &&[Outcome]| !of_call.iter().all(Outcome::is_allowed);
+        let mut of_calls = outcomes.chunks(self.counts.len()).filter(|_| self.bucket.is_none());
+        let rejected = of_calls.find(is_rejected);
+        let is_of_use =
+            |count: &usize| rejected.is_none_or(|of_call| !of_call[*count].is_allowed());
+        self.has_changed |= self.given_back.iter().any(is_of_use);
+        self.given_back.clear();
     }
 
     /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has
