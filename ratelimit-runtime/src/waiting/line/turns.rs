@@ -44,7 +44,8 @@ impl Line {
         }
     }
 
-    /// Records the units that were given back since a request was sent. `outcomes` is the reply to it.
+    /// Records the units that were given back since a request was sent. `outcomes` is the reply to it; empty if it has
+    /// failed.
     pub(super) fn record_given_back(&mut self, outcomes: &[Outcome]) {
         let is_rejected = |of_call: &&[Outcome]| !of_call.iter().all(Outcome::is_allowed);
         let mut of_calls = outcomes.chunks(self.counts.len()).filter(|_| self.bucket.is_none());
