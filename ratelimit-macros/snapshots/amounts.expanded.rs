@@ -25,7 +25,8 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                 ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
             ) {
                 (limit, threshold, burst, lease) => {
-                    static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
+                    static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
+                        ::ratelimit_runtime::__private::AmountsSite::new();
                     AMOUNTS.of(limit, threshold, burst, lease)
                 }
             },
@@ -88,7 +89,8 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                         )
                     } {
                         limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            static SITE: ::ratelimit_runtime::__private::Site =
+                                ::ratelimit_runtime::__private::Site::new(
                                     ::core::concat!(
                                         ::core::file!(), ":", ::core::line!(), ":",
                                         ::core::column!()
@@ -103,7 +105,8 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     ::ratelimit_runtime::__private::Lease::None,
                 ) {
                     (limit, threshold, burst, lease) => {
-                        static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
+                        static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
+                            ::ratelimit_runtime::__private::AmountsSite::new();
                         AMOUNTS.of(limit, threshold, burst, lease)
                     }
                 },
@@ -122,7 +125,8 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                             )
                                         } {
                                             limit => {
-                                                static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                                static SITE: ::ratelimit_runtime::__private::Site =
+                                                    ::ratelimit_runtime::__private::Site::constant(
                                                     ::core::concat!(
                                                         ::core::file!(), ":", ::core::line!(), ":",
                                                         ::core::column!()
@@ -149,7 +153,8 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                             )
                                         } {
                                             limit => {
-                                                static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                                static SITE: ::ratelimit_runtime::__private::Site =
+                                                    ::ratelimit_runtime::__private::Site::new(
                                                     ::core::concat!(
                                                         ::core::file!(), ":", ::core::line!(), ":",
                                                         ::core::column!()

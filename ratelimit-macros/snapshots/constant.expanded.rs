@@ -53,7 +53,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                     &::ratelimit_runtime::__private::without_permit(LOGIN)
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::constant(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()
@@ -76,7 +77,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()

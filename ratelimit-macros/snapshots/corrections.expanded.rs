@@ -124,7 +124,8 @@ fn several(team: &str) -> Answer {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::constant(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()
@@ -151,7 +152,8 @@ fn several(team: &str) -> Answer {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()
@@ -178,7 +180,8 @@ fn several(team: &str) -> Answer {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()

@@ -100,7 +100,8 @@ async fn hidden() -> Option<()> {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::constant(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()
@@ -127,7 +128,8 @@ async fn hidden() -> Option<()> {
                                     )
                                 } {
                                     limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                        static SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
                                             ::core::concat!(
                                                 ::core::file!(), ":", ::core::line!(), ":",
                                                 ::core::column!()

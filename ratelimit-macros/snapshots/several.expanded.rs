@@ -24,7 +24,8 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                                 )
                             } {
                                 limit => {
-                                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                    static SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
@@ -45,7 +46,8 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                                 )
                             } {
                                 limit => {
-                                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                                    static SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::named(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()

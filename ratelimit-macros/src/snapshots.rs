@@ -34,7 +34,21 @@ fn expand_file(source: &str) -> String {
         other => other,
     });
     let items: TokenStream = items.map(Item::into_token_stream).collect();
-    prettyplease::unparse(&syn::parse2(items).expect("the expansion parses"))
+    broken(&prettyplease::unparse(&syn::parse2(items).expect("the expansion parses")))
+}
+
+/// Breaks long lines after their `=`: `prettyplease` keeps the type and the constructor of a `static` on one line.
+fn broken(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        match line.split_once(" = ") {
+            Some((left, right)) if line.len() > 120 => {
+                format!("{left} =\n{indent}    {right}\n")
+            }
+            _ => format!("{line}\n"),
+        }
+    });
+    lines.collect()
 }
 
 /// Expands an attribute on a function that no longer has it.
