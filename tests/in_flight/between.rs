@@ -37,6 +37,11 @@ async fn acquire(
     limiter.acquire_all(&rate.into_iter().chain([slots]).collect::<Vec<_>>()).await
 }
 
+/// Ends a call, and waits until its slot is free for other processes.
+async fn release(permits: Vec<Permit>) {
+    permits.into_iter().last().expect("a slot").release().await.expect("a reply");
+}
+
 /// Tasks of a process that call one after another, so that some always wait.
 fn endless(limiter: &RateLimiter, limit: Limit, is_rated: bool) -> (JoinSet<()>, Arc<AtomicU32>) {
     let (mut tasks, calls) = (JoinSet::new(), Arc::new(AtomicU32::new(0)));
@@ -68,7 +73,7 @@ async fn a_single_call_is_served_beside_a_process_that_always_waits() {
             let admitted = timeout(2 * BOUND, acquire(&single, &limit, cost, is_rated)).await;
             let permits = admitted.expect("served").expect("admitted");
             assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
-            permits.into_iter().last().expect("a slot").release().await.expect("a reply");
+            release(permits).await;
         }
         drop(tasks);
         busy.reset(&limit, "key").await.expect("reset");
@@ -95,7 +100,7 @@ async fn units_are_not_kept_for_a_call_that_was_dropped() {
     let held = acquire(&one, &ONE, 1, false).await.expect("admitted");
     let dropped = timeout(BOUND, acquire(&other, &ONE, 1, false)).await;
     assert!(dropped.is_err(), "the unit is held");
-    held.into_iter().next().expect("a slot").release().await.expect("a reply");
+    release(held).await;
     let started = Instant::now();
     let at_once = Limit::in_flight("one", 1).hold(HOUR);
     while acquire(&third, &at_once, 1, false).await.is_err() {
@@ -104,7 +109,7 @@ async fn units_are_not_kept_for_a_call_that_was_dropped() {
     }
 }
 
-/// The rate is charged in its hash slot, rejected in that of the units, and given back.
+/// Redis charges the rate in one hash slot, and rejects the call in another. Then the limiter gives the charge back.
 #[tokio::test]
 async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
     let cluster = Cluster::start(0);
@@ -125,7 +130,7 @@ async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
     }
     wait_until_decided(&other).await;
     // The unit is free, and kept for the other process, which does not look again before the clock moves.
-    held.into_iter().next().expect("a slot").release().await.expect("a reply");
+    release(held).await;
     let last = tokio::spawn({
         let third = third.clone();
         async move {
@@ -137,14 +142,7 @@ async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
     assert!(!next.is_finished() && !last.is_finished());
     clock.advance(SECOND);
     let permits = timeout(10 * SECOND, next).await.expect("served").expect("no panic");
-    permits
-        .expect("admitted")
-        .into_iter()
-        .next()
-        .expect("a slot")
-        .release()
-        .await
-        .expect("a reply");
+    release(permits.expect("admitted")).await;
     clock.advance(2 * SECOND);
     let permits = timeout(10 * SECOND, last).await.expect("served").expect("no panic");
     assert_eq!(permits.expect("admitted").len(), 2);

@@ -142,7 +142,8 @@ pub(super) fn steady() -> u64 {
     }
 }
 
-/// Measures how long something takes: by the counter if it is calibrated.
+/// Measures a duration: by the counter if it is calibrated. An `Instant` of `quanta` would calibrate it in its first
+/// call.
 #[cfg(feature = "metrics")]
 pub(crate) enum Stopwatch {
     Counter(u64),

@@ -67,7 +67,7 @@ impl Identity {
     }
 }
 
-/// Identities are equal if their hashes are, because counts are told apart by these.
+/// Compares hashes: stores distinguish counts by the hash of their identity.
 impl PartialEq for Identity {
     #[inline]
     fn eq(&self, other: &Self) -> bool {

@@ -84,7 +84,7 @@ pub(super) struct Line {
     /// The number of pending give-backs.
     returning: usize,
     /// The counts, by index, to which units were given back since the pending request was sent.
-    given_back: Vec<usize>,
+    changed_counts: Vec<usize>,
     /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
     /// Whether the last reply has rejected a call because a key of the line is closed.
@@ -176,7 +176,7 @@ impl Line {
             last_scan: None,
             is_asking: false,
             returning: 0,
-            given_back: Vec::new(),
+            changed_counts: Vec::new(),
             has_changed: false,
             key_is_closed: false,
             changes_at: None,

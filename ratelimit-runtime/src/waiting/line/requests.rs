@@ -49,7 +49,7 @@ impl Line {
         let Asked { request, calls, cancelled } = asked;
         self.end_request(&calls);
         let Reply { outcomes, receipts, source } = reply;
-        self.record_given_back(&outcomes);
+        self.apply_changed_counts(&outcomes);
         let mut outcomes = &outcomes[..];
         let mut receipts = receipts.chunks(self.counts.len());
         if request.cancels() {
@@ -123,7 +123,7 @@ impl Line {
         now: Now,
     ) -> Option<Asked> {
         self.end_request(&asked.calls);
-        self.record_given_back(&[]);
+        self.apply_changed_counts(&[]);
         // If the request may have been executed, the cancelled reservations may not exist any more.
         let cancelled = mem::take(&mut asked.cancelled);
         if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {

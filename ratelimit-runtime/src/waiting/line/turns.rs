@@ -33,10 +33,10 @@ impl Line {
             }
         }
         let is_of_use = self.estimate.as_ref().is_none_or(|it| it.is_because_of(count));
-        if self.is_asking {
-            self.given_back.push(count);
-        } else {
+        if !self.is_asking {
             self.has_changed |= is_of_use;
+        } else if !self.changed_counts.contains(&count) {
+            self.changed_counts.push(count);
         }
         if is_of_use {
             self.estimate = None;
@@ -44,16 +44,14 @@ impl Line {
         }
     }
 
-    /// Records the units that were given back since a request was sent. `outcomes` is the reply to it; empty if it has
-    /// failed.
-    pub(super) fn record_given_back(&mut self, outcomes: &[Outcome]) {
+    /// Decides whether the counts that have changed since a request was sent are a reason to ask again. `outcomes` is
+    /// the reply to the request; empty if the request has failed.
+    pub(super) fn apply_changed_counts(&mut self, outcomes: &[Outcome]) {
         let is_rejected = |of_call: &&[Outcome]| !of_call.iter().all(Outcome::is_allowed);
         let mut of_calls = outcomes.chunks(self.counts.len()).filter(|_| self.bucket.is_none());
         let rejected = of_calls.find(is_rejected);
-        let is_of_use =
-            |count: &usize| rejected.is_none_or(|of_call| !of_call[*count].is_allowed());
-        self.has_changed |= self.given_back.iter().any(is_of_use);
-        self.given_back.clear();
+        let is_of_use = |count: usize| rejected.is_none_or(|of_call| !of_call[count].is_allowed());
+        self.has_changed |= self.changed_counts.drain(..).any(is_of_use);
     }
 
     /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has

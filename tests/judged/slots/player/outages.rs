@@ -77,8 +77,8 @@ impl SlotPlayer<'_> {
 
     /// Records that the server has lost its memory.
     pub(super) fn forget(&mut self) {
-        // A server does not start again within a microsecond. At one time, resets before and after that would have one
-        // epoch.
+        // A server takes longer than a microsecond to start again. At one time, a reset before and a reset after that
+        // would have the same epoch.
         self.pass(Duration::from_millis(1));
         let now = self.now();
         self.judge.lost_memory(now);
