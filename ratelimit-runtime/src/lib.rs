@@ -237,6 +237,7 @@ mod key;
 mod lease;
 mod limit;
 mod limiter;
+mod one_or_many;
 mod registry;
 mod reply;
 mod report;

@@ -228,25 +228,4 @@ macro_rules! states {
     };
 }
 
-/// Evaluates `$work` with `$state` as an alias for the state type of `$algorithm`.
-macro_rules! with_state {
-    ($algorithm:expr, $state:ident => $work:expr) => {
-        $crate::algorithm::states!(match_algorithm!($algorithm, $state => $work))
-    };
-}
-
-macro_rules! match_algorithm {
-    (
-        ($algorithm:expr, $state:ident => $work:expr)
-        $($table:ident: $type:ty = $($variant:ident)|+;)*
-    ) => {
-        match $algorithm {
-            $($($crate::limit::Algorithm::$variant)|+ => {
-                type $state = $type;
-                $work
-            })*
-        }
-    };
-}
-
-pub(crate) use {match_algorithm, states, with_state};
+pub(crate) use states;

@@ -7,7 +7,7 @@ use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
-use crate::store::embedded::LocalCharge;
+use crate::store::embedded::{CountFunctions, LocalCharge};
 use crate::store::{Charge, SettleError, SettledCharge, Store};
 
 impl Backend {
@@ -29,7 +29,7 @@ impl Backend {
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.notify_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
-        self.close_here(key_id, terms.algorithm(), opening);
+        self.close_here(key_id, terms, opening);
     }
 
     /// Gives units in flight back to the embedded store.
@@ -43,23 +43,24 @@ impl Backend {
     ) {
         self.local.release(key_id, receipt, units);
         self.notify_release(key_id);
-        if opening != OpeningChange::None {
-            self.close_here(key_id, Algorithm::InFlight, opening);
+        if opening != OpeningChange::None
+            && let Some(functions) = self.local.functions_of(Algorithm::InFlight)
+        {
+            self.close_by(functions, key_id, opening);
         }
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
     /// key was closed.
-    pub(crate) fn close_here(
-        &self,
-        key_id: KeyId,
-        algorithm: Algorithm,
-        opening: OpeningChange,
-    ) -> bool {
+    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, opening: OpeningChange) -> bool {
+        self.close_by(self.local.functions(terms), key_id, opening)
+    }
+
+    fn close_by(&self, functions: &CountFunctions, key_id: KeyId, opening: OpeningChange) -> bool {
         if opening == OpeningChange::None {
             return false;
         }
-        let was_closed = self.local.change_opening(algorithm, key_id, opening);
+        let was_closed = self.local.change_opening(functions, key_id, opening);
         self.notify_opening_change(key_id, opening);
         was_closed
     }
@@ -71,7 +72,7 @@ impl Backend {
         charge: Arc<Charge>,
         opening: OpeningChange,
     ) -> Answer<bool> {
-        let was_here = self.close_here(charge.key_id, charge.terms.algorithm(), opening);
+        let was_here = self.close_here(charge.key_id, &charge.terms, opening);
         if !self.is_shared(policy.scope()) {
             return Answer::ready(Ok(was_here));
         }
@@ -134,7 +135,7 @@ impl Backend {
             None => self.local.settle_one((&**charge).into(), settlement),
         };
         self.notify_settlement(charge.key_id, settlement, Some(&outcome), source);
-        self.close_here(charge.key_id, charge.terms.algorithm(), opening);
+        self.close_here(charge.key_id, &charge.terms, opening);
         true
     }
 

@@ -10,7 +10,7 @@ use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, no
 use super::fast::Conclusion;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
-use crate::algorithm::{OpeningChange, match_algorithm, with_state};
+use crate::algorithm::OpeningChange;
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -43,8 +43,8 @@ impl Conclusion for Acquire {
     ) -> Self {
         let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        let (outcome, receipt) =
-            with_state!(limit.algorithm(), S => backend.local().acquire_as::<S>(charge));
+        let local = backend.local();
+        let (outcome, receipt) = (local.functions(limit.terms()).acquire)(local, charge);
         let made = || {
             if limit.is_in_flight() {
                 MadeCharge::HeldHere { key_id, name: *limit.terms().name() }

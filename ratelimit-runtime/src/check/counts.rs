@@ -7,9 +7,10 @@ use super::{Check, Checker, Part};
 use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, Usage};
 use crate::rules::{Asker, Ruled};
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 
 /// The count of a key under a limit, for an operator.
 pub(crate) struct Count<'a> {

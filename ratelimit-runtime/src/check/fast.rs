@@ -7,28 +7,10 @@
 
 use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
-use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
-use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, Terms};
+use crate::algorithm::Verdict;
+use crate::key::Key;
+use crate::limit::{Access, Limit};
 use crate::report::{self, Started};
-use crate::store::embedded::{Embedded, LocalCharge, StoredState};
-
-/// The units that remain after an admitted call, and its reset. A function returns two whole words in registers
-/// (`benches/all -- embedded`).
-struct Left {
-    /// [`u64::MAX`] unless the call was admitted and nothing records it, so that nothing else is to be done.
-    remaining: u64,
-    reset_us: u64,
-}
-
-impl Left {
-    const NOT_FINAL: Self = Self { remaining: u64::MAX, reset_us: 0 };
-
-    #[inline]
-    fn is_final(&self) -> bool {
-        self.remaining != u64::MAX
-    }
-}
 
 /// What a call of one limit becomes: a [`Check`], or an [`Acquire`](super::Acquire).
 pub(crate) trait Conclusion: From<StartedCall> {
@@ -82,9 +64,8 @@ impl Conclusion for Check {
     ) -> Self {
         let (started, mut outcome) = (Started::now(), None);
         let (local, key_id) = (backend.local(), backend.key_id(limit.terms(), key));
-        let left = with_state!(limit.algorithm(), S => {
-            decide_as::<S>(local, key_id, limit.terms(), cost, &mut outcome)
-        });
+        let decide = local.functions(limit.terms()).decide;
+        let left = decide(local, key_id, limit.terms(), cost, &mut outcome);
         if left.is_final() {
             return Self::admitted(limit.terms().capacity(), left.remaining as u32, left.reset_us);
         }
@@ -110,26 +91,4 @@ impl Conclusion for Check {
     fn moved(self) -> Self {
         self.by_fields()
     }
-}
-
-/// Decides the call by the algorithm whose state is an `S`. Not inlined, because the variables of all algorithms
-/// together do not fit in registers (`benches/all -- instructions`). Takes no structure, which would be passed in
-/// memory.
-#[inline(never)]
-fn decide_as<S: StoredState>(
-    local: &Embedded,
-    key_id: KeyId,
-    terms: &Terms,
-    cost: u32,
-    outcome: &mut Option<Outcome>,
-) -> Left {
-    if S::HOLDS {
-        return Left::NOT_FINAL;
-    }
-    let decided = local.decide_as::<S>(LocalCharge { key_id, terms, cost });
-    if decided.is_allowed() && !report::is_recorded() {
-        return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };
-    }
-    *outcome = Some(decided);
-    Left::NOT_FINAL
 }

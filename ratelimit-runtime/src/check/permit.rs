@@ -11,10 +11,11 @@ use tokio::time::timeout;
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
-use crate::store::{Charge, HeldSlot, OneOrMany, Reply};
+use crate::store::{Charge, HeldSlot, Reply};
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
@@ -29,10 +30,9 @@ use crate::store::{Charge, HeldSlot, OneOrMany, Reply};
 /// - **More than estimated:** the difference is charged when it is settled, also above the limit: a debt. While the
 ///   count is above the limit, no call is admitted. A fixed window forgives its debt when it ends.
 ///
-/// A permit is settled where the call was charged. On the embedded store, that happens at once. With Redis, the
-/// background thread sends settlements in batches: no caller waits. While Redis is down, settlements wait. If the reply
-/// to a settlement is lost, or too many wait, the estimate stays charged.
-/// [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements, and reports lost ones.
+/// A permit is settled where the call was charged: on the embedded store at once, with Redis by the background thread.
+/// No caller waits for it. While Redis is down, settlements wait. If a reply is lost, or too many settlements wait, the
+/// estimate stays charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits for them, and reports lost ones.
 ///
 /// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
 /// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.

@@ -10,9 +10,10 @@ use super::{AnyPart, Checker, Part};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::lease::LeasedCall;
 use crate::limit::{Limit, LimitLabel, Policy};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report, Started};
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {

@@ -8,10 +8,10 @@ use super::wait::{DecideWaiting, borrowed, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Access, Limit, LimitLabel};
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::report::Report;
 use crate::rules::{Asker, Ruled, RulesInForce};
-use crate::store::OneOrMany;
 use crate::waiting::OwnedPart;
 
 /// The parts of a call that are decided, or only reported, once the others have admitted it.

@@ -9,9 +9,9 @@ use super::ruled::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
 use crate::limit::{Capability, Limit};
+use crate::one_or_many::OneOrMany;
 use crate::report::Started;
 use crate::rules::RulesInForce;
-use crate::store::OneOrMany;
 use crate::waiting::{OwnedPart, WaitingCalls};
 
 /// Decides calls that may wait. Only a limit with a `wait` refers to it (see [`Capability`]).

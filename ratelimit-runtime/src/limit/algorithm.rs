@@ -22,7 +22,6 @@ macro_rules! algorithms {
             pub(crate) const RATES: [Self; [$(Self::$algorithm),*].len()] = [$(Self::$algorithm),*];
 
             /// All algorithms.
-            #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain them"))]
             pub(crate) const ALL: [Self; Self::RATES.len() + 1] = [$(Self::$algorithm,)* Self::$slots];
 
             /// Returns the word for this algorithm in the attribute and in Redis keys.

@@ -2,13 +2,15 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::{Algorithm, Name, Period, Scope};
+use super::{Algorithm, Capability, Name, Period, Scope};
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, Eq)]
 pub(crate) struct Identity {
     pub(super) name: Name,
     pub(super) algorithm: Algorithm,
+    /// Counts the calls in a process.
+    pub(super) counted_by: Capability,
     pub(super) period: Period,
     pub(super) align: Option<Align>,
     scope: Scope,
@@ -22,36 +24,40 @@ impl Identity {
     pub(super) const fn new(
         name: Name,
         algorithm: Algorithm,
+        counted_by: Capability,
         period: Period,
-        align: Option<Align>,
-        scope: Scope,
     ) -> Self {
-        let name_bit = bit_of_name(name.as_str());
-        let mut identity = Self { name, algorithm, period, align, scope, name_bit, hash: 0 };
-        identity.hash = hash(&identity);
-        identity
+        let (align, scope, name_bit) = (None, Scope::Global, bit_of_name(name.as_str()));
+        let identity =
+            Self { name, algorithm, counted_by, period, align, scope, name_bit, hash: 0 };
+        identity.hashed()
+    }
+
+    const fn hashed(mut self) -> Self {
+        self.hash = hash(&self);
+        self
     }
 
     /// Changes the align.
     pub(super) const fn set_align(&mut self, align: Align) {
         self.align = Some(align);
-        self.hash = hash(self);
+        *self = self.hashed();
     }
 
     /// Changes the scope: a count of the process and a count of the fleet are different counts.
     pub(super) const fn set_scope(&mut self, scope: Scope) {
         self.scope = scope;
-        self.hash = hash(self);
+        *self = self.hashed();
     }
 
     /// Returns this identity with another name.
     pub(super) fn with_name(&self, name: Name) -> Self {
-        Self::new(name, self.algorithm, self.period, self.align, self.scope)
+        Self { name, name_bit: bit_of_name(name.as_str()), ..*self }.hashed()
     }
 
     /// Returns this identity with another period.
     pub(super) fn with_period(&self, period: Period) -> Self {
-        Self::new(self.name, self.algorithm, period, self.align, self.scope)
+        Self { period, ..*self }.hashed()
     }
 
     /// Returns a hash of the name, below 64.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Amounts, Identity, Limit, LimitError, Name, Period, Policy, Scope, Terms};
+use super::{
+    Algorithm, Amounts, Capability, Identity, Limit, LimitError, Name, Period, Policy, Terms,
+};
 
 /// The shortest hold. Heartbeats are sent three times in it.
 const MIN_HOLD: Duration = Duration::from_secs(1);
@@ -76,8 +78,8 @@ impl Limit {
         }
         match Amounts::new(in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
-                let slots = Algorithm::InFlight;
-                let identity = Identity::new(name, slots, NO_PERIOD, None, Scope::Global);
+                const COUNTED_BY: Capability = Algorithm::InFlight.counted_by();
+                let identity = Identity::new(name, Algorithm::InFlight, COUNTED_BY, NO_PERIOD);
                 Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
             }
             Err(invalid) => Err(invalid),

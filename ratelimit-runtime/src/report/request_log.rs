@@ -10,6 +10,7 @@ use std::mem;
 use std::time::Duration;
 
 use crate::limit::{Limit, Name, Quota};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Source};
 use crate::sticky::StickyFlag;
 
@@ -23,7 +24,7 @@ static WAS_OPENED: StickyFlag = StickyFlag::new();
 /// The limits of one request, in the order of their first check, each with its latest decision.
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog {
-    limits: Vec<LoggedLimit>,
+    limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
     has_decided: bool,
 }

@@ -132,7 +132,7 @@ impl Settlements {
             // The key of a fallback is also closed on Redis, which may be back.
             settlement = Settlement::default();
         } else {
-            self.backend.close_here(charge.key_id, charge.terms.algorithm(), opening);
+            self.backend.close_here(charge.key_id, &charge.terms, opening);
         }
         let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
         let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());

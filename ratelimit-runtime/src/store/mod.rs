@@ -4,7 +4,6 @@
 pub(crate) mod embedded;
 pub(crate) mod holder;
 mod of_shared;
-mod one_or_many;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
@@ -17,7 +16,6 @@ mod unshared;
 
 pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
 pub(crate) use self::of_shared::OfShared;
-pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{

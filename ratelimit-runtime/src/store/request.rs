@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Holder, OneOrMany};
+use super::Holder;
 use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
+use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
 
 /// The units that a call requests from one count. A charge owns its parts, so that it can wait, be sent by another

@@ -8,9 +8,10 @@ use once_cell::sync::OnceCell;
 
 use super::{OwnedPart, Ticket, Waiting};
 use crate::backend::Backend;
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::rules::RulesInForce;
-use crate::store::{OneOrMany, Reply};
+use crate::store::Reply;
 
 pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

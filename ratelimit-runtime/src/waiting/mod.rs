@@ -30,10 +30,11 @@ use crate::backend::{Backend, GivenBack};
 use crate::background::{JobCounter, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
-use crate::store::{OneOrMany, Reply};
+use crate::store::Reply;
 use crate::threads::{Mutex, MutexGuard};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for

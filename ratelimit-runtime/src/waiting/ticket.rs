@@ -7,8 +7,9 @@ use super::{SharedLine, lock};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
+use crate::one_or_many::OneOrMany;
 use crate::rules::{Asker, ResolveRules, Ruled};
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
+use crate::store::{Calls, Charge, DecideOp, Request};
 use crate::threads::Mutex;
 
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.

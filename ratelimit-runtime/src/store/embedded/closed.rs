@@ -51,7 +51,7 @@ impl<S: StoredState> ClosedState for ClosedCount<S> {
     }
 
     fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId, clock: u64) {
-        S::table(shard).insert(key_id, (*self).open(clock));
+        shard.insert(key_id, (*self).open(clock));
     }
 }
 

@@ -11,8 +11,9 @@ use crate::algorithm::Outcome;
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
+use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
+use crate::store::{Calls, Charge, DecideOp, Request};
 
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 

@@ -10,6 +10,7 @@
 )]
 
 mod closed;
+mod functions;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod several;
@@ -17,20 +18,19 @@ mod shard;
 mod table;
 
 use std::iter;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{OnceLock, PoisonError, TryLockError};
 #[cfg(not(all(test, loom)))]
 use std::thread;
 
 #[cfg(all(test, loom))]
 use loom::thread;
 
+pub(crate) use self::functions::CountFunctions;
 pub(crate) use self::several::FEW;
 use self::shard::{CountOp, Shard};
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Reply, Request};
-use crate::algorithm::{
-    Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
-};
+use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::{Algorithm, Terms};
@@ -53,6 +53,8 @@ pub(crate) struct Embedded {
     secret: Secret,
     /// The fingerprint of `()`, the key of a limit without a key.
     no_key: u128,
+    /// What counts the calls of each algorithm, once a limit with it was used.
+    functions: [OnceLock<&'static CountFunctions>; Algorithm::ALL.len()],
     clock: Clock,
 }
 
@@ -68,8 +70,32 @@ impl Embedded {
             shards: shards.unwrap_or_else(|_| unreachable!("as many as the array has")),
             no_key: KeyWriter::fingerprint(&secret, &()),
             secret,
+            functions: Default::default(),
             clock,
         }
+    }
+
+    /// Returns what counts the calls of a limit.
+    #[inline(always)]
+    pub(crate) fn functions(&self, terms: &Terms) -> &'static CountFunctions {
+        match self.functions[terms.algorithm() as usize].get() {
+            Some(functions) => functions,
+            None => self.first_functions(terms),
+        }
+    }
+
+    /// Returns what counts the calls of limits by an algorithm; `None` if this store has counted none.
+    pub(crate) fn functions_of(&self, algorithm: Algorithm) -> Option<&'static CountFunctions> {
+        self.functions[algorithm as usize].get().copied()
+    }
+
+    #[cold]
+    fn first_functions(&self, terms: &Terms) -> &'static CountFunctions {
+        let named = || {
+            let functions = terms.counted_by().functions();
+            functions.unwrap_or_else(|| unreachable!("a limit names the functions that count it"))
+        };
+        self.functions[terms.algorithm() as usize].get_or_init(named)
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -106,12 +132,13 @@ impl Embedded {
 
     /// Applies an operation to one count.
     fn apply_one(&self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
-        self.in_shard(charge.key_id, |shard, clock| shard.apply_op(op, charge, clock))
+        let apply = self.functions(charge.terms).apply;
+        self.in_shard(charge.key_id, |shard, clock| apply(shard, op, charge, clock))
     }
 
     /// Decides a call of one count, whose state is an `S`.
     #[inline(always)]
-    pub(crate) fn decide_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> Outcome {
+    fn decide_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> Outcome {
         let LocalCharge { key_id, terms, cost } = charge;
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(key_id));
@@ -127,8 +154,7 @@ impl Embedded {
     }
 
     /// Decides a call of one count, whose state is an `S`. Its charge can be settled.
-    #[inline(never)]
-    pub(crate) fn acquire_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    fn acquire_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
         let LocalCharge { key_id, terms, cost } = charge;
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(key_id));
@@ -145,9 +171,8 @@ impl Embedded {
 
     /// Corrects a charge.
     pub(crate) fn settle_one(&self, charge: LocalCharge<'_>, settlement: Settlement) -> Outcome {
-        with_state!(charge.terms.algorithm(), S => {
-            self.in_shard(charge.key_id, |shard, clock| shard.settle::<S>(charge, settlement, clock))
-        })
+        let settle = self.functions(charge.terms).settle;
+        self.in_shard(charge.key_id, |shard, clock| settle(shard, charge, settlement, clock))
     }
 
     /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for
@@ -166,19 +191,19 @@ impl Embedded {
     /// Closes or opens a key. Returns whether it was closed.
     pub(crate) fn change_opening(
         &self,
-        algorithm: Algorithm,
+        functions: &CountFunctions,
         key_id: KeyId,
         opening: OpeningChange,
     ) -> bool {
-        with_state!(algorithm, S => {
-            self.in_shard(key_id, |shard, clock| shard.change_opening::<S>(key_id, opening, clock))
-        })
+        let change = functions.change_opening;
+        self.in_shard(key_id, |shard, clock| change(shard, key_id, opening, clock))
     }
 
     /// Removes a count, and returns whether it was there.
     pub(crate) fn remove(&self, terms: &Terms, key_id: KeyId) -> bool {
+        let remove = self.functions(terms).remove;
         // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
-        self.in_shard(key_id, |shard, _| shard.remove(terms.algorithm(), key_id)).is_some()
+        self.in_shard(key_id, |shard, _| remove(shard, key_id)).is_some()
     }
 
     /// Passes the shard of a count and the time to `work`.
@@ -339,7 +364,7 @@ mod tests {
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let charge = |cost| LocalCharge { key_id, terms, cost };
         let (_, receipt) = store.acquire_as::<Slots>(charge(2));
-        let set_opening = |to| store.change_opening(Algorithm::InFlight, key_id, to);
+        let set_opening = |to| store.change_opening(store.functions(terms), key_id, to);
         set_opening(OpeningChange::close_for(Duration::from_secs(60)));
         assert!(store.holds(key_id, receipt));
         store.release(key_id, receipt, 1);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::shard::{CountOp, Shard};
 use super::{Embedded, LocalCharge, MutexGuard, shard_of, unlock};
-use crate::algorithm::{BucketOp, Op, Outcome, Receipt, State, match_algorithm, with_state};
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt};
+use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
 use crate::store::{
-    Calls, CancelledUnits, Charge, DecideOp, EqualCalls, MAX_RESERVED, OneOrMany, Reply,
-    Reservations,
+    Calls, CancelledUnits, Charge, DecideOp, EqualCalls, MAX_RESERVED, Reply, Reservations,
 };
 
 /// The most counts that [`Embedded::decide_few`] decides.
@@ -35,33 +35,17 @@ impl Embedded {
         }
         let (mut places, mut fit) = ([(0, 0); FEW], true);
         for (place, charge) in places.iter_mut().zip(charges) {
-            let LocalCharge { key_id, terms, cost } = *charge;
-            let at = indices.partition_point(|index| *index < shard_of(key_id));
+            let at = indices.partition_point(|index| *index < shard_of(charge.key_id));
             let Some(shard) = &mut shards[at] else { return false };
-            with_state!(terms.algorithm(), S => {
-                if S::HOLDS {
-                    return false;
-                }
-                let Some(cell) = shard.place_of::<S>(key_id) else { return false };
-                *place = (at, cell);
-                fit &= shard.state_at::<S>(cell).admits(terms, clock, cost);
-            });
+            let find = self.functions(charge.terms).find;
+            let Some((cell, admits)) = find(shard, *charge, clock) else { return false };
+            *place = (at, cell);
+            fit &= admits;
         }
         for ((charge, outcome), (at, cell)) in charges.iter().zip(outcomes).zip(places) {
-            let LocalCharge { terms, cost, .. } = *charge;
             let Some(shard) = &mut shards[at] else { return false };
-            *outcome = with_state!(terms.algorithm(), S => {
-                let state = shard.state_at::<S>(cell);
-                if fit {
-                    S::outcome(state.decide(terms, clock, cost), terms, clock, cost)
-                } else {
-                    let outcome = state.apply(Op::Peek, terms, clock, cost);
-                    if !outcome.is_allowed() {
-                        shard.mark_rejecting::<S>(cell);
-                    }
-                    outcome
-                }
-            });
+            let decide_at = self.functions(charge.terms).decide_at;
+            *outcome = decide_at(shard, cell, *charge, clock, fit);
         }
         true
     }
@@ -134,7 +118,7 @@ impl Embedded {
         work(&mut |index, op, cost| {
             let charge = LocalCharge { cost, ..(&*charges[index]).into() };
             let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
-            shards[at].apply_op(op, charge, clock)
+            (self.functions(charge.terms).apply)(&mut shards[at], op, charge, clock)
         });
         unlock(shards);
     }

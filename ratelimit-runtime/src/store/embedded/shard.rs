@@ -5,12 +5,12 @@ use std::any::Any;
 use std::mem;
 
 use super::closed::{AnyClosed, ClosedState};
+use super::functions::TableFunctions;
 use super::table::Table;
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::slots::Slots;
 use crate::algorithm::{
-    BucketOp, ClosedCount, Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm,
-    states, with_state,
+    BucketOp, ClosedCount, Op, OpeningChange, Outcome, Receipt, Settlement, State, states,
 };
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
@@ -54,15 +54,20 @@ impl From<DecideOp> for CountOp {
 
 /// A state type that has a table in each shard.
 pub(crate) trait StoredState: State + Send + 'static {
+    /// The first of its algorithms.
+    const ALGORITHM: Algorithm;
+
     fn table(shard: &mut Shard) -> &mut Table<Self>;
 }
 
 /// Defines the shard, with a table for each state in the list of [`states`].
 macro_rules! define_shard {
-    (() $($table:ident: $state:ty = $($algorithm:ident)|+;)*) => {
+    (() $($table:ident: $state:ty = $algorithm:ident $(| $other:ident)*;)*) => {
         pub(crate) struct Shard {
             $($table: Table<$state>,)*
             closed: Table<AnyClosed>,
+            /// The tables in use, by the first algorithm of each.
+            in_use: [Option<&'static TableFunctions>; Algorithm::ALL.len()],
             /// The most counts that the shard keeps.
             capacity: usize,
             /// The change in the number of counts since [`take_unreported`](Self::take_unreported).
@@ -72,6 +77,8 @@ macro_rules! define_shard {
         }
 
         $(impl StoredState for $state {
+            const ALGORITHM: Algorithm = Algorithm::$algorithm;
+
             #[inline(always)]
             fn table(shard: &mut Shard) -> &mut Table<Self> {
                 &mut shard.$table
@@ -80,36 +87,20 @@ macro_rules! define_shard {
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                let closed = Table::new();
-                Self { $($table: Table::new(),)* closed, capacity, unreported: 0, births: 1 }
+                let (closed, in_use) = (Table::new(), [None; Algorithm::ALL.len()]);
+                Self {
+                    $($table: Table::new(),)*
+                    closed,
+                    in_use,
+                    capacity,
+                    unreported: 0,
+                    births: 1,
+                }
             }
 
             /// Returns the number of counts.
             pub(super) fn len(&self) -> usize {
                 self.closed.len() $(+ self.$table.len())*
-            }
-
-            /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed
-            /// one only if more than half of the counts are closed.
-            fn make_room(&mut self, now: u64, spread: usize) {
-                // In a shard that is half full, counts without held units do not wait for the next call of their key,
-                // so that they fill no shard and evict no other count.
-                let is_half_full = 2 * self.len() >= self.capacity;
-                let unheld = if is_half_full { u64::MAX - 1 } else { now };
-                self.closed.sweep(now);
-                $(self.$table.sweep(if <$state>::HOLDS { unheld } else { now });)*
-                if self.len() < self.capacity {
-                    return;
-                }
-                if 2 * self.closed.len() > self.len() {
-                    return self.closed.evict(spread);
-                }
-                // Units that are held are not lost.
-                let largest = [$(if <$state>::HOLDS { 0 } else { self.$table.len() }),*];
-                let largest = largest.into_iter().max().unwrap_or(0);
-                $(if largest > 0 && !<$state>::HOLDS && self.$table.len() == largest {
-                    return self.$table.evict(spread);
-                })*
             }
         }
     };
@@ -138,17 +129,17 @@ impl Shard {
     }
 
     /// Applies an operation to a count. Returns the receipt of an admitted charge that can be settled.
-    pub(super) fn apply_op(
+    pub(super) fn apply_op<S: StoredState>(
         &mut self,
         op: CountOp,
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> (Outcome, Receipt) {
-        with_state!(charge.terms.algorithm(), S => match op {
+        match op {
             CountOp::Apply(op) => (self.apply::<S>(op, charge, clock), Receipt::default()),
             CountOp::Acquire => self.acquire::<S>(charge, clock),
             CountOp::Ahead(op, settles) => self.apply_ahead(op, settles, charge, clock),
-        })
+        }
     }
 
     /// Applies an operation to a count. Adds the count if it has no state.
@@ -284,10 +275,41 @@ impl Shard {
         if state.expires() > 0 {
             self.count_changes(|shard| {
                 shard.make_room(clock, spread(key_id));
-                S::table(shard).insert(key_id, state);
+                shard.insert(key_id, state);
             });
         }
         result
+    }
+
+    /// Adds the state of a count that has none and whose key is open.
+    pub(super) fn insert<S: StoredState>(&mut self, key_id: KeyId, state: S) {
+        self.in_use[S::ALGORITHM as usize] = Some(const { &TableFunctions::of::<S>() });
+        S::table(self).insert(key_id, state);
+    }
+
+    /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed one only
+    /// if more than half of the counts are closed.
+    fn make_room(&mut self, now: u64, spread: usize) {
+        // In a shard that is half full, counts without held units do not wait for the next call of their key, so that
+        // they fill no shard and evict no other count.
+        let is_half_full = 2 * self.len() >= self.capacity;
+        let unheld = if is_half_full { u64::MAX - 1 } else { now };
+        self.closed.sweep(now);
+        let in_use = self.in_use;
+        for table in in_use.iter().flatten() {
+            (table.sweep)(self, if table.holds { unheld } else { now });
+        }
+        if self.len() < self.capacity {
+            return;
+        }
+        if 2 * self.closed.len() > self.len() {
+            return self.closed.evict(spread);
+        }
+        // Units that are held are not lost.
+        let evictable = in_use.iter().flatten().filter(|table| !table.holds);
+        if let Some(largest) = evictable.max_by_key(|table| (table.len)(self)) {
+            (largest.evict)(self, spread);
+        }
     }
 
     /// Returns the change in the number of counts since the last call. The caller reports it after the shard is
@@ -354,15 +376,13 @@ impl Shard {
     }
 
     /// Removes a count, and opens its key. Returns what it was, which the caller drops after the shard is unlocked.
-    pub(super) fn remove(&mut self, algorithm: Algorithm, key_id: KeyId) -> Option<Box<dyn Any>> {
-        with_state!(algorithm, S => {
-            let remove =
-                |shard: &mut Self| (S::table(shard).remove(key_id), shard.closed.remove(key_id));
-            match self.count_changes(remove) {
-                (None, None) => None,
-                count => Some(Box::new(count)),
-            }
-        })
+    pub(super) fn remove<S: StoredState>(&mut self, key_id: KeyId) -> Option<Box<dyn Any>> {
+        let remove =
+            |shard: &mut Self| (S::table(shard).remove(key_id), shard.closed.remove(key_id));
+        match self.count_changes(remove) {
+            (None, None) => None,
+            count => Some(Box::new(count)),
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::{Algorithm, Terms};
+use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{Charge, OneOrMany, Reply};
+use crate::store::{Charge, Reply};
 
 /// The rejection of the first queued call.
 #[derive(Debug)]

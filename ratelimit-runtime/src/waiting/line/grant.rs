@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::Now;
 use crate::algorithm::{Op, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
+use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, OneOrMany, Reply, Request};
+use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, Reply, Request};
 
 /// Units that are charged for a call which has not taken its turn yet.
 #[derive(Clone, Debug)]

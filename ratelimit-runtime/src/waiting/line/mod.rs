@@ -41,8 +41,9 @@ use self::time::ReplyTimes;
 pub(super) use self::time::{Now, WakeTimes};
 use super::ticket::{Destination, Ticket};
 use crate::limit::OnError;
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, Charge, OneOrMany, Reply};
+use crate::store::{BucketCharge, Charge, Reply};
 
 /// The number of calls of a long line, which an event reports.
 const LONG_LINE: usize = 1_000;

@@ -6,10 +6,11 @@ use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
 use crate::algorithm::{Outcome, Receipt};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
-use crate::store::{Calls, CancelledUnits, Charge, DecideOp, EqualCalls, OneOrMany, Reply};
+use crate::store::{Calls, CancelledUnits, Charge, DecideOp, EqualCalls, Reply};
 
 /// The outcomes and the receipts of a [`Reply`].
 #[derive(Default)]

@@ -20,6 +20,18 @@ impl<T> OneOrMany<T> {
         }
     }
 
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    pub(crate) fn push(&mut self, value: T) {
+        *self = match std::mem::take(self) {
+            Self::Many(many) if many.is_empty() => Self::One(value),
+            Self::Many(mut many) => {
+                many.push(value);
+                Self::Many(many)
+            }
+            Self::One(one) => Self::Many(vec![one, value]),
+        };
+    }
+
     pub(crate) fn map<U>(&self, change: impl FnMut(&T) -> U) -> OneOrMany<U> {
         OneOrMany::of(self, change)
     }
@@ -50,6 +62,12 @@ impl<T> DerefMut for OneOrMany<T> {
             Self::One(one) => slice::from_mut(one),
             Self::Many(many) => many,
         }
+    }
+}
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        Self::Many(Vec::new())
     }
 }
 
