@@ -14,8 +14,10 @@ use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Source};
 use crate::sticky::StickyFlag;
 
-tokio::task_local! {
-    static CURRENT: RefCell<RequestLog>;
+thread_local! {
+    /// The log that is open while this thread polls its request. Not local to the task, which would move it more often
+    /// (`benches/all -- layer`).
+    static CURRENT: RefCell<RequestLog> = const { RefCell::new(RequestLog::NONE) };
 }
 
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
@@ -27,6 +29,7 @@ pub(crate) struct RequestLog {
     limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
     has_decided: bool,
+    is_open: bool,
 }
 
 /// A limit that applies to the request.
@@ -51,6 +54,10 @@ pub(crate) struct LoggedDecision {
 pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 impl RequestLog {
+    /// Stands for the log of a thread that has none.
+    const NONE: Self =
+        Self { limits: OneOrMany::Many(Vec::new()), has_decided: false, is_open: false };
+
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
         self.limits.iter()
     }
@@ -114,16 +121,37 @@ impl RequestLog {
     /// Calls `work`, and records the checks that end in it.
     pub(crate) fn sync_scope<T>(&mut self, work: impl FnOnce() -> T) -> T {
         WAS_OPENED.set();
-        let result = CURRENT.sync_scope(RefCell::new(mem::take(self)), || {
-            let result = work();
-            *self = CURRENT.with(RefCell::take);
-            result
-        });
+        self.is_open = true;
+        let scope = LogScope::of(self);
+        let result = work();
+        drop(scope);
         if self.has_decided {
             // Tells the log of an outer middleware.
             set_decided();
         }
         result
+    }
+}
+
+/// Exchanges a log with that of the thread, until it is dropped.
+struct LogScope<'a>(&'a mut RequestLog);
+
+impl<'a> LogScope<'a> {
+    fn of(log: &'a mut RequestLog) -> Self {
+        let mut scope = Self(log);
+        scope.exchange();
+        scope
+    }
+
+    fn exchange(&mut self) {
+        // A thread that ends has no log.
+        let _ = CURRENT.try_with(|current| mem::swap(self.0, &mut *current.borrow_mut()));
+    }
+}
+
+impl Drop for LogScope<'_> {
+    fn drop(&mut self) {
+        self.exchange();
     }
 }
 
@@ -164,16 +192,18 @@ pub(crate) fn whole_seconds(span: Duration) -> u32 {
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// Returns whether a log is open in this task.
+/// Returns whether a log is open in this thread.
 #[inline]
 pub(crate) fn is_open() -> bool {
-    WAS_OPENED.is_set() && CURRENT.try_with(|_| ()).is_ok()
+    WAS_OPENED.is_set() && with_current(|_| ()).is_some()
 }
 
 /// Calls `work`. The checks that end in it are not recorded.
 #[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    if is_open() { CURRENT.sync_scope(RefCell::default(), work) } else { work() }
+    let mut none = RequestLog::NONE;
+    let _scope = is_open().then(|| LogScope::of(&mut none));
+    work()
 }
 
 /// Records a decision in the log that is open, if any.
@@ -194,5 +224,9 @@ pub(super) fn expect(limit: &Limit) {
 
 /// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.
 pub(crate) fn with_current<T>(change: impl FnOnce(&mut RequestLog) -> T) -> Option<T> {
-    CURRENT.try_with(|log| change(&mut log.borrow_mut())).ok()
+    let open = |current: &RefCell<RequestLog>| {
+        let mut log = current.borrow_mut();
+        log.is_open.then(|| change(&mut log))
+    };
+    CURRENT.try_with(open).ok().flatten()
 }
