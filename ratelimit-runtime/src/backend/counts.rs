@@ -5,19 +5,20 @@ use std::sync::Arc;
 use super::Backend;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Terms};
+use crate::one_or_many::OneOrMany;
 use crate::store::{Charge, Store};
 
-/// A count, and the units that all parts of a call take from it. Borrows the key.
+/// A count, and the units that a call takes from it. Borrows the key.
 pub(crate) struct ChargedCount<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a dyn Key,
     pub(crate) charge: Charge,
 }
 
-/// The counts of a call of several parts.
+/// The counts of a call, each with what all parts of the call take from it.
 pub(crate) struct MergedCounts<'a> {
-    pub(crate) counts: Vec<ChargedCount<'a>>,
-    /// The index of the count of each part.
+    pub(crate) counts: OneOrMany<ChargedCount<'a>>,
+    /// The index of the count of each part. Empty if there is one part.
     pub(crate) count_of: Vec<usize>,
 }
 
@@ -72,14 +73,20 @@ impl<'a> ChargedCount<'a> {
 }
 
 impl<'a> MergedCounts<'a> {
-    /// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
-    /// their leases, returns one of them.
-    pub(crate) fn merge(
-        parts: &mut dyn Iterator<Item = ChargedCount<'a>>,
-    ) -> Result<Self, &'a Limit> {
+    /// Returns the counts of a call with these parts. Adds up the costs of parts that have one limit and one key. If
+    /// two different limits share a count, also without their leases, returns one of them.
+    pub(crate) fn of(parts: &mut dyn Iterator<Item = ChargedCount<'a>>) -> Result<Self, &'a Limit> {
+        let mut first = parts.next();
+        let second = parts.next();
+        if second.is_none()
+            && let Some(only) = first.take()
+        {
+            // Nothing is allocated for the usual call.
+            return Ok(Self { counts: OneOrMany::One(only), count_of: Vec::new() });
+        }
         let (mut counts, mut count_of) = (Vec::<ChargedCount<'a>>::new(), Vec::new());
         let mut unleased_ids: Vec<KeyId> = Vec::new();
-        for part in parts {
+        for part in first.into_iter().chain(second).chain(parts) {
             let (identity, key_id) = (part.limit.terms().identity(), part.charge.key_id);
             let unleased_id = key_id.under(part.charge.terms.identity(), identity);
             let mut known = counts.iter().zip(&unleased_ids);
@@ -98,6 +105,6 @@ impl<'a> MergedCounts<'a> {
                 Some(known) => return Err(known.limit),
             }
         }
-        Ok(Self { counts, count_of })
+        Ok(Self { counts: counts.into(), count_of })
     }
 }

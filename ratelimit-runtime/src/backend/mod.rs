@@ -140,12 +140,16 @@ impl Backend {
         cfg!(feature = "redis") && self.shared_for(scope).is_some()
     }
 
-    /// Returns whether this process decides a call at once.
+    /// Returns whether this process decides calls of a limit, by one count.
+    #[inline]
+    pub(crate) fn counts_here(&self, limit: &Limit) -> bool {
+        !self.is_shared(limit.policy().scope())
+    }
+
+    /// Returns whether this process decides a call at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        !self.is_shared(limit.policy().scope())
-            && limit.max_wait().is_none()
-            && cost <= limit.terms().capacity()
+        self.counts_here(limit) && limit.max_wait().is_none() && cost <= limit.terms().capacity()
     }
 
     #[inline]

@@ -19,9 +19,7 @@ use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 struct CountedCall<'a> {
     report: Report,
     policy: Policy,
-    counts: OneOrMany<ChargedCount<'a>>,
-    /// The index of the count of each part. Empty if there is one part.
-    count_of: Vec<usize>,
+    counted: MergedCounts<'a>,
 }
 
 /// A call that borrows nothing, until its reply.
@@ -61,7 +59,7 @@ impl Checker {
         if reply.is_none()
             && let Some(reply) = call.cached_rejection(&self.backend)
         {
-            let CountedCall { report, counts, .. } = call;
+            let CountedCall { report, counted: MergedCounts { counts, .. }, .. } = call;
             let labels = counts.map(ChargedCount::label);
             let result = conclude(report, &labels, Ok(reply), |index| {
                 let ChargedCount { limit, key, charge, .. } = &counts[index];
@@ -90,10 +88,10 @@ impl Checker {
         if lease.is_some() && parts[0].limit.leases_busy_keys() {
             let terms = parts[0].limit.terms().leased();
             let Part { limit, key, cost, .. } = parts[0];
-            call.counts =
-                OneOrMany::One(ChargedCount::under(terms, limit, key, cost, &self.backend));
+            let count = ChargedCount::under(terms, limit, key, cost, &self.backend);
+            call.counted.counts = OneOrMany::One(count);
         }
-        let CountedCall { report, policy, counts, count_of } = call;
+        let CountedCall { report, policy, counted: MergedCounts { counts, count_of } } = call;
         let (owners, labels) =
             (counts.map(|it| (it.limit, it.key)), counts.map(ChargedCount::label));
         let charges = counts.into_map(|it| it.address(&self.backend));
@@ -171,21 +169,19 @@ impl<'a> CountedCall<'a> {
             return mistake(report, limit.label(), StoreError::Leased);
         }
         let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
-        let (counts, count_of) = match parts {
-            [part] => (OneOrMany::One(count(part)), Vec::new()),
-            several => {
-                for part in several {
-                    report::expect(part.limit);
-                }
-                match MergedCounts::merge(&mut several.iter().map(count)) {
-                    Ok(MergedCounts { counts, count_of }) => (counts.into(), count_of),
-                    Err(shared) => {
-                        let name = *shared.terms().name();
-                        return mistake(report, shared.label(), StoreError::SharedCount { name });
-                    }
-                }
+        if parts.len() > 1 {
+            for part in parts {
+                report::expect(part.limit);
+            }
+        }
+        let counted = match MergedCounts::of(&mut parts.iter().map(count)) {
+            Ok(counted) => counted,
+            Err(shared) => {
+                let name = *shared.terms().name();
+                return mistake(report, shared.label(), StoreError::SharedCount { name });
             }
         };
+        let counts = &*counted.counts;
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
         let report = report.with_keys(backend.reports(), keys);
         let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
@@ -194,12 +190,12 @@ impl<'a> CountedCall<'a> {
             let rejection = Rejection::exceeds_capacity_of(&label, counts[index].charge.cost);
             return Err(Box::new(Refusal { report, label, rejection }));
         }
-        Ok(Self { report, policy, counts, count_of })
+        Ok(Self { report, policy, counted })
     }
 
     /// Returns a rejection of Redis that still holds for the call.
     fn cached_rejection(&self, backend: &Backend) -> Option<Reply> {
-        match &self.counts {
+        match &self.counted.counts {
             OneOrMany::One(ChargedCount { limit, charge, .. }) if !limit.is_shadow() => {
                 backend.cached_rejection(charge)
             }

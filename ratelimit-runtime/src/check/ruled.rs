@@ -43,7 +43,7 @@ impl Checker {
     /// (`benches/all -- footprint`).
     #[inline(never)]
     pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
-        if self.backend.is_shared(part.limit.policy().scope()) {
+        if !self.backend.counts_here(part.limit) {
             return self.start_all(&[part], options).into();
         }
         if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {

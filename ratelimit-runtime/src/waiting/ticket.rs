@@ -108,7 +108,7 @@ impl Ticket {
         let parts = self.parts.iter().zip(ruled).filter(|(_, ruled)| can_reject(ruled));
         let mut parts =
             parts.map(|(part, Ruled { limit, .. })| backend.count(limit, &part.key, part.cost));
-        let MergedCounts { counts, .. } = MergedCounts::merge(&mut parts).ok()?;
+        let MergedCounts { counts, .. } = MergedCounts::of(&mut parts).ok()?;
         let can_wait = |ChargedCount { limit, charge, .. }: &ChargedCount<'_>| {
             let is_mistaken = if self.settles { limit.leases() } else { limit.is_in_flight() };
             charge.cost <= charge.terms.capacity() && !is_mistaken
@@ -116,10 +116,9 @@ impl Ticket {
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;
         }
-        let charges = counts.into_iter().map(|count| count.address(backend));
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
-            charges: charges.collect::<Vec<_>>().into(),
+            charges: counts.into_map(|count| count.address(backend)),
             is_shared: backend.is_shared(self.policy().scope()),
             is_closed,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
