@@ -19,25 +19,30 @@ impl Checker {
         if let [Part { limit, key, cost, access }] = *parts {
             return self.start(Part { limit, key: &key, cost, access }, options, None);
         }
-        self.check_few(parts).unwrap_or_else(|| {
+        // Fewer places for two limits, as most such calls have (`benches/all -- together`).
+        let decided = match parts.len() {
+            ..=2 => self.check_few::<2, K>(parts),
+            3..=FEW => self.check_few::<FEW, K>(parts),
+            _ => None,
+        };
+        decided.unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
             self.start_all(&parts, options).into()
         })
     }
 
-    /// Checks a call that this process decides at once, without rules, and that nothing records; `None` for any other
-    /// call, which is not charged.
-    fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+    /// Checks a call of up to `N` limits that this process decides at once, without rules, and that nothing records;
+    /// `None` for any other call, which is not charged.
+    fn check_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
-        let is_fast = parts.len() <= FEW
-            && !report::is_recorded()
+        let is_fast = !report::is_recorded()
             && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
         if !is_fast {
             return None;
         }
         let terms = first.limit.terms();
-        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
-        let (mut limits, mut count) = ([first.limit; FEW], 0);
+        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; N];
+        let (mut limits, mut count) = ([first.limit; N], 0);
         let mut fingerprint = self.backend.local().fingerprint(first.key);
         for (at, Part { limit, key, cost, access }) in parts.iter().enumerate() {
             let (terms, cost) = (limit.terms(), *cost);
@@ -48,7 +53,8 @@ impl Checker {
             let key_id = KeyId::new(terms.identity(), fingerprint);
             let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
             let is_plain = *access != Access::Closed && self.backend.decides_here(limit, cost);
-            if is_known || !is_plain || !limit.policy().agrees_with(policy) {
+            let agrees = at == 0 || limit.policy().agrees_with(policy);
+            if is_known || !is_plain || !agrees {
                 return None;
             }
             if *access == Access::Limited {
@@ -59,8 +65,8 @@ impl Checker {
         if count == 0 {
             return Some(Check::unlimited());
         }
-        let mut outcomes = [Outcome::UNDECIDED; FEW];
-        if !self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]) {
+        let mut outcomes = [Outcome::UNDECIDED; N];
+        if !self.backend.local().decide_few::<N>(&charges[..count], &mut outcomes[..count]) {
             return None;
         }
         let index = hardest(&outcomes[..count]);

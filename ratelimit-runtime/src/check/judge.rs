@@ -1,8 +1,6 @@
 //! Converts the reply of a store to the result of a check: picks the limit that the result reports, and determines
 //! whether the call is rejected.
 
-use std::cmp::Reverse;
-
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -75,13 +73,19 @@ fn part_end(label: &LimitLabel, outcome: &Outcome, is_admitted: bool, source: So
 /// Returns the index of the outcome that is hardest on the caller: the rejection with the longest wait; without a
 /// rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
 pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
-    let hardness = |outcome: &Outcome| {
-        let (Outcome { retry_us, remaining, .. }, allowed) = (*outcome, outcome.is_allowed());
-        (!allowed, retry_us, Reverse(if allowed { remaining } else { 0 }))
+    let is_harder = |one: &Outcome, other: &Outcome| {
+        let allowed = one.is_allowed();
+        if allowed != other.is_allowed() {
+            !allowed
+        } else if one.retry_us != other.retry_us {
+            one.retry_us > other.retry_us
+        } else {
+            allowed && one.remaining < other.remaining
+        }
     };
     let mut hardest = 0;
-    for (index, outcome) in outcomes.iter().enumerate() {
-        if hardness(outcome) > hardness(&outcomes[hardest]) {
+    for (index, outcome) in outcomes.iter().enumerate().skip(1) {
+        if is_harder(outcome, &outcomes[hardest]) {
             hardest = index;
         }
     }

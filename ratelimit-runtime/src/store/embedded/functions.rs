@@ -10,9 +10,10 @@ use crate::key::KeyId;
 use crate::limit::{Algorithm, Capability, Terms};
 use crate::report;
 
-/// What the store does with the counts of one algorithm.
+/// What the store does with the counts of one algorithm. Functions of the fast paths take no structures, which would be
+/// passed in memory (`benches/all -- together`).
 pub(crate) struct CountFunctions {
-    /// Decides a call. Takes no structure, which would be passed in memory.
+    /// Decides a call.
     pub(crate) decide: fn(&Embedded, KeyId, &Terms, u32, &mut Option<Outcome>) -> Left,
     /// Decides a call whose charge can be settled.
     pub(crate) acquire: fn(&Embedded, LocalCharge<'_>) -> (Outcome, Receipt),
@@ -21,10 +22,18 @@ pub(crate) struct CountFunctions {
     pub(super) settle: fn(&mut Shard, LocalCharge<'_>, Settlement, u64) -> Outcome,
     pub(super) change_opening: fn(&mut Shard, KeyId, OpeningChange, u64) -> bool,
     pub(super) remove: fn(&mut Shard, KeyId) -> Option<Box<dyn Any>>,
-    /// Returns the place of a count that is open and holds no units, and whether it admits a call.
-    pub(super) find: fn(&mut Shard, LocalCharge<'_>, u64) -> Option<(usize, bool)>,
-    /// Decides a call of the count at a place; if the last argument is `false`, changes nothing.
-    pub(super) decide_at: fn(&mut Shard, usize, LocalCharge<'_>, u64, bool) -> Outcome,
+    /// Finds a count that is open and holds no units. The last argument is the time.
+    pub(super) find: fn(&mut Shard, KeyId, &Terms, u32, u64) -> Option<FoundCount>,
+    /// Decides a call of the count at a place.
+    pub(super) decide_at: fn(&mut Shard, usize, &Terms, u32, u64) -> Outcome,
+    /// Returns the outcome of a call of the count at a place, which another count may reject.
+    pub(super) reject_at: fn(&mut Shard, usize, &Terms, u32, u64) -> Outcome,
+}
+
+/// Where a count is, and whether it admits a call.
+pub(super) struct FoundCount {
+    pub(super) place: usize,
+    pub(super) admits: bool,
 }
 
 /// What makes room in the table of one kind of state. A shard refers to those of the tables that it uses, so that a
@@ -67,6 +76,7 @@ impl CountFunctions {
             remove: Shard::remove::<S>,
             find: find::<S>,
             decide_at: decide_at::<S>,
+            reject_at: reject_at::<S>,
         }
     }
 }
@@ -120,28 +130,37 @@ fn decide<S: StoredState>(
 
 fn find<S: StoredState>(
     shard: &mut Shard,
-    LocalCharge { key_id, terms, cost }: LocalCharge<'_>,
+    key_id: KeyId,
+    terms: &Terms,
+    cost: u32,
     clock: u64,
-) -> Option<(usize, bool)> {
+) -> Option<FoundCount> {
     if S::HOLDS {
         return None;
     }
     let place = shard.place_of::<S>(key_id)?;
-    Some((place, shard.state_at::<S>(place).admits(terms, clock, cost)))
+    let admits = shard.state_at::<S>(place).admits(terms, clock, cost);
+    Some(FoundCount { place, admits })
 }
 
 fn decide_at<S: StoredState>(
     shard: &mut Shard,
     place: usize,
-    LocalCharge { terms, cost, .. }: LocalCharge<'_>,
+    terms: &Terms,
+    cost: u32,
     clock: u64,
-    changes: bool,
 ) -> Outcome {
-    let state = shard.state_at::<S>(place);
-    if changes {
-        return S::outcome(state.decide(terms, clock, cost), terms, clock, cost);
-    }
-    let outcome = state.apply(Op::Peek, terms, clock, cost);
+    S::outcome(shard.state_at::<S>(place).decide(terms, clock, cost), terms, clock, cost)
+}
+
+fn reject_at<S: StoredState>(
+    shard: &mut Shard,
+    place: usize,
+    terms: &Terms,
+    cost: u32,
+    clock: u64,
+) -> Outcome {
+    let outcome = shard.state_at::<S>(place).apply(Op::Peek, terms, clock, cost);
     if !outcome.is_allowed() {
         shard.mark_rejecting::<S>(place);
     }

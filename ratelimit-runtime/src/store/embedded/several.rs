@@ -12,40 +12,47 @@ use crate::store::{
     Calls, CancelledUnits, Charge, DecideOp, EqualCalls, MAX_RESERVED, Reply, Reservations,
 };
 
-/// The most counts that [`Embedded::decide_few`] decides.
+/// The most counts of a call that is decided without an allocation: see [`Embedded::decide_few`].
 pub(crate) const FEW: usize = 8;
 
 impl Embedded {
-    /// Decides a call of at most [`FEW`] counts without an allocation. If one of them has no state, is closed, or holds
+    /// Decides a call of at most `N` counts without an allocation. If one of them has no state, is closed, or holds
     /// units, returns `false` and changes nothing.
-    pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) -> bool {
+    pub(crate) fn decide_few<const N: usize>(
+        &self,
+        charges: &[LocalCharge<'_>],
+        outcomes: &mut [Outcome],
+    ) -> bool {
         let clock = self.clock.local();
-        let mut indices = [usize::MAX; FEW];
+        let mut indices = [usize::MAX; N];
         for (index, charge) in indices.iter_mut().zip(charges) {
             *index = shard_of(charge.key_id);
         }
         let indices = &mut indices[..charges.len()];
         // As in `with_counts`.
         indices.sort_unstable();
-        let mut shards: [Option<MutexGuard<'_, Shard>>; FEW] = Default::default();
+        let mut shards: [Option<MutexGuard<'_, Shard>>; N] = [const { None }; N];
         for (at, index) in indices.iter().enumerate() {
             if at == 0 || *index != indices[at - 1] {
                 shards[at] = Some(self.shard(*index));
             }
         }
-        let (mut places, mut fit) = ([(0, 0); FEW], true);
+        let (mut places, mut fit) = ([(0, 0); N], true);
         for (place, charge) in places.iter_mut().zip(charges) {
             let at = indices.partition_point(|index| *index < shard_of(charge.key_id));
             let Some(shard) = &mut shards[at] else { return false };
-            let find = self.functions(charge.terms).find;
-            let Some((cell, admits)) = find(shard, *charge, clock) else { return false };
-            *place = (at, cell);
-            fit &= admits;
+            let (LocalCharge { key_id, terms, cost }, functions) =
+                (*charge, self.functions(charge.terms));
+            let found = (functions.find)(shard, key_id, terms, cost, clock);
+            let Some(found) = found else { return false };
+            *place = (at, found.place);
+            fit &= found.admits;
         }
         for ((charge, outcome), (at, cell)) in charges.iter().zip(outcomes).zip(places) {
             let Some(shard) = &mut shards[at] else { return false };
-            let decide_at = self.functions(charge.terms).decide_at;
-            *outcome = decide_at(shard, cell, *charge, clock, fit);
+            let functions = self.functions(charge.terms);
+            let decide = if fit { functions.decide_at } else { functions.reject_at };
+            *outcome = decide(shard, cell, charge.terms, charge.cost, clock);
         }
         true
     }
@@ -172,7 +179,7 @@ mod tests {
                 let borrowed: Vec<LocalCharge<'_>> =
                     charged.iter().map(|charge| (&**charge).into()).collect();
                 let mut few = vec![Outcome::UNDECIDED; charged.len()];
-                if !one.decide_few(&borrowed, &mut few) {
+                if !one.decide_few::<FEW>(&borrowed, &mut few) {
                     // A count has no state yet, and none was charged.
                     few = many(&one);
                 }
