@@ -13,6 +13,7 @@ mod key;
 mod limit;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
+mod uncounted;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

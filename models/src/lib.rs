@@ -25,6 +25,8 @@ mod lease;
 mod limit;
 #[path = "../../ratelimit-runtime/src/store/redis/network/breaker.rs"]
 mod network_breaker;
+#[path = "../../ratelimit-runtime/src/one_or_many.rs"]
+mod one_or_many;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/registry/mod.rs"]
