@@ -122,11 +122,11 @@ impl ChargeGroup {
     }
 }
 
-/// The message for a `close` beside `limit(…)` groups: it would close a key of each, also the one that all calls share.
+/// The message for a `close` beside groups: it would close a key of each group, also the one that all calls share.
 const CLOSE_BESIDE_GROUPS: &str = "`close` closes the key of one limit: move it into the `limit(…)` whose \
                                    key it closes";
 
-/// Rejects the arguments beside `limit(…)` groups that belong to one limit.
+/// Rejects the arguments beside `limit(..)` groups that belong to one limit.
 fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
     let mut outcome = Ok(());
     for name in ArgumentName::ALL {

@@ -76,17 +76,16 @@ impl<'a> MergedCounts<'a> {
     /// Returns the counts of a call with these parts. Adds up the costs of parts that have one limit and one key. If
     /// two different limits share a count, also without their leases, returns one of them.
     pub(crate) fn of(parts: &mut dyn Iterator<Item = ChargedCount<'a>>) -> Result<Self, &'a Limit> {
-        let mut first = parts.next();
-        let second = parts.next();
-        if second.is_none()
-            && let Some(only) = first.take()
-        {
+        let several = match (parts.next(), parts.next()) {
             // Nothing is allocated for the usual call.
-            return Ok(Self { counts: OneOrMany::One(only), count_of: Vec::new() });
-        }
+            (Some(only), None) => {
+                return Ok(Self { counts: OneOrMany::One(only), count_of: Vec::new() });
+            }
+            (first, second) => first.into_iter().chain(second).chain(parts),
+        };
         let (mut counts, mut count_of) = (Vec::<ChargedCount<'a>>::new(), Vec::new());
         let mut unleased_ids: Vec<KeyId> = Vec::new();
-        for part in first.into_iter().chain(second).chain(parts) {
+        for part in several {
             let (identity, key_id) = (part.limit.terms().identity(), part.charge.key_id);
             let unleased_id = key_id.under(part.charge.terms.identity(), identity);
             let mut known = counts.iter().zip(&unleased_ids);

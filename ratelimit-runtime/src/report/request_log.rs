@@ -133,7 +133,7 @@ impl RequestLog {
     }
 }
 
-/// Exchanges a log with that of the thread, until it is dropped.
+/// Opens a log in this thread. The log that was open before is in its place meanwhile, and both return on drop.
 struct LogScope<'a>(&'a mut RequestLog);
 
 impl<'a> LogScope<'a> {

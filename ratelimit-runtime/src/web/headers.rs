@@ -182,7 +182,7 @@ fn state<H: ResponseHeaders>(
         return list::<H>(limits, push);
     }
     let mut sorted = Vec::new();
-    // Not the sort of the standard library, which takes 9 KiB of a program (`benches/all -- footprint`).
+    // There are few limits, and the sort of the standard library makes a program larger (`benches/all -- footprint`).
     for limit in limits {
         let wait = |(limit, _): &(&LoggedLimit, _)| rejected_after(limit, retry_after);
         let at = sorted.partition_point(|other| wait(other) >= wait(&limit));
