@@ -4,17 +4,18 @@
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one
---              (7). If there is one limit: the end (7) and the units (4) of the reservations to cancel, or zeros; the
---              units that the process holds (4) and the most that it reserves (4), or zeros. Then for each run: its
---              count (4); if there is one limit, the longest wait until a reserved moment (7); the cost for each limit
---              (4)
+--              (7). If there is one limit: the reservations to cancel, or zeros: their end (7), the birth (7) and the
+--              place (7) in the receipt of the last of them, the moment of the first (7), how many they are (4), and
+--              their units (4); the units that the process holds (4) and the most that it reserves (4), or zeros. Then
+--              for each run: its count (4); if there is one limit, the longest wait until a reserved moment (7); the
+--              cost for each limit (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
 -- Reply        the reply to the cancellation if there is one. Then parts: a number of calls (4) and the replies of the
---              limits to the last of them, see `answer.lua`, with receipts after an `acquire`. A receipt is zeros if
---              the cost is 0. Equal calls that are admitted now are one part. A part of 0 calls is the reply to the
---              rejected call, or to a `peek`. If the cancellation is rejected, there are no parts. Or, if a limit
---              failed, its index and its error
+--              limits to the last of them, see `answer.lua`, with receipts after an `acquire`, and of a reserved call.
+--              A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are admitted now are one
+--              part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the cancellation is
+--              rejected, there are no parts. Or, if a limit failed, its index and its error
 --
 -- RUNTIME.slots is the function of calls in flight.
 
@@ -27,11 +28,15 @@ local runs, reply, current = ARGV[1], '', 1
 
 local function decide()
   local op, birth, position = unpack('>sI7', runs)
-  local stop, cancelled, held, most, wait, reserved = 0, 0, 0, 0, 0, 0
-  if #KEYS == 1 then stop, cancelled, held, most, position = unpack('>I7I4I4I4', runs, position) end
-  if stop > 0 then
-    reply = ask(1, KEYS[1], 'cancel', cancelled, stop)
-    if string.byte(reply, 8) ~= 1 then return end
+  local held, most, wait, reserved = 0, 0, 0, 0
+  if #KEYS == 1 then
+    local last, units = {}, 0
+    last.stop, last.birth, last.place, last.moment, last.count, units, held, most, position =
+      unpack('>I7I7I7I7I4I4I4I4', runs, position)
+    if last.stop > 0 then
+      reply = ask(1, KEYS[1], 'cancel', units, last)
+      if string.byte(reply, 8) ~= 1 then return end
+    end
   end
   while position <= #runs do
     local count, costs, parts, is_full = nil, {}, {}, false
@@ -62,7 +67,11 @@ local function decide()
       elseif reserves then
         local part = ask(1, KEYS[1], 'reserve', costs[1], wait)
         if string.byte(part, 8) == 1 then
-          if op == 'acquire' then part = part .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31) end
+          if #part == 30 and op == 'acquire' then
+            part = part .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31)
+          elseif #part == 30 then
+            part = part .. string.rep('\0', 14)
+          end
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
       end

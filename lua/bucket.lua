@@ -16,8 +16,8 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
--- operand  of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
---          after the reservations; of `return`: the time of the charge; of `acquire` and `mark`: the birth of a state
+-- operand  of the op `reserve`: the longest wait until the reserved moment; of `cancel`: a table of the last
+--          reservations, see below; of `return`: the time of the charge; of `acquire` and `mark`: the birth of a state
 --          without one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
 -- burst    capacity in tokens
 -- token    units of one token
@@ -25,7 +25,11 @@
 -- term     microseconds, if the limit leases; otherwise a number without a meaning
 -- reserve  tokens, if the limit leases; otherwise nil
 --
--- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the reserved moment.
+-- The last reservations are the twin of `LastReservations`: `stop`, the time of the full bucket after them; `birth` and
+-- `place`, the receipt of the last of them; `count`, how many they are; `moment`, that of the first.
+--
+-- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the reserved moment. If
+-- the state has a birth, there is a receipt as of an `acquire`.
 
 --@include least_levels
 
@@ -41,7 +45,7 @@ local function bucket(
   local VERSION, BORN, MOST, CENTURY = 1, 65, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
   local version, lives, birth, at, level, old_token, old_drain
-  local lower, count_charge, give_back, packed
+  local lower, count_charge, give_back, packed, take_back
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
@@ -55,7 +59,7 @@ local function bucket(
     else
       if version ~= BORN then return end
       birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 6)
-      lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 38)
+      lower, count_charge, give_back, packed, take_back = least_levels(pack, unpack, state, 38)
     end
     local position = position_of_lease(state)
     if position then leased, kept = unpack('>I7I4', state, position) end
@@ -100,11 +104,18 @@ local function bucket(
 
   local allowed, retry, changed, receipt = level - capacity + charge <= 0, 0, nil, nil
   if op == 'cancel' then
-    -- A later charge would have moved the time of the full bucket. If that time is earlier, the count was reset or
-    -- refunded since: then no unit is known to be of these reservations.
-    local full_at, reserved_until = at + math.ceil(level_before / old_drain), operand
-    allowed = reserved_until == full_at or reserved_until > full_at and level <= capacity
-    if reserved_until ~= full_at then cost = 0 end
+    local last, full_at, is_last = operand, at + math.ceil(level_before / old_drain), false
+    if birth then
+      is_last = last.birth == birth and old_token == token and old_drain == drain and take_back(last.place, last.count)
+      -- What drained since the first moment may have been given back to another charge.
+      charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
+    else
+      is_last = last.birth == 0 and last.stop == full_at
+    end
+    -- If the bucket is full earlier, the count was reset or refunded since: then no unit is known to be of these
+    -- reservations.
+    allowed = is_last or last.stop > full_at and level <= capacity
+    if not is_last then cost = 0 end
   else
     allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
       or op == 'mark'
@@ -137,13 +148,14 @@ local function bucket(
         level = level_now
       end
       level = level + charge
+      if retry > 0 and birth then receipt = pack('>I7I7', birth, count_charge(level)) end
     elseif op == 'acquire' or op == 'mark' then
       -- `mark` returns the receipt of the last charge, which the same script has made.
       if op == 'acquire' then level = level + charge end
       if not birth then
         -- Without an end of the TTL, `write_state.lua` writes the version as well.
         version, lives, birth = BORN, 0, operand
-        lower, count_charge, give_back, packed = least_levels(pack, unpack)
+        lower, count_charge, give_back, packed, take_back = least_levels(pack, unpack)
       end
       receipt = pack('>I7I7', birth, count_charge(level))
     elseif op == 'charge' then

@@ -92,7 +92,11 @@ local function ask_count(count, apply, stands_still, op, cost, operand)
   if op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek' then return reject() end
 
   -- A charge that is returned, and a reservation that is cancelled, were made before the closing.
-  if stands_still and (op == 'return' or op == 'cancel') then operand = operand + count.moved end
+  if stands_still and op == 'return' then
+    operand = operand + count.moved
+  elseif op == 'cancel' then
+    operand.stop, operand.moment = operand.stop + count.moved, operand.moment + count.moved
+  end
   local later = stands_still and ahead or 0
   local reply = apply(call_of(count, later), clock + later, op, cost, operand)
   if type(reply) == 'table' then return reply end

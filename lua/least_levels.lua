@@ -6,7 +6,8 @@
 --        step its first charge (7) and its level (7). While units are leased, there are no steps, and their number is
 --        255
 --
--- Returns functions on the steps: lower, count_charge, give_back, and packed, which returns them as in the state.
+-- Returns functions on the steps: lower, count_charge, give_back, packed, which returns them as in the state, and
+-- take_back.
 local function least_levels(pack, unpack, state, from)
   local MAX_STEPS = 16
   local size, last, first, level = 0, 0, {}, {}
@@ -52,6 +53,14 @@ local function least_levels(pack, unpack, state, from)
     return last
   end
 
+  -- Takes back the last `count` charges, if `number` is that of the last one. Returns whether it is.
+  local function take_back(number, count)
+    if number ~= last or count > number then return false end
+    last = last - count
+    while size > 0 and first[size] > last do remove(size) end
+    return true
+  end
+
   -- Gives back up to `units` of the charge with this number. Returns how many.
   local function give_back(number, units)
     local step = size
@@ -71,5 +80,5 @@ local function least_levels(pack, unpack, state, from)
     return table.concat(parts)
   end
 
-  return lower, count_charge, give_back, packed
+  return lower, count_charge, give_back, packed, take_back
 end

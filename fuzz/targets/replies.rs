@@ -65,7 +65,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
-use self::algorithm::{BucketOp, Op, Outcome, Verdict};
+use self::algorithm::{BucketOp, LastReservations, Op, Outcome, Verdict};
 use self::limit::{Algorithm, Align, Limit, Terms};
 use self::store::Charge;
 
@@ -123,7 +123,10 @@ impl OpInput {
             Self::Reserve(wait) => {
                 (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait))
             }
-            Self::Cancel(end) => (BucketOp::Cancel { end: time(end) }.into(), "cancel", time(end)),
+            Self::Cancel(end) => {
+                let last = LastReservations { end: time(end), ..LastReservations::default() };
+                (BucketOp::Cancel(last).into(), "cancel", time(end))
+            }
             Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
             Self::Measure => (Op::Measure.into(), "measure", 0),
         }

@@ -172,3 +172,49 @@ fn a_reset_discards_leased_units_of_the_count() {
     ];
     assert_eq!(admitted(&fleet, &setup, &operations), 9);
 }
+
+/// While no call polls the second one, its unit drains. The settlement gives back the units that drained beside it.
+#[test]
+fn a_settlement_beside_a_moment_that_nothing_polled_admits_one_burst() {
+    let setup = bucket(Algorithm::TokenBucket, 2, 6, 20_000, 5_000);
+    let admitted = play(
+        &setup,
+        &[
+            check(0, 6),
+            Operation::Advance { ticks: 2 },
+            Operation::Wait { process: 0, cost: Cost::Units(6), ticks: 13, acquires: true },
+            wait(0, 1, 20),
+            Operation::Pause { which: 1 },
+            Operation::Advance { ticks: 18 },
+            check(0, 1),
+            Operation::Settle { which: 0, used: 0 },
+            Operation::DropWaiting { which: 0 },
+            check(0, 5),
+            check(0, 1),
+        ],
+    );
+    assert_eq!(admitted, [4, 4]);
+}
+
+/// After the settlement, the bucket is full again at the time that the reservation of the first process had ended at,
+/// although the reservation of another process came after it.
+#[test]
+fn a_settlement_between_the_reservations_of_two_processes_admits_one_burst() {
+    let setup = bucket(Algorithm::TokenBucket, 10, 10, 100_000, 10_000);
+    let admitted = play(
+        &setup,
+        &[
+            acquire(0, 10),
+            wait(0, 5, 50),
+            wait(1, 5, 50),
+            Operation::Settle { which: 0, used: 5 },
+            Operation::DropWaiting { which: 0 },
+            Operation::Advance { ticks: 9 },
+            check(2, 5),
+            Operation::Advance { ticks: 1 },
+            check(2, 5),
+            check(2, 1),
+        ],
+    );
+    assert_eq!(admitted, [4, 3]);
+}

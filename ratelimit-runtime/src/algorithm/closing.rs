@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::bucket::Bucket;
-use super::{BucketOp, Expires, Op, Outcome, Settlement, State, Verdict};
+use super::{BucketOp, Expires, LastReservations, Op, Outcome, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The longest time for which a key is closed, in microseconds: 100 years, as the longest period.
@@ -146,8 +146,10 @@ impl ClosedCount<Bucket> {
         clock: u64,
         cost: u32,
     ) -> Outcome {
-        let BucketOp::Cancel { end } = op else { return self.reject(terms, clock, cost) };
-        let op = BucketOp::Cancel { end: end.saturating_add(self.moved) };
+        let BucketOp::Cancel(last) = op else { return self.reject(terms, clock, cost) };
+        let later = |time: u64| time.saturating_add(self.moved);
+        let (end, moment) = (later(last.end), later(last.moment));
+        let op = BucketOp::Cancel(LastReservations { end, moment, ..last });
         let outcome = self.correct(clock, |state, at| state.apply_ahead(op, terms, at, cost));
         if outcome.is_allowed() { outcome } else { self.reject(terms, clock, cost) }
     }

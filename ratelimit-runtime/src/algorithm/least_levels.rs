@@ -46,6 +46,16 @@ impl LeastLevels {
         self.last
     }
 
+    /// Takes back the last `count` charges, if `number` is that of the last one. Returns whether it is.
+    pub(crate) fn take_back(&mut self, number: u64, count: u64) -> bool {
+        let is_last = number == self.last && count <= number;
+        if is_last {
+            self.last -= count;
+            self.len = self.steps[..self.len].partition_point(|step| step.first <= self.last);
+        }
+        is_last
+    }
+
     /// Forgets all charges: nothing can be given back to them.
     pub(crate) fn forget(&mut self) {
         self.len = 0;

@@ -18,6 +18,8 @@ mod closing;
 pub(crate) mod fixed;
 mod least_levels;
 #[cfg(test)]
+mod reserving;
+#[cfg(test)]
 mod settling;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
@@ -50,10 +52,24 @@ pub(crate) enum BucketOp {
     /// Admits and charges the call for now or for a moment at most `wait` microseconds ahead, or rejects
     /// it. `retry_us` of the outcome is the time until that moment.
     Reserve { wait: u64 },
-    /// Cancels the last reservations. `end` is the time of the full bucket after them: `clock` + `reset_us` of their
-    /// outcome. Rejected if another charge came later. If the count was reset or refunded since, has no effect, and is
-    /// rejected while the level is above the capacity.
-    Cancel { end: u64 },
+    /// Cancels the last reservations. Rejected if another charge came later. If the count was reset or refunded since,
+    /// has no effect, and is rejected while the level is above the capacity.
+    Cancel(LastReservations),
+}
+
+/// The last reservations of a bucket: how it knows them, and what they still take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LastReservations {
+    /// The time of the full bucket after the last of them: `clock` + `reset_us` of its outcome. A charge later makes it
+    /// later, so in a bucket without a birth it names the last charge. What a settlement gives back makes it earlier:
+    /// then a charge may come after them, and the time be the same.
+    pub(crate) end: u64,
+    /// The receipt of the last of them, if the bucket had a birth. It names the last charge whatever was given back.
+    pub(crate) receipt: Receipt,
+    /// How many they are.
+    pub(crate) count: u32,
+    /// The moment of the first of them. From then on, its units drain.
+    pub(crate) moment: u64,
 }
 
 impl Op {

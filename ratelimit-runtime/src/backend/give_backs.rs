@@ -6,6 +6,7 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use super::rejections::RejectionCache;
+use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::reply::Source;
 
@@ -13,8 +14,8 @@ use crate::reply::Source;
 #[derive(Clone, Copy)]
 pub(crate) struct GivenBack {
     pub(crate) key_id: KeyId,
-    /// The time of the full bucket since, by the clock of the store that has it, if it is known.
-    pub(crate) end: Option<(Source, u64)>,
+    /// The outcome of the give-back, with the store that replied, if it is known.
+    pub(crate) outcome: Option<(Source, Outcome)>,
     /// Whether all units were given back.
     pub(crate) is_reset: bool,
 }

@@ -134,7 +134,7 @@ impl Backend {
     /// Notifies of units in flight that were released: calls wait for them.
     #[inline]
     pub(crate) fn notify_release(&self, key_id: KeyId) {
-        self.give_backs.notify(GivenBack { key_id, end: None, is_reset: false });
+        self.give_backs.notify(GivenBack { key_id, outcome: None, is_reset: false });
     }
 
     /// Completes once something may have changed about units in flight.

@@ -258,11 +258,8 @@ impl Backend {
     fn notify_give_back(&self, request: &Request, reply: Option<&Reply>) {
         match request {
             Request::GiveBack(_, charge) => {
-                let end = reply.map(|reply| {
-                    let outcome = reply.first();
-                    (reply.source, outcome.clock + outcome.reset_us)
-                });
-                let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
+                let outcome = reply.map(|reply| (reply.source, reply.first()));
+                let given_back = GivenBack { key_id: charge.key_id, outcome, is_reset: false };
                 self.give_backs.notify(given_back);
             }
             // A line that cancels reservations knows of it.
@@ -278,7 +275,7 @@ impl Backend {
     pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<bool> {
         // Also removes the units that this process counted during an outage.
         let was_here = self.local.remove(&charge.terms, charge.key_id);
-        let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
+        let given_back = GivenBack { key_id: charge.key_id, outcome: None, is_reset: true };
         self.in_flight_changed.notify_waiters();
         if !self.is_shared(policy.scope()) {
             self.give_backs.notify(given_back);

@@ -114,7 +114,7 @@ impl Backend {
             OpeningChange::CloseFor(_) => self.give_backs.notify_closing(key_id),
             OpeningChange::Open => {}
         }
-        self.give_backs.notify(GivenBack { key_id, end: None, is_reset: false });
+        self.give_backs.notify(GivenBack { key_id, outcome: None, is_reset: false });
     }
 
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
@@ -181,8 +181,8 @@ impl Backend {
         source: Source,
     ) {
         if settlement.less() > 0 {
-            let end = outcome.map(|outcome| (source, outcome.clock + outcome.reset_us));
-            self.give_backs.notify(GivenBack { key_id, end, is_reset: false });
+            let outcome = outcome.map(|outcome| (source, *outcome));
+            self.give_backs.notify(GivenBack { key_id, outcome, is_reset: false });
         } else {
             // A debt makes the wait longer.
             self.give_backs.rejections.forget(key_id);

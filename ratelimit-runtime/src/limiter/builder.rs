@@ -281,7 +281,7 @@ impl Builder {
                 clock: self.clock.clone(),
                 background: Arc::clone(&background),
                 on_rollback: Arc::new(move |key_id| {
-                    rolled_back.notify(GivenBack { key_id, end: None, is_reset: false });
+                    rolled_back.notify(GivenBack { key_id, outcome: None, is_reset: false });
                 }),
             })?;
             return Ok(self.build_on(Some(shared), give_backs, background));

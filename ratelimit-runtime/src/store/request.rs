@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Holder;
-use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
+use crate::algorithm::{LastReservations, Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::one_or_many::OneOrMany;
@@ -122,12 +122,11 @@ pub(crate) struct Reservations {
     pub(crate) most: u32,
 }
 
-/// The last reservations of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The last reservations of a bucket, and their units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelledUnits {
     pub(crate) units: u32,
-    /// The time of the full bucket after the last of them, by the clock of the store.
-    pub(crate) end: u64,
+    pub(crate) last: LastReservations,
 }
 
 /// Consecutive calls that take the same units.
@@ -150,6 +149,11 @@ impl Counts {
             Self::Each(charges) => charges,
             Self::Bucket(bucket, _) => std::slice::from_ref(bucket.charge()),
         }
+    }
+
+    /// Returns whether calls can be admitted at a moment ahead.
+    pub(crate) fn may_reserve(&self) -> bool {
+        matches!(self, Self::Bucket(..))
     }
 
     pub(crate) fn reservations(&self) -> Reservations {
@@ -209,8 +213,10 @@ impl Calls {
             Counts::Bucket(bucket, reservations) => {
                 let bucket = bucket.map(share);
                 let most = bucket.charge().terms.capacity();
-                let within =
-                    |CancelledUnits { units, end }| CancelledUnits { units: units.min(most), end };
+                let within = |CancelledUnits { units, last }| CancelledUnits {
+                    units: units.min(most),
+                    last,
+                };
                 let cancelled = reservations.cancelled.map(within);
                 Counts::Bucket(bucket, Reservations { cancelled, ..*reservations })
             }
@@ -271,7 +277,8 @@ impl Request {
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,
-    /// The receipts of the charges of the admitted calls, if they can be settled; otherwise empty.
+    /// The receipts of the charges of the admitted calls, if they can be settled or are of a bucket that reserves;
+    /// otherwise empty. A receipt that is not needed is the default.
     pub(crate) receipts: OneOrMany<Receipt>,
     pub(crate) source: Source,
 }

@@ -326,7 +326,7 @@ impl Waiting {
             if given_back.is_reset {
                 lock(&line.line).record_reset(given_back.key_id, self.now());
             } else {
-                lock(&line.line).record_give_back(given_back.key_id, given_back.end);
+                lock(&line.line).record_give_back(given_back.key_id, given_back.outcome);
             }
             self.drive(&line);
         }

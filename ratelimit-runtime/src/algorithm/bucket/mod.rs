@@ -11,12 +11,10 @@
 mod decided;
 mod unpacked;
 
-use std::cmp::Ordering;
-
 pub(crate) use self::decided::DecidedBucket;
 use self::unpacked::UnpackedBucket;
 use super::least_levels::LeastLevels;
-use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State};
+use super::{BucketOp, Expires, LastReservations, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
 
 /// The highest level and the latest time.
@@ -217,6 +215,11 @@ impl Bucket {
         Outcome { remaining: u32::try_from(used).unwrap_or(u32::MAX), ..outcome }
     }
 
+    /// Returns whether a call has acquired units since the bucket was full.
+    pub(crate) fn has_birth(&self) -> bool {
+        self.ledger.is_some()
+    }
+
     /// Returns the receipt of the last charge, which was made at the same time. A state without a birth gets `birth`.
     pub(crate) fn mark(&mut self, birth: u64) -> Receipt {
         let level = self.unpack().level;
@@ -240,15 +243,15 @@ impl Bucket {
             self.at(terms, clock, cost);
         let rejected = DecidedBucket { allowed: false, level, lag, full };
         let changed = match op {
-            BucketOp::Cancel { end: reserved_until } => {
-                match reserved_until.cmp(&before.full_at()) {
-                    Ordering::Equal => Some(level.saturating_sub(charge)),
+            BucketOp::Cancel(last) => {
+                if let Some(units) = self.cancelled(last, terms, now, charge) {
+                    Some(level.saturating_sub(units))
+                } else if last.end > before.full_at() && level <= capacity {
                     // The bucket is full earlier, because the count was reset or refunded. No reservation holds up
                     // calls.
-                    Ordering::Greater if level <= capacity => None,
-                    Ordering::Greater | Ordering::Less => {
-                        return Outcome { retry_us: 0, ..rejected.outcome(terms, clock, cost) };
-                    }
+                    None
+                } else {
+                    return Outcome { retry_us: 0, ..rejected.outcome(terms, clock, cost) };
                 }
             }
             BucketOp::Reserve { wait: longest_wait } => {
@@ -275,6 +278,27 @@ impl Bucket {
         };
         let changed = changed.filter(|_| cost > 0);
         self.keep(terms, clock, now, changed, (level, full)).outcome(terms, clock, cost)
+    }
+
+    /// Returns the units of the last reservations that are given back; `None` if another charge came after these.
+    fn cancelled(
+        &mut self,
+        last: LastReservations,
+        terms: &Terms,
+        now: u64,
+        charge: u64,
+    ) -> Option<u64> {
+        let (before, receipt) = (self.unpack(), last.receipt);
+        let Some(ledger) = &mut self.ledger else {
+            let is_last = receipt == Receipt::default() && last.end == before.full_at();
+            return is_last.then_some(charge);
+        };
+        let is_last = ledger.birth == receipt.birth
+            && before.has_rate(terms.rate())
+            && ledger.levels.take_back(receipt.place, last.count.into());
+        // What drained since the first moment may have been given back to another charge.
+        let drained = now.saturating_sub(last.moment).saturating_mul(terms.rate().drain);
+        is_last.then(|| charge.saturating_sub(drained))
     }
 
     fn write(&mut self, bucket: UnpackedBucket) {

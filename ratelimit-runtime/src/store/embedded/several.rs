@@ -63,8 +63,8 @@ impl Embedded {
         let settles = *op == DecideOp::Acquire;
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
         self.with_counts(counts.charges(), |apply| {
-            if let Some(CancelledUnits { units, end }) = cancelled {
-                let (outcome, _) = apply(0, CountOp::Ahead(BucketOp::Cancel { end }, false), units);
+            if let Some(CancelledUnits { units, last }) = cancelled {
+                let (outcome, _) = apply(0, CountOp::Ahead(BucketOp::Cancel(last), false), units);
                 outcomes.push(outcome);
                 if !outcome.is_allowed() {
                     return;
@@ -90,7 +90,7 @@ impl Embedded {
                 if !is_admitted || *op == DecideOp::Peek {
                     return;
                 }
-                if settles {
+                if settles || counts.may_reserve() {
                     receipts.append(&mut marks);
                 }
                 if !fits {

@@ -199,7 +199,8 @@ impl Shard {
             clock,
             |state| {
                 let outcome = state.apply_ahead(op, terms, clock, cost);
-                let is_marked = settles && cost > 0 && outcome.is_allowed();
+                let is_reserved = outcome.is_allowed() && outcome.retry_us > 0;
+                let is_marked = is_reserved && (settles || state.has_birth());
                 (outcome, if is_marked { state.mark(birth) } else { Receipt::default() })
             },
             |closed| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Now;
-use crate::algorithm::{Op, Outcome, Receipt, Verdict};
+use crate::algorithm::{LastReservations, Op, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
@@ -60,10 +60,26 @@ impl Grant {
         }
     }
 
+    /// Returns the receipt of the charge in the first count; the default if there is none.
+    pub(super) fn receipt(&self) -> Receipt {
+        self.receipts.first().copied().unwrap_or_default()
+    }
+
+    /// Returns the reserved moment, by the clock of the store.
+    pub(super) fn moment(&self) -> u64 {
+        self.outcomes.first().map_or(0, |outcome| outcome.clock + outcome.retry_us)
+    }
+
     /// Returns whether these reserved tokens follow those of `earlier`, without a token of another process in between.
-    /// Another token ends more than a microsecond short of its own time later, because ends are rounded up. So at more
-    /// than 500,000 tokens a second, the answer can be `false` although there is none.
+    ///
+    /// Receipts tell it exactly. Otherwise, another token ends more than a microsecond short of its own time later,
+    /// because ends are rounded up. So at more than 500,000 tokens a second, the answer can be `false` although there
+    /// is none.
     pub(super) fn follows(&self, earlier: &Self, rate: Rate) -> bool {
+        let (receipt, before) = (self.receipt(), earlier.receipt());
+        if receipt.birth != before.birth || receipt.birth != 0 {
+            return receipt == Receipt { place: before.place + 1, ..before };
+        }
         let with_another = u128::from(self.costs.first().copied().unwrap_or(0)) + 1;
         let apart = self.end.checked_sub(earlier.end).map(u128::from);
         apart.is_some_and(|apart| {
@@ -74,6 +90,24 @@ impl Grant {
     /// Returns whether the store has reserved a moment, so that the units are in the bucket until after that moment.
     pub(super) fn is_reserved(&self) -> bool {
         self.outcomes.iter().any(|outcome| outcome.retry_us > 0)
+    }
+
+    /// Returns the units of reservations that follow each other; `None` if there are none.
+    pub(super) fn cancelled<'a>(
+        grants: impl IntoIterator<Item = &'a Self>,
+    ) -> Option<CancelledUnits> {
+        let mut cancelled: Option<CancelledUnits> = None;
+        for grant in grants {
+            let cost = grant.costs.first().copied().unwrap_or(0);
+            let CancelledUnits { units, last } = cancelled.get_or_insert_with(|| CancelledUnits {
+                units: 0,
+                last: LastReservations { moment: grant.moment(), ..LastReservations::default() },
+            });
+            *units = units.saturating_add(cost);
+            let (end, receipt) = (grant.end, grant.receipt());
+            *last = LastReservations { end, receipt, count: last.count + 1, ..*last };
+        }
+        cancelled
     }
 
     /// Returns whether the call has not taken its turn in time.
@@ -127,12 +161,11 @@ impl Returned {
             grants.into_iter().partition(Grant::is_reserved);
         // The last first: a bucket cancels its last reservation only.
         reserved.sort_by_key(|grant| Reverse(grant.end));
-        let cancels = reserved.into_iter().filter(|grant| grant.reset.is_empty()).filter_map(
-            |Grant { costs, source, end, .. }| {
-                let cancelled = CancelledUnits { units: costs.first().copied()?, end };
-                Some((source, Request::Decide(Calls::cancel(bucket?.clone(), cancelled))))
-            },
-        );
+        let reserved = reserved.into_iter().filter(|grant| grant.reset.is_empty());
+        let cancels = reserved.filter_map(|grant| {
+            let cancelled = Grant::cancelled([&grant])?;
+            Some((grant.source, Request::Decide(Calls::cancel(bucket?.clone(), cancelled))))
+        });
         // Grants of one request have one time, so their units go back together.
         let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
         for Grant { costs, outcomes, receipts, source, reset, .. } in charged {

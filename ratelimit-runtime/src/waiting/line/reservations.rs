@@ -69,7 +69,7 @@ impl Line {
         }
         // In the order of their charges. If another process has given units back in between, a later charge has an
         // earlier end, so it does not follow.
-        reserved.sort_by_key(|(_, grant)| (grant.asked, grant.end));
+        reserved.sort_by_key(|(_, grant)| (grant.asked, grant.receipt().place, grant.end));
         let pairs = reserved.windows(2).rev();
         let together = pairs.take_while(|pair| pair[1].1.follows(&pair[0].1, rate)).count() + 1;
         let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
@@ -78,16 +78,14 @@ impl Line {
             self.held_back.extend(spares.map(|(_, grant)| grant));
         }
 
-        let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
-        let units = units.fold(0_u32, |sum, cost| sum.saturating_add(*cost));
-        let last = cancelled.last().map(|(_, grant)| grant.end);
+        let units = Grant::cancelled(cancelled.iter().map(|(_, grant)| grant));
         for (arrival, grant) in &cancelled {
             if let Some(arrival) = *arrival {
                 self.granted.remove(&(grant.at, arrival));
                 self.queue(arrival);
             }
         }
-        Cancellation { units: last.map(|end| CancelledUnits { units, end }), grants: cancelled }
+        Cancellation { units, grants: cancelled }
     }
 
     /// Records whether the key is closed. Reservations that are held back when it opens pass unused.

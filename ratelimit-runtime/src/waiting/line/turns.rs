@@ -13,22 +13,26 @@ use crate::reply::Source;
 const MAX_PINGED: usize = 1024;
 
 impl Line {
-    /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
-    /// store that has it.
+    /// Records that units were given back to a count of the line. `outcome` is that of the give-back, with the store
+    /// that replied.
     ///
     /// The units are of no use to the first call if only another count rejects it. So a line does not ask again because
     /// of the units that its own request gives back, once a later hash slot has rejected it.
     pub(in crate::waiting) fn record_give_back(
         &mut self,
         key_id: KeyId,
-        end: Option<(Source, u64)>,
+        outcome: Option<(Source, Outcome)>,
     ) {
         let Some(count) = self.counts.iter().position(|charge| charge.key_id == key_id) else {
             return;
         };
-        if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
-            // The reservations now end earlier. The bucket would not cancel them by their old ends.
-            for grant in self.grants().filter(|grant| grant.source == source) {
+        if let Some((source, outcome)) = outcome.filter(|_| self.bucket.is_some()) {
+            // The moments ahead now end earlier. The bucket would not cancel them by their old ends. Behind a moment
+            // that has come may be charges of other calls.
+            let end = outcome.clock + outcome.reset_us;
+            let is_ahead =
+                |grant: &&mut Grant| grant.source == source && grant.moment() > outcome.clock;
+            for grant in self.grants().filter(is_ahead) {
                 grant.end = grant.end.min(end);
             }
         }

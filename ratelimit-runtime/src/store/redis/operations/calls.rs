@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{Outcome, Receipt};
+use crate::algorithm::{LastReservations, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
@@ -85,10 +85,12 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
     script::put_word(&mut packed, op);
     script::put_7(&mut packed, op.operand);
     if may_reserve {
-        let CancelledUnits { units, end } =
-            reservations.cancelled.unwrap_or(CancelledUnits { units: 0, end: 0 });
-        script::put_7(&mut packed, end);
-        for number in [units, reservations.held, reservations.most] {
+        let CancelledUnits { units, last } = reservations.cancelled.unwrap_or_default();
+        let LastReservations { end, receipt, count, moment } = last;
+        for number in [end, receipt.birth, receipt.place, moment] {
+            script::put_7(&mut packed, number);
+        }
+        for number in [count, units, reservations.held, reservations.most] {
             packed.extend(number.to_be_bytes());
         }
     }
@@ -115,8 +117,11 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
     let (mut costs, mut left): (&[u32], _) = (&[], 0);
     while !reply.is_empty() {
         let count = u32::from_be_bytes(*take(&mut reply, 4)?.first_chunk()?);
-        let is_acquired = count > 0 && calls.op == DecideOp::Acquire;
-        let length = if is_acquired { REPLY + RECEIPT } else { REPLY };
+        let is_reserved = count > 0
+            && calls.counts.may_reserve()
+            && script::decode_reply(reply.get(..REPLY)?)?.retry_us > 0;
+        let has_receipts = is_reserved || count > 0 && calls.op == DecideOp::Acquire;
+        let length = if has_receipts { REPLY + RECEIPT } else { REPLY };
         let replies = take(&mut reply, length * charges.len())?.chunks(length);
         let acquired = replies.clone().map(script::decode_acquired).collect::<Option<Vec<_>>>()?;
         let (last, receipts): (Vec<_>, Vec<_>) = acquired.into_iter().unzip();
@@ -130,7 +135,8 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         }
         left = left.checked_sub(count)?;
         let slacks = replies.map(script::decode_slack).collect::<Option<Vec<_>>>()?;
-        let receipts = if is_acquired { &receipts[..] } else { &[] };
+        let keeps = has_receipts || calls.counts.may_reserve();
+        let receipts = if keeps { &receipts[..] } else { &[] };
         decided.add(count, charges, costs, (&last, &slacks), receipts);
     }
     Some(decided)

@@ -86,7 +86,7 @@ mod tests {
     use super::super::compose::text_of;
     use super::super::script::ScriptOp;
     use super::*;
-    use crate::algorithm::{BucketOp, Op};
+    use crate::algorithm::{BucketOp, LastReservations, Op};
 
     /// The first arguments of all functions of algorithms, and of the function of `lua/answer.lua`.
     const COMMON: &str = "call, pack, unpack, key, clock, given";
@@ -105,9 +105,10 @@ mod tests {
                 ScriptOp::from(op)
             }
         });
-        let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { end: 0 }];
+        let of_buckets =
+            [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel(LastReservations::default())];
         let of_buckets = of_buckets.map(|op| match op {
-            BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
+            BucketOp::Reserve { .. } | BucketOp::Cancel(_) => ScriptOp::from(op),
         });
         let own = [ScriptOp::acquire(1)];
         // `lua/settle.lua` and `lua/all.lua` use the others.

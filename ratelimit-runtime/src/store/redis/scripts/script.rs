@@ -128,7 +128,7 @@ impl From<BucketOp> for ScriptOp {
     fn from(op: BucketOp) -> Self {
         let (word, operand) = match op {
             BucketOp::Reserve { wait } => ("reserve", wait),
-            BucketOp::Cancel { end } => ("cancel", end),
+            BucketOp::Cancel(last) => ("cancel", last.end),
         };
         Self { word, operand }
     }

@@ -1,0 +1,198 @@
+//! Compares buckets whose calls reserve moments, are cancelled and are settled with a plain list of what each call has
+//! really used, and when.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::bucket::Bucket;
+use super::{BucketOp, LastReservations, Op, Outcome, Receipt, Settlement, State};
+use crate::limit::{Limit, Terms};
+
+/// The bucket drains a unit in each tick of 10 µs.
+const TICK: u64 = 10;
+const CAPACITY: u32 = 10;
+
+#[derive(Clone, Copy, Debug)]
+enum ReservingStep {
+    Wait(u64),
+    Acquire(u32),
+    /// A plain call.
+    Decide(u32),
+    Reserve(u32),
+    /// The index of an open charge, and the units that its call has used.
+    Settle(usize, u32),
+    /// The index of a reservation, and how many before it are cancelled with it.
+    Cancel(usize, usize),
+}
+
+fn step() -> impl Strategy<Value = ReservingStep> {
+    // Few different numbers, so that buckets are often full again at the same time.
+    let cost = || prop_oneof![Just(1_u32), Just(5), Just(CAPACITY), 1_u32..8];
+    prop_oneof![
+        2 => prop_oneof![Just(TICK), Just(5 * TICK), 0_u64..25].prop_map(ReservingStep::Wait),
+        3 => cost().prop_map(ReservingStep::Acquire),
+        1 => cost().prop_map(ReservingStep::Decide),
+        4 => cost().prop_map(ReservingStep::Reserve),
+        3 => (any::<usize>(), prop_oneof![Just(0_u32), Just(5), 0_u32..10])
+            .prop_map(|(which, used)| ReservingStep::Settle(which, used)),
+        3 => (any::<usize>(), 0_usize..3).prop_map(|(last, more)| ReservingStep::Cancel(last, more)),
+    ]
+}
+
+/// Units that were charged for a moment.
+#[derive(Clone, Copy, Debug)]
+struct ChargedUnits {
+    moment: u64,
+    units: u32,
+    receipt: Receipt,
+    /// The time of the full bucket after a reservation; `None` for other charges.
+    end: Option<u64>,
+    is_settled: bool,
+}
+
+/// A bucket, and what was charged to it, in the order of the charges.
+struct ReservingTrial<'a> {
+    terms: &'a Terms,
+    state: Bucket,
+    now: u64,
+    births: u64,
+    charged: Vec<ChargedUnits>,
+}
+
+impl ReservingTrial<'_> {
+    fn push(&mut self, outcome: Outcome, units: u32, receipt: Receipt) {
+        let moment = outcome.clock + outcome.retry_us;
+        let end = (outcome.retry_us > 0).then_some(outcome.clock + outcome.reset_us);
+        self.charged.push(ChargedUnits { moment, units, receipt, end, is_settled: false });
+    }
+
+    fn play(&mut self, step: ReservingStep) {
+        let (terms, now) = (self.terms, self.now);
+        self.births += 1;
+        match step {
+            ReservingStep::Wait(time) => self.now += time,
+            ReservingStep::Acquire(cost) => {
+                let (outcome, receipt) = self.state.acquire(self.births, terms, now, cost);
+                if outcome.is_allowed() {
+                    self.push(outcome, cost, receipt);
+                }
+            }
+            ReservingStep::Decide(cost) => {
+                let outcome = self.state.apply(Op::Decide, terms, now, cost);
+                if outcome.is_allowed() {
+                    self.push(outcome, cost, Receipt::default());
+                }
+            }
+            ReservingStep::Reserve(cost) => {
+                let reserve = BucketOp::Reserve { wait: 1_000 };
+                let outcome = self.state.apply_ahead(reserve, terms, now, cost);
+                let is_marked = outcome.retry_us > 0 && self.state.has_birth();
+                if outcome.is_allowed() {
+                    let receipt = is_marked.then(|| self.state.mark(self.births));
+                    self.push(outcome, cost, receipt.unwrap_or_default());
+                }
+            }
+            ReservingStep::Settle(which, used) => self.settle(which, used),
+            ReservingStep::Cancel(last, more) => self.cancel(last, more),
+        }
+    }
+
+    fn settle(&mut self, which: usize, used: u32) {
+        let now = self.now;
+        // A call is settled once it has started.
+        let is_open = |it: &&mut ChargedUnits| {
+            !it.is_settled && it.receipt.birth != 0 && it.moment <= now && used <= it.units
+        };
+        let mut open: Vec<_> = self.charged.iter_mut().filter(is_open).collect();
+        if open.is_empty() {
+            return;
+        }
+        let index = which % open.len();
+        let charged = &mut *open[index];
+        let settlement = Settlement { receipt: charged.receipt, charged: charged.units, used };
+        (charged.units, charged.is_settled) = (used, true);
+        let outcome = self.state.settle(settlement, self.terms, now);
+        // As a line does.
+        let ends = self.charged.iter_mut().filter(|it| it.moment > now);
+        for end in ends.filter_map(|it| it.end.as_mut()) {
+            *end = (*end).min(outcome.clock + outcome.reset_us);
+        }
+    }
+
+    fn cancel(&mut self, last: usize, more: usize) {
+        let reserved: Vec<usize> = (0..self.charged.len())
+            .filter(|index| self.charged[*index].end.is_some() && !self.charged[*index].is_settled)
+            .collect();
+        if reserved.is_empty() {
+            return;
+        }
+        let last = last % reserved.len();
+        let mut group = vec![reserved[last]];
+        for index in reserved[..last].iter().rev().take(more) {
+            // A line knows which of its reservations follow each other.
+            let follows = *index + 1 == group[group.len() - 1]
+                && self.charged[*index].receipt.birth == self.charged[group[0]].receipt.birth;
+            if !follows {
+                break;
+            }
+            group.push(*index);
+        }
+        let [first, last] = [group[group.len() - 1], group[0]].map(|index| self.charged[index]);
+        let units = group.iter().map(|index| self.charged[*index].units).sum();
+        let reservations = LastReservations {
+            end: last.end.expect("reserved"),
+            receipt: last.receipt,
+            count: group.len() as u32,
+            moment: first.moment,
+        };
+        let op = BucketOp::Cancel(reservations);
+        // A call with a reservation that is not cancelled may start.
+        if self.state.apply_ahead(op, self.terms, self.now, units).is_allowed() {
+            // The last first.
+            for index in group {
+                self.charged.remove(index);
+            }
+        }
+    }
+
+    /// Returns how many units a call may take now, if the bucket also holds what the calls of later moments take.
+    fn left(&self) -> u32 {
+        let mut charges: Vec<_> = self.charged.iter().map(|it| (it.moment, it.units)).collect();
+        charges.sort_by_key(|(moment, _)| *moment);
+        let later = charges.partition_point(|(moment, _)| *moment <= self.now);
+        let fits = |more: &u32| {
+            let (mut level, mut since, mut fits) = (0_u64, 0, true);
+            let call = [(self.now, *more)];
+            let all = charges[..later].iter().chain(&call).chain(&charges[later..]);
+            for (index, (moment, units)) in all.enumerate() {
+                level = level.saturating_sub(moment - since) + u64::from(*units) * TICK;
+                since = *moment;
+                fits &= index < later || level <= u64::from(CAPACITY) * TICK;
+            }
+            fits
+        };
+        (0..=CAPACITY).rev().find(fits).unwrap_or(0)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    #[test]
+    fn a_bucket_keeps_the_moments_that_it_has_reserved(
+        steps in prop::collection::vec(step(), 1..25),
+    ) {
+        let period = Duration::from_micros(TICK * u64::from(CAPACITY));
+        let limit = Limit::token_bucket("reserved", CAPACITY, period);
+        let (state, charged) = (Bucket::default(), Vec::new());
+        let mut trial =
+            ReservingTrial { terms: limit.terms(), state, now: 1_000, births: 0, charged };
+        for step in steps {
+            trial.play(step);
+            let seen = trial.state.apply(Op::Peek, trial.terms, trial.now, 0).remaining;
+            let left = trial.left();
+            prop_assert!(seen <= left, "{step:?}: {seen} of {left}: {:?}", trial.charged);
+        }
+    }
+}
