@@ -67,6 +67,18 @@ impl HolderJudge {
         self.push(process, starts, units, Some(most.into()))
     }
 
+    /// Returns how much is recorded, for [`began`](Self::began).
+    #[must_use]
+    pub fn recorded(&self) -> u64 {
+        self.recorded
+    }
+
+    /// Records that a call had begun when no more than `recorded` was recorded. It may have been admitted before what
+    /// was recorded since, also at the same time.
+    pub fn began(&mut self, call: HolderId, recorded: u64) {
+        self.calls[call.0].begins.0.1 = recorded;
+    }
+
     /// Adds units that a process has taken without the store, from the time at which the store counts them.
     pub fn registered(&mut self, process: usize, at: u64, units: u32) -> HolderId {
         self.push(process, (at, at), units, None)
@@ -230,6 +242,16 @@ mod tests {
         let first = judge.admitted(0, (0, 0), 1, 1);
         judge.admitted(1, (4, 9), 1, 1);
         judge.ended(first, 10);
+        assert_eq!(over(&judge), 1);
+        // At one time, and recorded in the other order.
+        let mut judge = HolderJudge::default();
+        let recorded = judge.recorded();
+        judge.admitted(0, (1, 1), 1, 2);
+        let first = judge.admitted(1, (1, 1), 1, 1);
+        assert_eq!(over(&judge), 1);
+        judge.began(first, recorded);
+        assert_eq!(over(&judge), 0);
+        judge.admitted(1, (1, 1), 1, 2);
         assert_eq!(over(&judge), 1);
         // Neither is known to be the first, and both run.
         let mut judge = HolderJudge::default();

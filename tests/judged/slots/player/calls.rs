@@ -105,6 +105,7 @@ impl SlotPlayer<'_> {
             cost,
             is_rated,
             since,
+            recorded,
             most,
             is_free,
             may_fail,
@@ -144,7 +145,11 @@ impl SlotPlayer<'_> {
         let holder = holds.then(|| match excepted {
             Excepted::Call => self.judge.forgotten(id, now, cost),
             Excepted::Start => self.judge.registered(id, now, cost),
-            Excepted::No => self.judge.admitted(id, (since, now), cost, most),
+            Excepted::No => {
+                let holder = self.judge.admitted(id, (since, now), cost, most);
+                self.judge.began(holder, recorded);
+                holder
+            }
         });
         if holds && excepted != Excepted::Call {
             self.judge.stated(id, now);

@@ -56,6 +56,8 @@ struct Begun {
     cost: u32,
     is_rated: bool,
     since: u64,
+    /// What the judge had recorded when the call began.
+    recorded: u64,
     /// The limit in the code when the call began.
     coded: u32,
     /// The largest limit since.
@@ -201,7 +203,7 @@ impl<'a> SlotPlayer<'a> {
     }
 
     fn begin(&self, process: usize, cost: u32, is_rated: bool) -> Begun {
-        let (since, coded) = (self.now(), self.most);
+        let (since, recorded, coded) = (self.now(), self.judge.recorded(), self.most);
         let most = self.most_of(process, coded);
         // A decision about keys on two nodes waits until the slot has moved.
         let is_rated = is_rated && !self.slot_moves;
@@ -213,6 +215,7 @@ impl<'a> SlotPlayer<'a> {
             cost,
             is_rated,
             since,
+            recorded,
             coded,
             most,
             is_free,
