@@ -4,7 +4,7 @@
 use crate::algorithm::{Outcome, Receipt, Settlement, Verdict};
 use crate::form::Form;
 use crate::server::{Keys, Reply};
-use crate::store::Charge;
+use crate::store::{CancelledUnits, Charge};
 
 /// The key of the only count of a model.
 const KEY: &[u8] = b"count";
@@ -57,16 +57,68 @@ pub(crate) fn settle(
         entries.extend(settlement.more().to_be_bytes());
         put_7(&mut entries, *time);
     }
-    let form = Form::of(&charge.terms);
-    let mut limit = vec![form.index() as u8 + 1];
-    form.put_terms(&mut limit, charge);
     let each = vec![KEY; settlements.len()];
-    match keys.run(script, clock, &each, &[entries, Vec::new(), limit]) {
+    match keys.run(script, clock, &each, &[entries, Vec::new(), packed_limit(charge)]) {
         Reply::List(list) if list.len() == 1 => {
             list[0].chunks(30).map(|reply| decoded(reply).0).collect()
         }
         other => panic!("{settlements:?}: {other:?}"),
     }
+}
+
+/// Reserves a moment of a bucket at most `wait` microseconds ahead, by `lua/all.lua`.
+pub(crate) fn reserve(
+    keys: &mut Keys,
+    script: &str,
+    clock: u64,
+    charge: &Charge,
+    (cost, wait): (u32, u64),
+) -> (Outcome, Receipt) {
+    let mut run = 1_u32.to_be_bytes().to_vec();
+    put_7(&mut run, wait);
+    run.extend(cost.to_be_bytes());
+    let reply = run_all(keys, script, clock, charge, (CancelledUnits::default(), run));
+    // Behind the number of calls.
+    decoded(&reply[4..])
+}
+
+/// Cancels reservations of a bucket by `lua/all.lua`.
+pub(crate) fn cancel(
+    keys: &mut Keys,
+    script: &str,
+    clock: u64,
+    charge: &Charge,
+    cancelled: CancelledUnits,
+) -> Outcome {
+    decoded(&run_all(keys, script, clock, charge, (cancelled, Vec::new()))).0
+}
+
+fn run_all(
+    keys: &mut Keys,
+    script: &str,
+    clock: u64,
+    charge: &Charge,
+    (CancelledUnits { units, last }, run): (CancelledUnits, Vec<u8>),
+) -> Vec<u8> {
+    let mut calls = b"decide\0".to_vec();
+    for number in [0, last.end, last.receipt.birth, last.receipt.place, last.moment] {
+        put_7(&mut calls, number);
+    }
+    for number in [last.count, units, 0, 0] {
+        calls.extend(number.to_be_bytes());
+    }
+    calls.extend(run);
+    match keys.run(script, clock, &[KEY], &[calls, Vec::new(), packed_limit(charge)]) {
+        Reply::Text(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn packed_limit(charge: &Charge) -> Vec<u8> {
+    let form = Form::of(&charge.terms);
+    let mut limit = vec![form.index() as u8 + 1];
+    form.put_terms(&mut limit, charge);
+    limit
 }
 
 /// Removes a count by `lua/reset.lua`.

@@ -12,6 +12,7 @@ const MODEL: Settlements = Settlements {
     calls: 2,
     plain: 2,
     reserved: 0,
+    cancelled: 0,
     ticks: 3,
     closings: 0,
     resets: 0,
@@ -21,6 +22,9 @@ const MODEL: Settlements = Settlements {
 };
 
 const BUCKET: Settlements = Settlements { is_bucket: true, ..MODEL };
+
+const CANCELLED: Settlements =
+    Settlements { reserved: 2, cancelled: 1, plain: 1, ticks: 2, ..BUCKET };
 
 const LIMIT: &str = "never more than the limit";
 const EXECUTED: &str = "each settlement is executed";
@@ -54,6 +58,12 @@ fn another_process_reserves_a_moment() {
     holds(Settlements { reserved: 1, plain: 1, ..BUCKET });
 }
 
+/// Two processes, or a process whose call is not polled.
+#[test]
+fn other_processes_cancel_reservations() {
+    holds(CANCELLED);
+}
+
 #[test]
 fn a_lost_settlement_that_is_sent_again_is_found() {
     is_found(Settlements { lost: 1, fault: Some(Fault::LostIsSentAgain), ..MODEL }, LIMIT);
@@ -85,4 +95,14 @@ fn reserved_units_that_come_back_are_found() {
 fn an_empty_count_that_opens_is_found() {
     let fault = Some(Fault::EmptyCountOpens);
     is_found(Settlements { closings: 1, fault, ..MODEL }, "a closed key admits nothing");
+}
+
+#[test]
+fn an_earlier_reservation_that_is_taken_for_the_last_is_found() {
+    is_found(Settlements { fault: Some(Fault::EarlierIsLast), ..CANCELLED }, LIMIT);
+}
+
+#[test]
+fn cancelled_units_that_do_not_drain_are_found() {
+    is_found(Settlements { fault: Some(Fault::CancelledUnitsDoNotDrain), ..CANCELLED }, LIMIT);
 }

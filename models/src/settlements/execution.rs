@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::state::{Admission, Queued, State};
 use super::{Fault, Settlements};
-use crate::algorithm::{Outcome, Receipt};
+use crate::algorithm::{LastReservations, Outcome, Receipt};
 use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::program;
 use crate::scripts::{self, ScriptCall};
-use crate::store::Charge;
+use crate::store::{CancelledUnits, Charge};
 
 const PERIOD: Duration = Duration::from_secs(10);
 const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
@@ -20,6 +20,9 @@ const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
 
 /// What a call is charged before it is settled.
 pub(super) const CHARGED: u32 = 2;
+
+/// What a call may reserve.
+pub(super) const RESERVED: [u32; 2] = [2, 4];
 
 /// Returns the charge of a call of a bucket or of a window.
 pub(super) fn charge(is_bucket: bool) -> &'static Arc<Charge> {
@@ -39,14 +42,17 @@ const LONGEST_WAIT: u64 = 20_000_000;
 /// The scripts of a model.
 struct Scripts {
     decide: [String; 2],
+    all: String,
     settle: String,
     reset: String,
 }
 
-const IN_SCRIPTS: [Option<Fault>; 5] = [
+const IN_SCRIPTS: [Option<Fault>; 7] = [
     Some(Fault::BirthIsIgnored),
     Some(Fault::DrainedUnitsComeBack),
     Some(Fault::ReservedUnitsComeBack),
+    Some(Fault::EarlierIsLast),
+    Some(Fault::CancelledUnitsDoNotDrain),
     Some(Fault::EmptyCountOpens),
     None,
 ];
@@ -58,6 +64,10 @@ impl Scripts {
             Some(Fault::BirthIsIgnored) => ("and own == birth", ""),
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
+            Some(Fault::EarlierIsLast) => {
+                ("take_back(last.place, last.count)", "last.stop == full_at")
+            }
+            Some(Fault::CancelledUnitsDoNotDrain) => ("now - last.moment, 0", "0"),
             Some(Fault::EmptyCountOpens) => (
                 "if count.opening then\n    value",
                 "if count.opening and value ~= '' then\n    value",
@@ -70,6 +80,7 @@ impl Scripts {
         };
         Self {
             decide: [Form::Sliding.script(), Form::Bucket.script()].map(with_fault),
+            all: with_fault(program::several("all")),
             settle: with_fault(settle),
             reset: program::several("reset"),
         }
@@ -113,13 +124,31 @@ impl Settlements {
     }
 
     /// Another process reserves a moment. Returns `None` if it is too far ahead.
-    pub(super) fn reserve(&self, state: &mut State) -> Option<()> {
-        let burst = charge(self.is_bucket).terms.capacity();
-        let call = ScriptCall { word: "reserve", cost: burst, operand: LONGEST_WAIT };
-        let (outcome, _) = self.run(state, call);
-        outcome
-            .is_allowed()
-            .then(|| state.admit(burst, state.time + outcome.retry_us, (0, 0), true))
+    pub(super) fn reserve(&self, state: &mut State, units: u32) -> Option<()> {
+        let (clock, charge) = (state.server_clock(), charge(self.is_bucket));
+        let script = &Scripts::of(self.fault).all;
+        let call = (units, LONGEST_WAIT);
+        let (outcome, receipt) = scripts::reserve(&mut state.server, script, clock, charge, call);
+        outcome.is_allowed().then(|| {
+            let receipt = (receipt.birth, receipt.place);
+            state.admit(units, state.time + outcome.retry_us, receipt, true);
+            let until = (outcome.retry_us > 0).then_some(outcome.clock + outcome.reset_us);
+            state.admissions.last_mut().expect("admitted").reserved_until = until;
+        })
+    }
+
+    /// A process cancels a reservation, whose call has not started. If it is not cancelled, its moment passes unused.
+    pub(super) fn cancel(&self, state: &mut State, index: usize) {
+        let (clock, charge) = (state.server_clock(), charge(self.is_bucket));
+        let Admission { at, charged, receipt, reserved_until, .. } = &mut state.admissions[index];
+        let Some(end) = reserved_until.take() else { return };
+        let (birth, place) = *receipt;
+        let moment = clock - state.time + *at;
+        let last = LastReservations { end, receipt: Receipt { birth, place }, count: 1, moment };
+        let cancelled = CancelledUnits { units: *charged, last };
+        let script = &Scripts::of(self.fault).all;
+        state.admissions[index].used = 0;
+        scripts::cancel(&mut state.server, script, clock, charge, cancelled);
     }
 
     /// Executes a request that corrects charges.
@@ -186,6 +215,7 @@ impl State {
             is_settled,
             is_lost: false,
             receipt,
+            reserved_until: None,
         });
     }
 }

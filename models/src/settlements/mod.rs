@@ -24,8 +24,10 @@ pub struct Settlements {
     pub calls: u8,
     /// Calls of the process that does not settle, each of as many units as are left.
     pub plain: u8,
-    /// Calls of a whole burst for which that process reserves a moment of a bucket.
+    /// Calls of half a burst or of a whole one for which other processes reserve moments of a bucket.
     pub reserved: u8,
+    /// Reservations that are cancelled, before their moment or, if no task polls the call, after it.
+    pub cancelled: u8,
     pub ticks: u8,
     /// Calls whose result closes the key.
     pub closings: u8,
@@ -50,6 +52,10 @@ pub enum Fault {
     DrainedUnitsComeBack,
     /// A settlement gives back units that the moments reserved since need.
     ReservedUnitsComeBack,
+    /// A reservation is the last one if the bucket is full when it was after it.
+    EarlierIsLast,
+    /// A cancellation gives back units that have drained since their moment.
+    CancelledUnitsDoNotDrain,
     /// A correction that empties a count opens its key.
     EmptyCountOpens,
 }
@@ -61,7 +67,10 @@ pub enum Action {
     End(usize, u32, bool),
     /// Another process takes all units that are left.
     TakeRest,
-    Reserve,
+    /// A call of so many units.
+    Reserve(u32),
+    /// The reservation with an index of its admission.
+    Cancel(usize),
     /// The job of one lane sends its settlements. `true` is the lane of those that close the key.
     Send(bool),
     /// The server executes the pending request of a lane.
@@ -111,7 +120,12 @@ impl Model for Settlements {
             actions.push(Action::TakeRest);
         }
         if used.reserved < self.reserved {
-            actions.push(Action::Reserve);
+            actions.extend(execution::RESERVED.map(Action::Reserve));
+        }
+        if used.cancelled < self.cancelled {
+            let admissions = state.admissions.iter().enumerate();
+            let reserved = admissions.filter(|(_, it)| it.reserved_until.is_some());
+            actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
         }
         for closes in LANES {
             match &state.sent[usize::from(closes)] {
@@ -158,9 +172,13 @@ impl Model for Settlements {
                 state.used.plain += 1;
                 self.take_rest(&mut state)?;
             }
-            Action::Reserve => {
+            Action::Reserve(units) => {
                 state.used.reserved += 1;
-                self.reserve(&mut state)?;
+                self.reserve(&mut state, units)?;
+            }
+            Action::Cancel(index) => {
+                state.used.cancelled += 1;
+                self.cancel(&mut state, index);
             }
             Action::Send(closes) => lanes::send(&mut state, self.is_bucket, closes),
             Action::Execute(closes) => {

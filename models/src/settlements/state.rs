@@ -37,6 +37,7 @@ pub(super) struct Used {
     pub(super) calls: u8,
     pub(super) plain: u8,
     pub(super) reserved: u8,
+    pub(super) cancelled: u8,
     pub(super) ticks: u8,
     pub(super) closings: u8,
     pub(super) resets: u8,
@@ -59,6 +60,8 @@ pub(super) struct Admission {
     pub(super) is_lost: bool,
     /// The birth and the place of its receipt.
     pub(super) receipt: (u64, u64),
+    /// The time of the full bucket after it, by the clock of the server, if the units are reserved and can be cancelled.
+    pub(super) reserved_until: Option<u64>,
 }
 
 /// A settlement that is queued or sent.
