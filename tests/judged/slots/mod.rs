@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use support::cluster::Cluster;
 use support::server::Server;
 
-use self::operation::{MOST, Operation, operation};
+use self::operation::{End, MOST, Operation, RuleOf, operation};
 use self::player::SlotPlayer;
 use crate::fleet::{Fleet, MOST_PROCESSES};
 use crate::{runtime, seconds};
@@ -96,4 +96,23 @@ fn strict() {
         Ok(())
     });
     assert!(outcome.is_err(), "the judge of a lower limit does not object");
+}
+
+/// A call with units becomes exempt while nothing polls it, and keeps them.
+#[test]
+fn an_exempt_call_can_have_units() {
+    let call = |cost, ticks| Operation::Call { process: 0, cost, is_rated: false, ticks };
+    let rule = |rule| Operation::Rule { process: 0, rule };
+    let operations = vec![
+        call(1, None),
+        call(4, Some(98)),
+        Operation::Pause { which: 0 },
+        Operation::End { which: 0, end: End::Release },
+        rule(RuleOf::Exempt),
+        Operation::Pause { which: 0 },
+        rule(RuleOf::Nothing),
+    ];
+    let trace = Trace { processes: 1, most: 4, is_apart: false, operations };
+    let (verdict, _) = runtime().block_on(SlotPlayer::play(&Fleet::embedded(), &trace));
+    assert!(verdict.faults.is_empty(), "{:?}", verdict.faults);
 }

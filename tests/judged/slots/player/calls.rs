@@ -140,7 +140,8 @@ impl SlotPlayer<'_> {
         let is_decided = slot.decision().allowed && slot.decision().source != Source::Fallback;
         let holds = !is_free && is_decided && !slot.is_lost();
         // A call that was exempt while it was not polled may have units.
-        self.is_excused |= is_free && self.rules[process] != RuleOf::Exempt;
+        let was_paused = granted.granted != self.moment();
+        self.is_excused |= is_free && (was_paused || self.rules[process] != RuleOf::Exempt);
         let id = self.ids[process];
         let holder = holds.then(|| match excepted {
             Excepted::Call => self.judge.forgotten(id, now, cost),
