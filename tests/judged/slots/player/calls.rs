@@ -194,7 +194,9 @@ impl SlotPlayer<'_> {
             End::Keep => slot.keep(),
             End::Release => {
                 if let Err(error) = slot.release().await {
-                    self.verdict.faults.push(format!("a release has failed: {error:?}"));
+                    self.verdict
+                        .faults
+                        .push(format!("a release of p{process} has failed: {error:?}"));
                 }
             }
         }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{Begun, PATIENCE, RATE, RuleOf, Running, SlotPlayer, TICK, WaitingCall};
+use super::{Begun, HOLD, MOST, PATIENCE, RuleOf, Running, SlotPlayer, WaitingCall};
 use crate::fleet::Losing;
+use ratelimit_runtime::Limit;
 
 impl SlotPlayer<'_> {
     /// The first process loses a reply: to a call, or to the statement about the end of a call.
@@ -83,10 +84,16 @@ impl SlotPlayer<'_> {
     pub(super) async fn connect(&mut self) {
         for process in 0..self.alive.len() {
             let limiter = self.limiter(process);
+            let held = Limit::in_flight("connect", MOST).hold(HOLD);
             let replies = async {
-                while limiter.ping().await.is_err()
-                    || limiter.check(&RATE.wait(TICK), "connect", 0).await.is_err()
-                {
+                loop {
+                    // The background thread states the end of a call.
+                    if limiter.ping().await.is_ok()
+                        && let Ok(permit) = limiter.acquire(&held, "connect", 1).await
+                        && permit.release().await.is_ok()
+                    {
+                        break;
+                    }
                     sleep(Duration::from_millis(1)).await;
                 }
             };

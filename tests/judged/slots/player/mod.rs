@@ -152,6 +152,10 @@ impl<'a> SlotPlayer<'a> {
         for process in &player.alive {
             process.limiter.set_rules(RuleSet::new()).expect("no rules");
         }
+        if !fleet.is_embedded() {
+            // The trace before may have restarted the server, and waited for fewer processes.
+            player.connect().await;
+        }
         for operation in &trace.operations {
             player.verdict.operations += 1;
             player.tell(format_args!("{operation:?}"));
