@@ -65,13 +65,9 @@ local function decide()
           parts[limit] = ask(limit, KEYS[limit], op, costs[limit] * now, birth)
         end
       elseif reserves then
-        local part = ask(1, KEYS[1], 'reserve', costs[1], wait)
+        local part = ask(1, KEYS[1], 'reserve', costs[1], { wait = wait, birth = op == 'acquire' and birth or nil })
         if string.byte(part, 8) == 1 then
-          if #part == 30 and op == 'acquire' then
-            part = part .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31)
-          elseif #part == 30 then
-            part = part .. string.rep('\0', 14)
-          end
+          if #part == 30 then part = part .. string.rep('\0', 14) end
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
       end

@@ -10,15 +10,16 @@
 -- is given back to a charge if leased units could be spent between the charge and its settlement.
 --
 -- State    string of 30 bytes: its beginning (5), at (7), level (7), token (7), drain (4). With a birth, of 37 bytes
---          and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`. While units are leased, 11
+--          and 15 or more: the number of steps (1), and so on, see `least_levels.lua`. While units are leased, 11
 --          more bytes: the time until which they may be spent (7), the reserve in tokens (4). Then there are no steps,
 --          and their number is 255. More bytes may follow, from a time with more steps or with a lease
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
--- operand  of the op `reserve`: the longest wait until the reserved moment; of `cancel`: a table of the last
---          reservations, see below; of `return`: the time of the charge; of `acquire` and `mark`: the birth of a state
---          without one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
+-- operand  of the op `acquire`: the birth of a state without one; of `reserve`: a table of `wait`, the longest wait
+--          until the reserved moment, and `birth`, such a birth, if there must be a receipt; of `cancel`: a table of
+--          the last reservations, see below; of `return`: the time of the charge; of `settle`, which only limits that
+--          do not lease have: the place in the receipt of the charge
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -36,7 +37,7 @@
 -- Returns the position of the time until which leased units may be spent; nil if a state has none.
 local function position_of_lease(state)
   if #state == 41 then return 31 end
-  if #state > 45 and string.byte(state, 38) == 255 then return 46 end
+  if #state > 52 and string.byte(state, 38) == 255 then return 53 end
 end
 
 local function bucket(
@@ -45,21 +46,21 @@ local function bucket(
   local VERSION, BORN, MOST, CENTURY = 1, 65, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
   local version, lives, birth, at, level, old_token, old_drain
-  local lower, count_charge, give_back, packed, take_back
+  local levels
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
   if not state then
     version, lives, at, level, old_token, old_drain = VERSION, 0, 0, 0, token, drain
   else
-    if #state ~= 30 and #state ~= 41 and #state < 45 then return end
+    if #state ~= 30 and #state ~= 41 and #state < 52 then return end
     version, lives, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I4', state)
-    if #state < 45 then
+    if #state < 52 then
       if version ~= VERSION then return end
     else
       if version ~= BORN then return end
       birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 6)
-      lower, count_charge, give_back, packed, take_back = least_levels(pack, unpack, state, 38)
+      levels = least_levels(pack, unpack, state, 38)
     end
     local position = position_of_lease(state)
     if position then leased, kept = unpack('>I7I4', state, position) end
@@ -106,7 +107,8 @@ local function bucket(
   if op == 'cancel' then
     local last, full_at, is_last = operand, at + math.ceil(level_before / old_drain), false
     if birth then
-      is_last = last.birth == birth and old_token == token and old_drain == drain and take_back(last.place, last.count)
+      is_last = last.birth == birth and old_token == token and old_drain == drain
+        and levels.take_back(last.place, last.count)
       -- What drained since the first moment may have been given back to another charge.
       charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
     else
@@ -118,7 +120,6 @@ local function bucket(
     if not is_last then cost = 0 end
   else
     allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
-      or op == 'mark'
   end
   if not allowed and op ~= 'cancel' then
     local rest, until_spent = level, 0
@@ -132,41 +133,46 @@ local function bucket(
     level_then, level_now = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
     retry = retry + lag
     if op == 'reserve' then
-      local longest_wait = operand
+      local longest_wait = operand.wait
       allowed = retry <= longest_wait and level_now + charge <= MOST
     end
   end
   if allowed and cost > 0 and op ~= 'peek' then
-    if lower then lower(level, full) end
+    if levels then
+      levels.lower(level, full)
+    elseif op == 'acquire' or op == 'reserve' and operand.birth then
+      -- Without an end of the TTL, `write_state.lua` writes the version as well.
+      version, lives, birth = BORN, 0, op == 'acquire' and operand or operand.birth
+      levels = least_levels(pack, unpack)
+    end
     if op == 'decide' then
       level = level + charge
     elseif op == 'reserve' then
       if retry > 0 then
         -- The call starts at its reserved moment, whatever is given back until then. So the charges before it can give
         -- back the level right before that moment, and no more.
-        if lower then lower(level_then) end
+        if levels then levels.lower(level_then) end
         level = level_now
       end
       level = level + charge
-      if retry > 0 and birth then receipt = pack('>I7I7', birth, count_charge(level)) end
-    elseif op == 'acquire' or op == 'mark' then
-      -- `mark` returns the receipt of the last charge, which the same script has made.
-      if op == 'acquire' then level = level + charge end
-      if not birth then
-        -- Without an end of the TTL, `write_state.lua` writes the version as well.
-        version, lives, birth = BORN, 0, operand
-        lower, count_charge, give_back, packed, take_back = least_levels(pack, unpack)
+      if levels and retry > 0 then
+        levels.reserve(clock + retry)
+        receipt = pack('>I7I7', birth, levels.count_charge(level))
       end
-      receipt = pack('>I7I7', birth, count_charge(level))
+    elseif op == 'acquire' then
+      level = level + charge
+      receipt = pack('>I7I7', birth, levels.count_charge(level))
     elseif op == 'charge' then
       level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
     elseif op == 'settle' then
       local place = operand
-      cost = give_back(place, charge)
+      cost = levels.give_back(place, charge)
       level = level - cost
     elseif op == 'return' then
-      -- Units that may have drained since the charge are not given back a second time.
-      if level <= capacity and old_token == token and old_drain == drain then
+      -- Units that may have drained since the charge are not given back a second time. While a moment is reserved, less
+      -- than all may be left for it.
+      local is_ahead = level > capacity or levels and levels.is_ahead(now)
+      if not is_ahead and old_token == token and old_drain == drain then
         local charged_at = operand
         local drained = math.max(now - charged_at, 0) * drain
         level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)
@@ -181,9 +187,9 @@ local function bucket(
     if reserve and op == 'decide' then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
     end
-    if lower then
-      lower(leased > now and 0 or level)
-      changed = pack('>I7', birth) .. changed .. packed(leased > now)
+    if levels then
+      levels.lower(leased > now and 0 or level)
+      changed = pack('>I7', birth) .. changed .. levels.packed(leased > now)
     end
     if leased > now then
       floor = math.min(kept * token, level)

@@ -8,7 +8,10 @@ local function move(state, by)
     local moved = pack('>I7', unpack('>I7', state, from) + by)
     state = string.sub(state, 1, from - 1) .. moved .. string.sub(state, from + 7)
   end
-  move_time(#state < 45 and 6 or 13)
+  local has_birth = #state >= 52
+  move_time(has_birth and 13 or 6)
+  -- The latest moment that was reserved.
+  if has_birth then move_time(46) end
   -- The time until which leased units may be spent.
   local position = position_of_lease(state)
   if position then move_time(position) end

@@ -218,3 +218,26 @@ fn a_settlement_between_the_reservations_of_two_processes_admits_one_burst() {
     );
     assert_eq!(admitted, [4, 3]);
 }
+
+/// The opening admits a call that nothing polls. The permit is settled behind the moment of another process.
+#[test]
+fn a_returned_unit_beside_a_settlement_and_a_reservation_admits_one_burst() {
+    let setup = bucket(Algorithm::TokenBucket, 10, 10, 100_000, 10_000);
+    let admitted = play(
+        &setup,
+        &[
+            acquire(0, 5),
+            Operation::Close { process: 0, ticks: 20 },
+            wait(0, 5, 50),
+            Operation::Pause { which: 0 },
+            Operation::Open { process: 0 },
+            wait(1, 5, 50),
+            Operation::Settle { which: 0, used: 0 },
+            Operation::DropWaiting { which: 0 },
+            Operation::Advance { ticks: 5 },
+            check(2, 10),
+            check(2, 5),
+        ],
+    );
+    assert_eq!(admitted, [3, 3]);
+}

@@ -55,6 +55,7 @@ pub(super) fn target() -> &'static Arc<LeaseTarget> {
 struct Scripts {
     leased: String,
     plain: String,
+    all: String,
     settle: String,
 }
 
@@ -74,9 +75,9 @@ impl Scripts {
                     ("lower(leased > now and 0 or level)", "lower(level)"),
                     ("packed(leased > now)", "packed(false)"),
                     (
-                        "string.byte(state, 38) == 255 then return 46 end",
-                        "#state > 55 + 14 * string.byte(state, 38) then
-                            return 46 + 14 * string.byte(state, 38) end",
+                        "string.byte(state, 38) == 255 then return 53 end",
+                        "#state > 62 + 14 * string.byte(state, 38) then
+                            return 53 + 14 * string.byte(state, 38) end",
                     ),
                 ],
                 _ => &[],
@@ -89,6 +90,7 @@ impl Scripts {
         Self {
             leased: with_fault(Form::LeasedBucket.script()),
             plain: with_fault(Form::Bucket.script()),
+            all: with_fault(program::several("all")),
             settle: with_fault(program::several("settle")),
         }
     }
@@ -171,8 +173,9 @@ impl Leases {
 
     /// A process that does not lease reserves a moment. Returns `None` if it is too far ahead.
     pub(super) fn reserve(&self, state: &mut State) -> Option<()> {
-        let call = ScriptCall { word: "reserve", cost: burst(), operand: LONGEST_WAIT };
-        let (outcome, _) = self.plain(state, call);
+        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).all);
+        let call = (burst(), LONGEST_WAIT);
+        let (outcome, _) = scripts::reserve(&mut state.server, script, clock, &PLAIN, call);
         outcome.is_allowed().then(|| state.admit(burst(), state.time + outcome.retry_us))
     }
 

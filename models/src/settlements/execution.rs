@@ -65,7 +65,7 @@ impl Scripts {
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
             Some(Fault::EarlierIsLast) => {
-                ("take_back(last.place, last.count)", "last.stop == full_at")
+                ("levels.take_back(last.place, last.count)", "last.stop == full_at")
             }
             Some(Fault::CancelledUnitsDoNotDrain) => ("now - last.moment, 0", "0"),
             Some(Fault::EmptyCountOpens) => (

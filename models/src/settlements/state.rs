@@ -60,7 +60,8 @@ pub(super) struct Admission {
     pub(super) is_lost: bool,
     /// The birth and the place of its receipt.
     pub(super) receipt: (u64, u64),
-    /// The time of the full bucket after it, by the clock of the server, if the units are reserved and can be cancelled.
+    /// If the units are reserved and can be cancelled, the time of the full bucket after them, by the clock of the
+    /// server.
     pub(super) reserved_until: Option<u64>,
 }
 

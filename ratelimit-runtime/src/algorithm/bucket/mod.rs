@@ -44,6 +44,8 @@ struct Ledger {
     birth: u64,
     /// In units of the rate of the last change.
     levels: LeastLevels,
+    /// The latest moment that was reserved.
+    reserved: u64,
 }
 
 impl Bucket {
@@ -96,7 +98,7 @@ impl State for Bucket {
         if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
-        (outcome, self.mark(birth))
+        (outcome, self.mark(birth, 0))
     }
 
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
@@ -130,10 +132,16 @@ impl State for Bucket {
     fn shift_later(&mut self, by: u64) {
         // The low bits of the word. Stays below `MOST`.
         self.words[0] += by;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.reserved += by;
+        }
     }
 
     fn shift_earlier(&mut self, by: u64) {
         self.words[0] -= by;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.reserved = ledger.reserved.saturating_sub(by);
+        }
     }
 }
 
@@ -186,7 +194,8 @@ impl Bucket {
             Op::Peek | Op::Measure => None,
             Op::Decide => Some(level + charge),
             Op::Refund => Some(level.saturating_sub(charge)),
-            Op::Return { .. } if level > capacity => Some(level),
+            // While a moment is reserved, less than all may be left for it.
+            Op::Return { .. } if level > capacity || self.is_ahead(now) => Some(level),
             // Units that may have drained since the charge are not given back a second time.
             Op::Return { at: charged_at } if before.has_rate(terms.rate()) => {
                 let drained = now.saturating_sub(charged_at).saturating_mul(terms.rate().drain);
@@ -220,12 +229,19 @@ impl Bucket {
         self.ledger.is_some()
     }
 
-    /// Returns the receipt of the last charge, which was made at the same time. A state without a birth gets `birth`.
-    pub(crate) fn mark(&mut self, birth: u64) -> Receipt {
+    /// Returns whether a reserved moment is after `now`, as far as the ledger knows. Without a ledger, the level is
+    /// then above the capacity.
+    fn is_ahead(&self, now: u64) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.reserved > now)
+    }
+
+    /// Returns the receipt of the last charge, which was made at the same time, for the moment `reserved`. A state
+    /// without a birth gets `birth`.
+    pub(crate) fn mark(&mut self, birth: u64, reserved: u64) -> Receipt {
         let level = self.unpack().level;
-        let ledger = self
-            .ledger
-            .get_or_insert_with(|| Box::new(Ledger { birth, levels: LeastLevels::default() }));
+        let new = || Box::new(Ledger { birth, levels: LeastLevels::default(), reserved });
+        let ledger = self.ledger.get_or_insert_with(new);
+        ledger.reserved = ledger.reserved.max(reserved);
         let receipt = Receipt { birth: ledger.birth, place: ledger.levels.charge(level) };
         self.words[2] |= HAS_LEDGER;
         receipt

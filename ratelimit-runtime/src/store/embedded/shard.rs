@@ -201,7 +201,8 @@ impl Shard {
                 let outcome = state.apply_ahead(op, terms, clock, cost);
                 let is_reserved = outcome.is_allowed() && outcome.retry_us > 0;
                 let is_marked = is_reserved && (settles || state.has_birth());
-                (outcome, if is_marked { state.mark(birth) } else { Receipt::default() })
+                let moment = clock + outcome.retry_us;
+                (outcome, if is_marked { state.mark(birth, moment) } else { Receipt::default() })
             },
             |closed| {
                 let bucket: &mut dyn Any = closed;

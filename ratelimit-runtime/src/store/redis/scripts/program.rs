@@ -113,7 +113,7 @@ mod tests {
         let own = [ScriptOp::acquire(1)];
         // `lua/settle.lua` and `lua/all.lua` use the others.
         let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
-        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["mark", "settle"]).collect())
+        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["settle"]).collect())
     }
 
     /// Returns the names of the arguments of a function, which is in the file of its name.
