@@ -9,11 +9,12 @@
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
 mod decided;
+mod ledger;
 mod unpacked;
 
 pub(crate) use self::decided::DecidedBucket;
+use self::ledger::Ledger;
 use self::unpacked::UnpackedBucket;
-use super::least_levels::LeastLevels;
 use super::{BucketOp, Expires, LastReservations, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
 
@@ -36,16 +37,6 @@ pub(crate) struct Bucket {
     words: [u64; 3],
     /// The charges that can be settled; `None` until a call acquires units.
     ledger: Option<Box<Ledger>>,
-}
-
-/// What a bucket knows about charges that can be settled.
-#[derive(Clone, Debug)]
-struct Ledger {
-    birth: u64,
-    /// In units of the rate of the last change.
-    levels: LeastLevels,
-    /// The latest moment that was reserved.
-    reserved: u64,
 }
 
 impl Bucket {
@@ -112,7 +103,6 @@ impl State for Bucket {
         };
         let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
         let Rate { token, drain } = terms.rate();
-        let Receipt { birth, place } = settlement.receipt;
         let in_units = |tokens: u32| u64::from(tokens).saturating_mul(token);
         let mut changed = None;
         if settlement.more() > 0 {
@@ -120,10 +110,9 @@ impl State for Bucket {
             changed = Some(level.saturating_add(in_units(settlement.more())).min(most));
         } else if settlement.less() > 0
             && let Some(ledger) = &mut self.ledger
-            && ledger.birth == birth
         {
             ledger.bring_to(level, full);
-            let given_back = ledger.levels.give_back(place, in_units(settlement.less()));
+            let given_back = ledger.give_back(settlement.receipt, in_units(settlement.less()));
             changed = (given_back > 0).then(|| level - given_back);
         }
         self.keep(terms, clock, now, changed, (level, full)).outcome(terms, clock, 0)
@@ -133,14 +122,14 @@ impl State for Bucket {
         // The low bits of the word. Stays below `MOST`.
         self.words[0] += by;
         if let Some(ledger) = &mut self.ledger {
-            ledger.reserved += by;
+            ledger.shift_later(by);
         }
     }
 
     fn shift_earlier(&mut self, by: u64) {
         self.words[0] -= by;
         if let Some(ledger) = &mut self.ledger {
-            ledger.reserved = ledger.reserved.saturating_sub(by);
+            ledger.shift_earlier(by);
         }
     }
 }
@@ -232,17 +221,15 @@ impl Bucket {
     /// Returns whether a reserved moment is after `now`, as far as the ledger knows. Without a ledger, the level is
     /// then above the capacity.
     fn is_ahead(&self, now: u64) -> bool {
-        self.ledger.as_ref().is_some_and(|ledger| ledger.reserved > now)
+        self.ledger.as_ref().is_some_and(|ledger| ledger.is_ahead(now))
     }
 
     /// Returns the receipt of the last charge, which was made at the same time, for the moment `reserved`. A state
     /// without a birth gets `birth`.
     pub(crate) fn mark(&mut self, birth: u64, reserved: u64) -> Receipt {
         let level = self.unpack().level;
-        let new = || Box::new(Ledger { birth, levels: LeastLevels::default(), reserved });
-        let ledger = self.ledger.get_or_insert_with(new);
-        ledger.reserved = ledger.reserved.max(reserved);
-        let receipt = Receipt { birth: ledger.birth, place: ledger.levels.charge(level) };
+        let ledger = self.ledger.get_or_insert_with(|| Box::new(Ledger::new(birth)));
+        let receipt = ledger.charge(level, reserved);
         self.words[2] |= HAS_LEDGER;
         receipt
     }
@@ -309,9 +296,7 @@ impl Bucket {
             let is_last = receipt == Receipt::default() && last.end == before.full_at();
             return is_last.then_some(charge);
         };
-        let is_last = ledger.birth == receipt.birth
-            && before.has_rate(terms.rate())
-            && ledger.levels.take_back(receipt.place, last.count.into());
+        let is_last = before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into());
         // What drained since the first moment may have been given back to another charge.
         let drained = now.saturating_sub(last.moment).saturating_mul(terms.rate().drain);
         is_last.then(|| charge.saturating_sub(drained))
@@ -324,7 +309,7 @@ impl Bucket {
         }
         self.words = bucket.into();
         if let Some(ledger) = &mut self.ledger {
-            ledger.levels.lower(bucket.level);
+            ledger.lower(bucket.level);
             self.words[2] |= HAS_LEDGER;
         }
     }
@@ -365,17 +350,6 @@ impl Bucket {
             self.write(UnpackedBucket { at: now, level, token, drain });
         }
         DecidedBucket { allowed: true, level, lag: now - clock, full }
-    }
-}
-
-impl Ledger {
-    /// Records the level at the time of a change; `full` is [`BucketAtCall::full`].
-    fn bring_to(&mut self, level: u64, full: u64) {
-        // In a full bucket, and after a change of the rate, nothing can be given back to the charges before.
-        if level == 0 || full != u64::MAX {
-            self.levels.forget();
-        }
-        self.levels.lower(level);
     }
 }
 
