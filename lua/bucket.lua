@@ -156,7 +156,7 @@ local function bucket(
       end
       level = level + charge
       if levels and retry > 0 then
-        levels.reserve(clock + retry)
+        levels.reserved = math.max(levels.reserved, clock + retry)
         receipt = pack('>I7I7', birth, levels.count_charge(level))
       end
     elseif op == 'acquire' then
@@ -171,7 +171,7 @@ local function bucket(
     elseif op == 'return' then
       -- Units that may have drained since the charge are not given back a second time. While a moment is reserved, less
       -- than all may be left for it.
-      local is_ahead = level > capacity or levels and levels.is_ahead(now)
+      local is_ahead = level > capacity or levels and levels.reserved > now
       if not is_ahead and old_token == token and old_drain == drain then
         local charged_at = operand
         local drained = math.max(now - charged_at, 0) * drain

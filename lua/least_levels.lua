@@ -6,12 +6,12 @@
 --        moment that was reserved (7), and for each step its first charge (7) and its level (7). While units are
 --        leased, there are no steps, and their number is 255
 --
--- Returns a table of functions.
+-- Returns a table of functions, and of `reserved`, the latest moment that was reserved.
 local function least_levels(pack, unpack, state, from)
   local MAX_STEPS = 16
-  local size, last, reserved, first, level, levels = 0, 0, 0, {}, {}, {}
+  local size, last, first, level, levels = 0, 0, {}, {}, { reserved = 0 }
   if state then
-    size, last, reserved = unpack('>I1I7I7', state, from)
+    size, last, levels.reserved = unpack('>I1I7I7', state, from)
     if size == 255 then size = 0 end
     for step = 1, size do first[step], level[step] = unpack('>I7I7', state, from + step * 14 + 1) end
   end
@@ -38,24 +38,14 @@ local function least_levels(pack, unpack, state, from)
 
   -- Records that the bucket has the level `now`. After a change of the rate, and in a full bucket, nothing can be given
   -- back to the charges before.
-  function levels.lower(now, is_changed)
+  local function lower(now, is_changed)
     if is_changed or now == 0 then size, first, level = 0, {}, {} end
     for step = 1, size do level[step] = math.min(level[step], now) end
     merge()
   end
 
-  -- Records that a moment is reserved.
-  function levels.reserve(moment)
-    reserved = math.max(reserved, moment)
-  end
-
-  -- Returns whether a reserved moment is after `now`.
-  function levels.is_ahead(now)
-    return reserved > now
-  end
-
   -- Records a charge, after which the bucket has the level `now`. Returns its number.
-  function levels.count_charge(now)
+  local function count_charge(now)
     last, size = last + 1, size + 1
     first[size], level[size] = last, now
     merge()
@@ -63,7 +53,7 @@ local function least_levels(pack, unpack, state, from)
   end
 
   -- Takes back the last `count` charges, if `number` is that of the last one. Returns whether it is.
-  function levels.take_back(number, count)
+  local function take_back(number, count)
     if number ~= last or count > number then return false end
     last = last - count
     while size > 0 and first[size] > last do remove(size) end
@@ -71,7 +61,7 @@ local function least_levels(pack, unpack, state, from)
   end
 
   -- Gives back up to `units` of the charge with this number. Returns how many.
-  function levels.give_back(number, units)
+  local function give_back(number, units)
     local step = size
     while step > 0 and first[step] > number do step = step - 1 end
     -- A charge after the last one was lost: the server has failed over to a replica without it.
@@ -83,11 +73,13 @@ local function least_levels(pack, unpack, state, from)
     return given
   end
 
-  function levels.packed(is_leased)
-    local parts = { pack('>I1I7I7', is_leased and 255 or size, last, reserved) }
+  local function packed(is_leased)
+    local parts = { pack('>I1I7I7', is_leased and 255 or size, last, levels.reserved) }
     for step = 1, size do parts[step + 1] = pack('>I7I7', first[step], level[step]) end
     return table.concat(parts)
   end
 
+  levels.lower, levels.count_charge, levels.take_back = lower, count_charge, take_back
+  levels.give_back, levels.packed = give_back, packed
   return levels
 end
