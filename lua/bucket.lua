@@ -109,7 +109,7 @@ local function bucket(
     if birth then
       is_last = last.birth == birth and old_token == token and old_drain == drain
         and levels.take_back(last.place, last.count)
-      -- What drained since the first moment may have been given back to another charge.
+      -- A settlement may have given the units back that have drained since the first moment.
       charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
     else
       is_last = last.birth == 0 and last.stop == full_at

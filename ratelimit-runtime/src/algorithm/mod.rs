@@ -57,18 +57,17 @@ pub(crate) enum BucketOp {
     Cancel(LastReservations),
 }
 
-/// The last reservations of a bucket: how it knows them, and what they still take.
+/// What identifies the last reservations of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastReservations {
-    /// The time of the full bucket after the last of them: `clock` + `reset_us` of its outcome. A charge later makes it
-    /// later, so in a bucket without a birth it names the last charge. What a settlement gives back makes it earlier:
-    /// then a charge may come after them, and the time be the same.
+    /// The time of the full bucket after the last one: `clock` + `reset_us` of its outcome. Each charge moves this time
+    /// forward, so it identifies the last charge of a bucket without a birth. A settlement moves it back: a bucket with
+    /// a birth can have the same time again after a later charge.
     pub(crate) end: u64,
-    /// The receipt of the last of them, if the bucket had a birth. It names the last charge whatever was given back.
+    /// The receipt of the last one, if the bucket had a birth.
     pub(crate) receipt: Receipt,
-    /// How many they are.
     pub(crate) count: u32,
-    /// The moment of the first of them. From then on, its units drain.
+    /// The moment of the first one. From then on, its units drain.
     pub(crate) moment: u64,
 }
 

@@ -297,7 +297,7 @@ impl Bucket {
             return is_last.then_some(charge);
         };
         let is_last = before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into());
-        // What drained since the first moment may have been given back to another charge.
+        // A settlement may have given the units back that have drained since the first moment.
         let drained = now.saturating_sub(last.moment).saturating_mul(terms.rate().drain);
         is_last.then(|| charge.saturating_sub(drained))
     }

@@ -160,7 +160,7 @@ impl Returned {
         let (mut reserved, charged): (Vec<_>, Vec<_>) =
             grants.into_iter().partition(Grant::is_reserved);
         // The last first: a bucket cancels its last reservation only.
-        reserved.sort_by_key(|grant| Reverse(grant.end));
+        reserved.sort_by_key(|grant| Reverse((grant.receipt().place, grant.end)));
         let reserved = reserved.into_iter().filter(|grant| grant.reset.is_empty());
         let cancels = reserved.filter_map(|grant| {
             let cancelled = Grant::cancelled([&grant])?;
