@@ -26,8 +26,8 @@
 -- term     microseconds, if the limit leases; otherwise a number without a meaning
 -- reserve  tokens, if the limit leases; otherwise nil
 --
--- The last reservations are the twin of `LastReservations`: `stop`, the time of the full bucket after them; `birth` and
--- `place`, the receipt of the last of them; `count`, how many they are; `moment`, that of the first.
+-- The table of the last reservations is the twin of `LastReservations`: `stop` is the time of the full bucket after the
+-- last one, `birth` and `place` are its receipt, `count` is their number, and `moment` is the moment of the first one.
 --
 -- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the reserved moment. If
 -- the state has a birth, there is a receipt as of an `acquire`.

@@ -52,7 +52,7 @@ local function least_levels(pack, unpack, state, from)
     return last
   end
 
-  -- Takes back the last `count` charges, if `number` is that of the last one. Returns whether it is.
+  -- Removes the last `count` charges and returns true. If the last charge has another number, removes none.
   local function take_back(number, count)
     if number ~= last or count > number then return false end
     last = last - count

@@ -46,7 +46,7 @@ impl LeastLevels {
         self.last
     }
 
-    /// Takes back the last `count` charges, if `number` is that of the last one. Returns whether it is.
+    /// Removes the last `count` charges and returns true. If the last charge has another number, removes none.
     pub(crate) fn take_back(&mut self, number: u64, count: u64) -> bool {
         let is_last = number == self.last && count <= number;
         if is_last {

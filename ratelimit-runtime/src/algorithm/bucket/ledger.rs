@@ -43,7 +43,7 @@ impl Ledger {
         if receipt.birth == self.birth { self.levels.give_back(receipt.place, units) } else { 0 }
     }
 
-    /// Takes back the last `count` charges, if the receipt is of the last one. Returns whether it is.
+    /// Removes the last `count` charges and returns true. If the last charge has another receipt, removes none.
     pub(super) fn take_back(&mut self, receipt: Receipt, count: u64) -> bool {
         receipt.birth == self.birth && self.levels.take_back(receipt.place, count)
     }

@@ -13,8 +13,7 @@ use crate::reply::Source;
 const MAX_PINGED: usize = 1024;
 
 impl Line {
-    /// Records that units were given back to a count of the line. `outcome` is that of the give-back, with the store
-    /// that replied.
+    /// Records that units were given back to a count of the line. `outcome` is the reply of the store, if it replied.
     ///
     /// The units are of no use to the first call if only another count rejects it. So a line does not ask again because
     /// of the units that its own request gives back, once a later hash slot has rejected it.
