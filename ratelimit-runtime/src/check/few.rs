@@ -31,15 +31,45 @@ impl Checker {
         })
     }
 
-    /// Checks a call of up to `N` limits that this process decides at once, without rules, and that nothing records;
-    /// `None` for any other call, which is not charged.
+    /// Checks a call of up to `N` limits that this process decides at once, and that nothing records; `None` for any
+    /// other call, which is not charged.
     fn check_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
-        let (first, policy) = (parts.first()?, parts[0].limit.policy());
-        let is_fast = !report::is_recorded()
-            && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
-        if !is_fast {
+        if report::is_recorded() {
             return None;
         }
+        if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
+            return self.check_few_under_rules::<N, K>(parts);
+        }
+        self.decide_few::<N, K>(parts)
+    }
+
+    /// Like [`check_few`](Self::check_few), under one set of rules.
+    #[inline(never)]
+    fn check_few_under_rules<const N: usize, K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'_, K>],
+    ) -> Option<Check> {
+        let mut limits = [*parts.first()?.limit; N];
+        let mut ruled = [parts[0]; N];
+        for (limit, part) in limits.iter_mut().zip(parts) {
+            // A rule that sets a threshold has precedence over what the code says.
+            if part.access != Access::Limited {
+                return None;
+            }
+            *limit = *part.limit;
+        }
+        if !self.rules.apply(&mut limits[..parts.len()]) {
+            return None;
+        }
+        for ((ruled, part), limit) in ruled.iter_mut().zip(parts).zip(&limits) {
+            *ruled = Part { limit, ..*part };
+        }
+        self.decide_few::<N, K>(&ruled[..parts.len()])
+    }
+
+    /// Decides a call of up to `N` limits, as they are written.
+    fn decide_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+        let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let terms = first.limit.terms();
         let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; N];
         let (mut limits, mut count) = ([first.limit; N], 0);

@@ -38,9 +38,9 @@ struct SortedParts<'a> {
 }
 
 impl Checker {
-    /// Starts a call of one limit that has rules, waits, costs too much, or is decided by Redis. If this process counts
-    /// the limit, the call is decided by a `T`: so a program that only makes such calls contains no request
-    /// (`benches/all -- footprint`).
+    /// Starts a call of one limit that waits, costs too much, is decided by Redis, or has rules that do more than
+    /// change it for all calls. If this process counts the limit, the call is decided by a `T`: so a program that only
+    /// makes such calls contains no request (`benches/all -- footprint`).
     #[inline(never)]
     pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
         if !self.backend.counts_here(part.limit) {

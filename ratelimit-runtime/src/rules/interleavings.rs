@@ -38,21 +38,35 @@ fn thresholds(rules: &RulesInForce) -> [u32; 2] {
     })
 }
 
+/// Like [`thresholds`], of a call that this process decides at once.
+fn thresholds_at_once(rules: &RulesInForce) -> [u32; 2] {
+    let mut limits = LIMITS;
+    if rules.may_apply_to_any(LIMITS.iter()) && !rules.apply(&mut limits) {
+        return thresholds(rules);
+    }
+    limits.map(|limit| limit.terms().threshold())
+}
+
 #[test]
 fn a_call_follows_one_set_of_rules() {
-    loom::model(|| {
-        let rules = Arc::new(RulesInForce::default());
-        replace(&rules, [Some(1), Some(1)]);
-        let operator = spawn({
-            let rules = Arc::clone(&rules);
-            move || {
-                replace(&rules, [Some(2), None]);
-                replace(&rules, [None, Some(3)]);
-            }
-        });
-        let seen = thresholds(&rules);
-        assert!([[1, 1], [2, 100], [100, 3]].contains(&seen), "{seen:?}");
-        operator.join().expect("no panic");
-        assert_eq!(thresholds(&rules), [100, 3]);
+    for thresholds in [thresholds, thresholds_at_once] {
+        loom::model(move || follow(thresholds));
+    }
+}
+
+fn follow(thresholds: fn(&RulesInForce) -> [u32; 2]) {
+    let rules = Arc::new(RulesInForce::default());
+    replace(&rules, [Some(1), Some(1)]);
+    assert_eq!(thresholds(&rules), [1, 1]);
+    let operator = spawn({
+        let rules = Arc::clone(&rules);
+        move || {
+            replace(&rules, [Some(2), None]);
+            replace(&rules, [None, Some(3)]);
+        }
     });
+    let seen = thresholds(&rules);
+    assert!([[1, 1], [2, 100], [100, 3]].contains(&seen), "{seen:?}");
+    operator.join().expect("no panic");
+    assert_eq!(thresholds(&rules), [100, 3]);
 }

@@ -6,6 +6,7 @@
 mod error;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod resolved;
 mod rule;
 mod ruled;
 mod set;

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
+use super::resolved::next_version;
 use super::ruled::Ruled;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
@@ -23,6 +24,11 @@ use crate::threads::{AtomicU64, RwLock};
 pub(crate) struct RulesInForce {
     /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
     names: AtomicU64,
+    /// A bit for each name whose rules depend on the key or on the time, or do more than set the amounts and the
+    /// policy.
+    dependent: AtomicU64,
+    /// Differs between all sets of rules of all limiters. Changes while the table is locked.
+    pub(super) version: AtomicU64,
     /// `None` until there are rules. A trait object, so that a program that sets no rules does not contain a
     /// [`RuleTable`] (`benches/all -- footprint`).
     table: RwLock<Option<Arc<dyn ResolveRules>>>,
@@ -106,6 +112,13 @@ impl RulesInForce {
         self.names.load(Ordering::Relaxed) >> limit.terms().identity().name_bit() & 1 != 0
     }
 
+    /// Returns whether the rules of one of these limits can depend on the key or on the time, or do more than set the
+    /// amounts and the policy.
+    pub(super) fn may_depend(&self, limits: &[Limit]) -> bool {
+        let names = self.dependent.load(Ordering::Relaxed);
+        limits.iter().any(|limit| names >> limit.terms().identity().name_bit() & 1 != 0)
+    }
+
     /// Returns the rules in force.
     pub(crate) fn set(&self) -> RuleSet {
         self.table().map(|table| table.set().clone()).unwrap_or_default()
@@ -118,9 +131,13 @@ impl RulesInForce {
         fingerprint: impl Fn(&OwnedKey) -> u128,
     ) -> Result<(), RuleSetError> {
         let mut table = RuleTable { set, by_name: BTreeMap::new() };
-        let mut bits = 0;
+        let (mut bits, mut dependent) = (0, 0);
         for (name, rules) in &table.set.limits {
-            bits |= 1 << bit_of_name(&name.name);
+            let bit = 1 << bit_of_name(&name.name);
+            bits |= bit;
+            if rules.depend() {
+                dependent |= bit;
+            }
             let named = table.by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
             let rules = CountRules::new(rules, &fingerprint)?;
             match name.period {
@@ -132,6 +149,8 @@ impl RulesInForce {
         // A call that sees the bits of one set and the table of another asks the table in vain.
         self.names.fetch_or(bits, Ordering::Relaxed);
         *current = Some(Arc::new(table));
+        self.dependent.store(dependent, Ordering::Relaxed);
+        self.version.store(next_version(), Ordering::Relaxed);
         self.names.store(bits, Ordering::Relaxed);
         drop(current);
         if let Some(listener) = self.listener.get() {
@@ -149,6 +168,12 @@ impl RulesInForce {
     /// Returns the rules in force as they are now, for all limits of a call.
     pub(crate) fn table(&self) -> Option<Arc<dyn ResolveRules>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the rules in force as they are now, and their version.
+    pub(super) fn versioned_table(&self) -> (Option<Arc<dyn ResolveRules>>, u64) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        (table.clone(), self.version.load(Ordering::Relaxed))
     }
 
     /// Returns the rules in force if some can exist for a limit.
