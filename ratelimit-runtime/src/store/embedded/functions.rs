@@ -24,14 +24,19 @@ pub(crate) struct CountFunctions {
     pub(super) remove: fn(&mut Shard, KeyId) -> Option<Box<dyn Any>>,
     /// Finds a count that is open and holds no units. The last argument is the time.
     pub(super) find: fn(&mut Shard, KeyId, &Terms, u32, u64) -> Option<FoundCount>,
-    /// Decides a call of the count at a place.
-    pub(super) decide_at: fn(&mut Shard, usize, &Terms, u32, u64) -> Outcome,
-    /// Returns the outcome of a call of the count at a place, which another count may reject.
-    pub(super) reject_at: fn(&mut Shard, usize, &Terms, u32, u64) -> Outcome,
+    /// Decides a call of the count at a place. Writes the outcome where it is read, field by field: a copy would read
+    /// it in other widths (`benches/all -- together`).
+    pub(super) decide_at: fn(&mut Shard, usize, &Terms, u32, u64, &mut Outcome),
+    /// Determines the outcome of a call of the count at a place, which another count may reject.
+    pub(super) reject_at: fn(&mut Shard, usize, &Terms, u32, u64, &mut Outcome),
 }
+
+/// The place of a count that has no state.
+pub(super) const MISSING: usize = usize::MAX;
 
 /// Where a count is, and whether it admits a call.
 pub(super) struct FoundCount {
+    /// [`MISSING`] if the count has no state.
     pub(super) place: usize,
     pub(super) admits: bool,
 }
@@ -138,7 +143,10 @@ fn find<S: StoredState>(
     if S::HOLDS {
         return None;
     }
-    let place = shard.place_of::<S>(key_id)?;
+    let Some(place) = shard.place_of::<S>(key_id) else {
+        // The cost is within the capacity, so a new count admits the call.
+        return (!shard.is_closed(key_id)).then_some(FoundCount { place: MISSING, admits: true });
+    };
     let admits = shard.state_at::<S>(place).admits(terms, clock, cost);
     Some(FoundCount { place, admits })
 }
@@ -149,8 +157,10 @@ fn decide_at<S: StoredState>(
     terms: &Terms,
     cost: u32,
     clock: u64,
-) -> Outcome {
-    S::outcome(shard.state_at::<S>(place).decide(terms, clock, cost), terms, clock, cost)
+    outcome: &mut Outcome,
+) {
+    let decided = shard.state_at::<S>(place).decide(terms, clock, cost);
+    *outcome = S::outcome(decided, terms, clock, cost);
 }
 
 fn reject_at<S: StoredState>(
@@ -159,10 +169,10 @@ fn reject_at<S: StoredState>(
     terms: &Terms,
     cost: u32,
     clock: u64,
-) -> Outcome {
-    let outcome = shard.state_at::<S>(place).apply(Op::Peek, terms, clock, cost);
+    outcome: &mut Outcome,
+) {
+    *outcome = shard.state_at::<S>(place).apply(Op::Peek, terms, clock, cost);
     if !outcome.is_allowed() {
         shard.mark_rejecting::<S>(place);
     }
-    outcome
 }

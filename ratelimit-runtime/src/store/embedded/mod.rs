@@ -279,9 +279,8 @@ fn acquire_missing<S: StoredState>(
 }
 
 /// Unlocks shards, and then reports the change in the number of counts.
-fn unlock<'a>(mut shards: impl AsMut<[MutexGuard<'a, Shard>]>) {
-    let changed = shards.as_mut().iter_mut().map(|shard| shard.take_unreported()).sum();
-    drop(shards);
+fn unlock<'a>(shards: impl IntoIterator<Item = MutexGuard<'a, Shard>>) {
+    let changed = shards.into_iter().map(|mut shard| shard.take_unreported()).sum();
     report::keys_changed(changed);
 }
 

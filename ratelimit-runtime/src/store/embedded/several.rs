@@ -3,6 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
+use super::functions::MISSING;
 use super::shard::{CountOp, Shard};
 use super::{Embedded, LocalCharge, MutexGuard, shard_of, unlock};
 use crate::algorithm::{BucketOp, Op, Outcome, Receipt};
@@ -16,8 +17,8 @@ use crate::store::{
 pub(crate) const FEW: usize = 8;
 
 impl Embedded {
-    /// Decides a call of at most `N` counts without an allocation. If one of them has no state, is closed, or holds
-    /// units, returns `false` and changes nothing.
+    /// Decides a call of at most `N` counts without an allocation. If one of them is closed or holds units, returns
+    /// `false` and changes nothing.
     pub(crate) fn decide_few<const N: usize>(
         &self,
         charges: &[LocalCharge<'_>],
@@ -48,13 +49,45 @@ impl Embedded {
             *place = (at, found.place);
             fit &= found.admits;
         }
-        for ((charge, outcome), (at, cell)) in charges.iter().zip(outcomes).zip(places) {
-            let Some(shard) = &mut shards[at] else { return false };
-            let functions = self.functions(charge.terms);
+        let mut is_missing = false;
+        for ((charge, outcome), (at, place)) in charges.iter().zip(&mut *outcomes).zip(places) {
+            let (Some(shard), LocalCharge { terms, cost, .. }) = (&mut shards[at], charge) else {
+                return false;
+            };
+            if place == MISSING {
+                is_missing = true;
+                continue;
+            }
+            let functions = self.functions(terms);
             let decide = if fit { functions.decide_at } else { functions.reject_at };
-            *outcome = decide(shard, cell, charge.terms, charge.cost, clock);
+            decide(shard, place, terms, *cost, clock, outcome);
+        }
+        if is_missing {
+            let op = if fit { Op::Decide } else { Op::Peek };
+            self.decide_missing(charges, outcomes, &places, &mut shards, op, clock);
         }
         true
+    }
+
+    /// Decides a call of those of its counts that have no state. Comes after the others, because places change when a
+    /// count is added.
+    #[inline(never)]
+    fn decide_missing(
+        &self,
+        charges: &[LocalCharge<'_>],
+        outcomes: &mut [Outcome],
+        places: &[(usize, usize)],
+        shards: &mut [Option<MutexGuard<'_, Shard>>],
+        op: Op,
+        clock: u64,
+    ) {
+        for ((charge, outcome), (at, place)) in charges.iter().zip(outcomes).zip(places) {
+            if let (MISSING, Some(shard)) = (*place, &mut shards[*at]) {
+                let apply = self.functions(charge.terms).apply;
+                (*outcome, _) = apply(shard, CountOp::Apply(op), *charge, clock);
+            }
+        }
+        unlock(shards.iter_mut().filter_map(Option::take));
     }
 
     /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
@@ -180,7 +213,6 @@ mod tests {
                     charged.iter().map(|charge| (&**charge).into()).collect();
                 let mut few = vec![Outcome::UNDECIDED; charged.len()];
                 if !one.decide_few::<FEW>(&borrowed, &mut few) {
-                    // A count has no state yet, and none was charged.
                     few = many(&one);
                 }
                 prop_assert_eq!(few, expected);

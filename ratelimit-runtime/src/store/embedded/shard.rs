@@ -358,6 +358,11 @@ impl Shard {
         was_closed
     }
 
+    /// Returns whether a key is closed, or was closed and no call of it came since.
+    pub(super) fn is_closed(&mut self, key_id: KeyId) -> bool {
+        self.closed.len() > 0 && self.closed_count(key_id).is_some()
+    }
+
     /// Returns the count of a closed key.
     fn closed_count(&mut self, key_id: KeyId) -> Option<&mut dyn ClosedState> {
         self.closed.get_mut(key_id)?.0.as_deref_mut()
