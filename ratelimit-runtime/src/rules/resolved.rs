@@ -12,7 +12,8 @@ use crate::limit::{Access, Limit};
 const PLACES: usize = 8;
 
 thread_local! {
-    static RESOLVED: RefCell<[Option<ResolvedLimit>; PLACES]> = const { RefCell::new([None; PLACES]) };
+    /// Empty in a thread that knows none, so that a thread without rules pays nothing for it.
+    static RESOLVED: RefCell<Vec<Option<ResolvedLimit>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What a set of rules makes of a limit, for each of its keys.
@@ -36,8 +37,8 @@ impl RulesInForce {
         let version = self.version.load(Ordering::Relaxed);
         limits.iter_mut().all(|limit| {
             let place = (limit.terms().identity().hash() >> 1) as usize % PLACES;
-            let is_known = RESOLVED.with_borrow(|resolved| match &resolved[place] {
-                Some(known) if known.version == version && known.written == *limit => {
+            let is_known = RESOLVED.with_borrow(|resolved| match resolved.get(place) {
+                Some(Some(known)) if known.version == version && known.written == *limit => {
                     *limit = known.ruled;
                     true
                 }
@@ -71,7 +72,10 @@ impl RulesInForce {
             Some(_) => return false,
         };
         let resolved = ResolvedLimit { version, written: *limit, ruled };
-        RESOLVED.with_borrow_mut(|all| all[place] = Some(resolved));
+        RESOLVED.with_borrow_mut(|all| {
+            all.resize(PLACES, None);
+            all[place] = Some(resolved);
+        });
         *limit = ruled;
         true
     }
