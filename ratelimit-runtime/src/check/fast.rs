@@ -48,7 +48,9 @@ impl Checker {
             let mut decided = Some((limit, kept));
             if self.rules.may_apply(limit) {
                 ruled = *limit;
-                decided = self.rules.apply(slice::from_mut(&mut ruled)).then_some((&ruled, None));
+                let fingerprint = |_| self.backend.local().fingerprint(key);
+                let applies = self.rules.apply(slice::from_mut(&mut ruled), &fingerprint);
+                decided = applies.then_some((&ruled, None));
             }
             if let Some((limit, kept)) = decided
                 && self.backend.decides_here(limit, cost)

@@ -49,16 +49,19 @@ impl Checker {
         &self,
         parts: &[Part<'_, K>],
     ) -> Option<Check> {
-        let mut limits = [*parts.first()?.limit; N];
-        let mut ruled = [parts[0]; N];
+        let first = parts.first()?;
+        let (mut limits, mut ruled) = ([*first.limit; N], [*first; N]);
         for (limit, part) in limits.iter_mut().zip(parts) {
-            // A rule that sets a threshold has precedence over what the code says.
-            if part.access != Access::Limited {
+            // The limits of a call agree in the code, whatever the rules say. A rule that sets a threshold has
+            // precedence over what the code says.
+            let agrees = part.limit.policy().agrees_with(first.limit.policy());
+            if !agrees || part.access != Access::Limited {
                 return None;
             }
             *limit = *part.limit;
         }
-        if !self.rules.apply(&mut limits[..parts.len()]) {
+        let fingerprint = |index: usize| self.backend.local().fingerprint(parts[index].key);
+        if !self.rules.apply(&mut limits[..parts.len()], &fingerprint) {
             return None;
         }
         for ((ruled, part), limit) in ruled.iter_mut().zip(parts).zip(&limits) {

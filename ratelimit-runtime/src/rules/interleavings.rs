@@ -41,7 +41,7 @@ fn thresholds(rules: &RulesInForce) -> [u32; 2] {
 /// Like [`thresholds`], of a call that this process decides at once.
 fn thresholds_at_once(rules: &RulesInForce) -> [u32; 2] {
     let mut limits = LIMITS;
-    if rules.may_apply_to_any(LIMITS.iter()) && !rules.apply(&mut limits) {
+    if rules.may_apply_to_any(LIMITS.iter()) && !rules.apply(&mut limits, &|_| 0) {
         return thresholds(rules);
     }
     limits.map(|limit| limit.terms().threshold())

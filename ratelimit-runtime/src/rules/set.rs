@@ -62,11 +62,12 @@ impl LimitRules {
         (self.rule != Rule::default() || self.keys.is_empty()).then_some(&self.rule)
     }
 
-    /// Returns whether they depend on the key or on the time, or do more than set the amounts and the policy.
+    /// Returns whether the rule of the limit itself depends on the time, or does more than set the amounts and the
+    /// policy.
     pub(super) fn depend(&self) -> bool {
         let Rule { threshold: _, burst: _, in_flight: _, access, shadow: _, trial, until } =
             self.rule;
-        !self.keys.is_empty() || access.is_some() || trial.is_some() || until.is_some()
+        access.is_some() || trial.is_some() || until.is_some()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-use super::resolved::next_version;
+use super::resolved::{NamedKeys, next_version};
 use super::ruled::Ruled;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
@@ -24,8 +24,8 @@ use crate::threads::{AtomicU64, RwLock};
 pub(crate) struct RulesInForce {
     /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
     names: AtomicU64,
-    /// A bit for each name whose rules depend on the key or on the time, or do more than set the amounts and the
-    /// policy.
+    /// A bit for each name with rules that depend on the time, or do more than set the amounts and the policy. The
+    /// rules of single keys do not count.
     dependent: AtomicU64,
     /// Differs between all sets of rules of all limiters. Changes while the table is locked.
     pub(super) version: AtomicU64,
@@ -51,6 +51,9 @@ pub(crate) trait ResolveRules: Send + Sync {
         now: &dyn Fn() -> u64,
         asker: Asker,
     ) -> Option<Cow<'_, Ruled>>;
+
+    /// Returns the keys of a limit that the rules name.
+    fn named_keys(&self, limit: &Limit) -> NamedKeys;
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
@@ -112,8 +115,8 @@ impl RulesInForce {
         self.names.load(Ordering::Relaxed) >> limit.terms().identity().name_bit() & 1 != 0
     }
 
-    /// Returns whether the rules of one of these limits can depend on the key or on the time, or do more than set the
-    /// amounts and the policy.
+    /// Returns whether the rules of one of these limits can depend on the time, or do more than set the amounts and the
+    /// policy.
     pub(super) fn may_depend(&self, limits: &[Limit]) -> bool {
         let names = self.dependent.load(Ordering::Relaxed);
         limits.iter().any(|limit| names >> limit.terms().identity().name_bit() & 1 != 0)
@@ -216,6 +219,11 @@ impl ResolveRules for RuleTable {
         let key =
             by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
         rules.apply(limit, key, now)
+    }
+
+    fn named_keys(&self, limit: &Limit) -> NamedKeys {
+        let rules = self.by_name.get(limit.name()).and_then(|named| named.of(limit));
+        NamedKeys::of(rules.iter().flat_map(|rules| rules.by_key.keys().copied()))
     }
 
     #[cfg(feature = "rules")]
