@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, Id};
 
 use crate::threads::{Mutex, MutexGuard};
 
-/// The process that was last seen.
+/// The process that was last seen; 0 before the first look.
 static SEEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -23,16 +23,21 @@ thread_local! {
     static LAST: Cell<Option<Id>> = const { Cell::new(None) };
 }
 
-/// Returns the process as it was last seen.
+/// Returns the process as it was last seen. Looks if nothing has looked yet: what was counted before the first look
+/// would otherwise seem to be of another process.
 #[inline]
 pub(crate) fn seen_process() -> u32 {
-    SEEN.load(Relaxed)
+    match SEEN.load(Relaxed) {
+        0 => read_process(),
+        id => id,
+    }
 }
 
 /// Reads the id of the process.
+#[cold]
 pub(crate) fn read_process() -> u32 {
     let id = std::process::id();
-    if seen_process() != id {
+    if SEEN.load(Relaxed) != id {
         SEEN.store(id, Relaxed);
     }
     id
