@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn a_key_can_call_a_limiter_while_it_is_written() {
-        struct Calls<'a>(&'a RateLimiter);
+        struct CallingKey<'a>(&'a RateLimiter);
 
-        impl fmt::Display for Calls<'_> {
+        impl fmt::Display for CallingKey<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 // A limit that this thread does not know yet.
                 let limit = self.0.check_now(&OTHER, "inner", 0).map(|decision| decision.limit);
@@ -263,7 +263,7 @@ mod tests {
             }
         }
 
-        impl Key for Calls<'_> {
+        impl Key for CallingKey<'_> {
             fn write(&self, out: &mut KeyWriter<'_>) {
                 out.display(self);
             }
@@ -276,7 +276,8 @@ mod tests {
             rules.set("other", Rule::new().threshold(6)).expect("valid");
         });
         for _ in 0..2 {
-            assert_eq!(limiter.check_now(&ONE, Calls(&limiter), 0).expect("admitted").limit, 4);
+            let decision = limiter.check_now(&ONE, CallingKey(&limiter), 0);
+            assert_eq!(decision.expect("admitted").limit, 4);
         }
     }
 }
