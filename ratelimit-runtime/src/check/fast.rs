@@ -5,8 +5,6 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
-use std::slice;
-
 use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Verdict;
@@ -43,21 +41,12 @@ impl Checker {
         kept: Option<&'static Limit>,
     ) -> T {
         let Part { limit, key, cost, access } = part;
-        if access == Access::Limited && self.backend.counts_here(limit) {
-            let mut ruled;
-            let mut decided = Some((limit, kept));
-            if self.rules.may_apply(limit) {
-                ruled = *limit;
-                let fingerprint = |_| self.backend.local().fingerprint(key);
-                let applies = self.rules.apply(slice::from_mut(&mut ruled), &fingerprint);
-                decided = applies.then_some((&ruled, None));
-            }
-            if let Some((limit, kept)) = decided
-                && self.backend.decides_here(limit, cost)
-                && !(options.settles && limit.leases())
-            {
-                return T::decide_here(self, limit, key, cost, kept);
-            }
+        if access == Access::Limited
+            && self.backend.decides_here(limit, cost)
+            && !(options.settles && limit.leases())
+            && !self.rules.may_apply(limit)
+        {
+            return T::decide_here(self, limit, key, cost, kept);
         }
         // Moved by its fields: so the part above is not built in memory (`benches/all -- embedded`).
         self.start_slow::<T>(Part { limit, key, cost, access }, options).moved()

@@ -38,19 +38,16 @@ impl Checker {
             return None;
         }
         if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
-            return self.check_few_under_rules::<N, K>(parts);
+            return self.check_few_under_rules(parts);
         }
         self.decide_few::<N, K>(parts)
     }
 
     /// Like [`check_few`](Self::check_few), under one set of rules.
     #[inline(never)]
-    fn check_few_under_rules<const N: usize, K: Key + ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-    ) -> Option<Check> {
+    fn check_few_under_rules<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let first = parts.first()?;
-        let (mut limits, mut ruled) = ([*first.limit; N], [*first; N]);
+        let (mut limits, mut ruled) = ([*first.limit; FEW], [*first; FEW]);
         for (limit, part) in limits.iter_mut().zip(parts) {
             // The limits of a call agree in the code, whatever the rules say. A rule that sets a threshold has
             // precedence over what the code says.
@@ -67,7 +64,7 @@ impl Checker {
         for ((ruled, part), limit) in ruled.iter_mut().zip(parts).zip(&limits) {
             *ruled = Part { limit, ..*part };
         }
-        self.decide_few::<N, K>(&ruled[..parts.len()])
+        self.decide_few::<FEW, K>(&ruled[..parts.len()])
     }
 
     /// Decides a call of up to `N` limits, as they are written.

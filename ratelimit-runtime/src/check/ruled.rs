@@ -1,6 +1,6 @@
 //! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
-use std::mem;
+use std::{mem, slice};
 
 use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
 use super::fast::Conclusion;
@@ -38,9 +38,9 @@ struct SortedParts<'a> {
 }
 
 impl Checker {
-    /// Starts a call of one limit that waits, costs too much, is decided by Redis, or has rules that do more than
-    /// change it for all calls. If this process counts the limit, the call is decided by a `T`: so a program that only
-    /// makes such calls contains no request (`benches/all -- footprint`).
+    /// Starts a call of one limit that has rules, waits, costs too much, or is decided by Redis. If this process counts
+    /// the limit, the call is decided by a `T`: so a program that only makes such calls contains no request
+    /// (`benches/all -- footprint`).
     #[inline(never)]
     pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
         if !self.backend.counts_here(part.limit) {
@@ -49,11 +49,6 @@ impl Checker {
         if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
             return start(self, &[part], options).into();
         }
-        let table = self.rules.table_of(part.limit);
-        let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
-        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
-            return call.into();
-        }
         let decide = |limit: &Limit| {
             let part = Part::of(limit, part.key, part.cost);
             match Refusal::of_local(&part, options, &self.backend) {
@@ -61,6 +56,19 @@ impl Checker {
                 None => T::decide_here(self, limit, &part.key, part.cost, None),
             }
         };
+        let mut limit = *part.limit;
+        let fingerprint = |_| self.backend.local().fingerprint(part.key);
+        if part.access == Access::Limited
+            && self.rules.may_apply(part.limit)
+            && self.rules.apply(slice::from_mut(&mut limit), &fingerprint)
+        {
+            return decide(&limit);
+        }
+        let table = self.rules.table_of(part.limit);
+        let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
+        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
+            return call.into();
+        }
         let call = decide(&ruled.limit);
         // It sees each call, and does not change its result.
         if let Some(trial) = &ruled.trial {
