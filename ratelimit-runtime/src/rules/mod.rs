@@ -4,6 +4,7 @@
 //! replaces the table, and a check asks it once for each limit.
 
 mod error;
+mod in_force;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod resolved;
@@ -15,7 +16,8 @@ mod table;
 mod text;
 
 pub use self::error::RuleSetError;
+pub(crate) use self::in_force::RulesInForce;
 pub use self::rule::Rule;
 pub(crate) use self::ruled::Ruled;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Asker, ResolveRules, RulesInForce};
+pub(crate) use self::table::{Asker, ResolveRules};

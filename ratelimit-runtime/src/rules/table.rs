@@ -1,40 +1,22 @@
-//! The rules in force, as a check asks for them.
+//! A set of rules as a table, which resolves the rules of a limit and a key.
 
 use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-use super::resolved::{NamedKeys, next_version};
+use super::resolved::NamedKeys;
 use super::ruled::Ruled;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
 use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
-use crate::limit::{Access, Limit, Period, bit_of_name};
+use crate::limit::{Access, Limit, Period};
 use crate::registry;
-use crate::threads::{AtomicU64, RwLock};
-
-/// The rules in force of a limiter.
-#[derive(Default)]
-pub(crate) struct RulesInForce {
-    /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
-    names: AtomicU64,
-    /// A bit for each name with rules that depend on the time, or do more than set the amounts and the policy. The
-    /// rules of single keys do not count.
-    dependent: AtomicU64,
-    /// Differs between all sets of rules of all limiters. Changes while the table is locked.
-    pub(super) version: AtomicU64,
-    /// `None` until there are rules. A trait object, so that a program that sets no rules does not contain a
-    /// [`RuleTable`] (`benches/all -- footprint`).
-    table: RwLock<Option<Arc<dyn ResolveRules>>>,
-    /// Called when the rules were replaced.
-    listener: OnceCell<Box<dyn Fn() + Send + Sync>>,
-}
 
 /// The rules in force as they are at one moment, for all limits of a call.
 pub(crate) trait ResolveRules: Send + Sync {
@@ -70,7 +52,7 @@ pub(crate) enum Asker {
 }
 
 /// A set of rules, by the names of limits and the fingerprints of keys.
-struct RuleTable {
+pub(super) struct RuleTable {
     set: RuleSet,
     /// Few names: to compare them takes less time than to hash one (`benches/all -- instructions`).
     by_name: BTreeMap<String, NamedRules>,
@@ -100,94 +82,22 @@ struct CountRules {
     first: OnceCell<(Limit, Option<Ruled>)>,
 }
 
-impl RulesInForce {
-    /// Returns whether rules can exist for one of these limits.
-    pub(crate) fn may_apply_to_any<'a>(&self, limits: impl Iterator<Item = &'a Limit>) -> bool {
-        // Loaded once, so that the limits of a call are not compared with two sets.
-        let names = self.names.load(Ordering::Relaxed);
-        let mut limits = limits;
-        limits.any(|limit| names >> limit.terms().identity().name_bit() & 1 != 0)
-    }
-
-    /// Returns whether rules can exist for a limit.
-    #[inline]
-    pub(crate) fn may_apply(&self, limit: &Limit) -> bool {
-        self.names.load(Ordering::Relaxed) >> limit.terms().identity().name_bit() & 1 != 0
-    }
-
-    /// Returns whether the rules of one of these limits can depend on the time, or do more than set the amounts and the
-    /// policy.
-    pub(super) fn may_depend(&self, limits: &[Limit]) -> bool {
-        let names = self.dependent.load(Ordering::Relaxed);
-        limits.iter().any(|limit| names >> limit.terms().identity().name_bit() & 1 != 0)
-    }
-
-    /// Returns the rules in force.
-    pub(crate) fn set(&self) -> RuleSet {
-        self.table().map(|table| table.set().clone()).unwrap_or_default()
-    }
-
-    /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
-    pub(crate) fn replace(
-        &self,
+impl RuleTable {
+    /// Creates the table of a set of rules. `fingerprint` returns the fingerprint of a key.
+    pub(super) fn new(
         set: RuleSet,
-        fingerprint: impl Fn(&OwnedKey) -> u128,
-    ) -> Result<(), RuleSetError> {
-        let mut table = RuleTable { set, by_name: BTreeMap::new() };
-        let (mut bits, mut dependent) = (0, 0);
-        for (name, rules) in &table.set.limits {
-            let bit = 1 << bit_of_name(&name.name);
-            bits |= bit;
-            if rules.depend() {
-                dependent |= bit;
-            }
-            let named = table.by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
-            let rules = CountRules::new(rules, &fingerprint)?;
+        fingerprint: &impl Fn(&OwnedKey) -> u128,
+    ) -> Result<Self, RuleSetError> {
+        let mut by_name = BTreeMap::new();
+        for (name, rules) in &set.limits {
+            let named = by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
+            let rules = CountRules::new(rules, fingerprint)?;
             match name.period {
                 Some(period) => named.by_period.push((period, rules)),
                 None => named.of_name = Some(rules),
             }
         }
-        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        // A call that sees the bits of one set and the table of another asks the table in vain.
-        self.names.fetch_or(bits, Ordering::Relaxed);
-        *current = Some(Arc::new(table));
-        self.dependent.store(dependent, Ordering::Relaxed);
-        self.version.store(next_version(), Ordering::Relaxed);
-        self.names.store(bits, Ordering::Relaxed);
-        drop(current);
-        if let Some(listener) = self.listener.get() {
-            listener();
-        }
-        Ok(())
-    }
-
-    /// Sets the function that is called when the rules were replaced.
-    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
-        let is_first = self.listener.set(Box::new(listener)).is_ok();
-        debug_assert!(is_first, "a limiter sets its listener once");
-    }
-
-    /// Returns the rules in force as they are now, for all limits of a call.
-    pub(crate) fn table(&self) -> Option<Arc<dyn ResolveRules>> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns the rules in force as they are now, and their version.
-    pub(super) fn versioned_table(&self) -> (Option<Arc<dyn ResolveRules>>, u64) {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        (table.clone(), self.version.load(Ordering::Relaxed))
-    }
-
-    /// Returns the rules in force if some can exist for a limit.
-    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<dyn ResolveRules>> {
-        if self.may_apply(limit) { self.table() } else { None }
-    }
-
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    #[cfg(feature = "rules")]
-    pub(crate) fn unasked(&self) -> Vec<LimitName> {
-        self.table().map(|table| table.unasked()).unwrap_or_default()
+        Ok(Self { set, by_name })
     }
 }
 
@@ -370,32 +280,5 @@ impl CountRules {
             in_force.find_map(|rule| rule.access) != Some(Access::Closed)
         };
         ends.into_iter().filter(|at| *at > now).find(is_open)
-    }
-}
-
-#[cfg(all(test, feature = "rules"))]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn names_that_no_call_has_are_known() {
-        let rules = RulesInForce::default();
-        let mut set = RuleSet::new();
-        for name in ["seen", "unseen", "period/1m", "period/1h"] {
-            set.set(name, Rule::new().threshold(1)).expect("valid");
-        }
-        rules.replace(set, |_| 0).expect("valid");
-        for name in ["seen", "period", "other"] {
-            let limit = Limit::fixed(name, 1, Duration::from_secs(60));
-            let key_id = || KeyId::new(limit.terms().identity(), 0);
-            let table = rules.table().expect("rules");
-            let resolved = table.resolve(&limit, &key_id, &|| 0, Asker::Call);
-            assert_eq!(resolved.is_some(), name != "other");
-        }
-        let unasked = rules.unasked();
-        let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();
-        assert_eq!(unasked, ["period/1h", "unseen"]);
     }
 }
