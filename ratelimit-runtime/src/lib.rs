@@ -75,22 +75,26 @@
 //! | metric | kind | labels | value |
 //! | --- | --- | --- | --- |
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
-//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | seconds from the call of `check` to the decision, including the time that the call waits |
+//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | time to decide, waits included |
 //! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
-//! | `ratelimit_rules_lost` | gauge | | 1 while Redis has lost the rules that this process has read from it, else 0 (feature `rules`) |
+//! | `ratelimit_rules_lost` | gauge | | 1 while Redis has lost the rules, else 0 (feature `rules`) |
 //! | `ratelimit_waiting_calls` | gauge | `limit` | calls that [wait](Limit::wait) now |
-//! | `ratelimit_wait_duration_seconds` | histogram | `limit`, `outcome` | how long calls have waited; the outcome is `admitted`, `rejected`, `failed` or `dropped` |
-//! | `ratelimit_debt_units_total` | counter | `limit` | units that calls have used beyond their charges: see [`Permit::settle`] |
-//! | `ratelimit_settlements_lost_total` | counter | `limit` | charges that were not corrected, because Redis did not reply or too many settlements were pending |
-//! | `ratelimit_in_flight` | gauge | `limit` | units that calls of this process hold while they run: see [`Limit::in_flight`] |
-//! | `ratelimit_in_flight_lost_total` | counter | `limit` | units in flight that calls have lost before their end: see [`Permit::lost`] |
-//! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
+//! | `ratelimit_wait_duration_seconds` | histogram | `limit`, `outcome` | how long calls have waited |
+//! | `ratelimit_debt_units_total` | counter | `limit` | units used beyond charges: see [`Permit::settle`] |
+//! | `ratelimit_settlements_lost_total` | counter | `limit` | charges that were not corrected |
+//! | `ratelimit_in_flight` | gauge | `limit` | units that running calls hold: see [`Limit::in_flight`] |
+//! | `ratelimit_in_flight_lost_total` | counter | `limit` | units lost before the end of a call: see [`Permit::lost`] |
+//! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process |
 //!
+//! - Times are in seconds. A decision is timed from the call of `check`.
+//! - Rules are lost if Redis no longer has those that this process has read from it. Settlements are lost if Redis did
+//!   not reply, or if too many were pending. An expired key counts until the store reclaims it.
 //! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
 //!   made the decision: see [`RateLimiter::check_all`].
 //! - `outcome` is `allowed`, `limited`, `closed`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or
 //!   `rejected_by_another` for a limit that would have admitted a call that another limit of the same decision
-//!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections) or `unavailable`.
+//!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections) or `unavailable`. That of a
+//!   wait is `admitted`, `rejected`, `failed` or `dropped`.
 //! - `source` is where the decision was made: `embedded`, `redis`, `cache` (a cached rejection by Redis),
 //!   `lease` (leased units), `fallback` ([`OnError`]), or `none` (no decision, or a cost above the capacity).
 
