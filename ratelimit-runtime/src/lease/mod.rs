@@ -174,6 +174,14 @@ impl Leases {
         self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0
     }
 
+    /// Gives back the units that a process held before its next request.
+    async fn return_before(&self, unspent: Option<UnspentUnits>) {
+        let Some(unspent) = unspent else { return };
+        let _pending = self.returns.begin();
+        // A failure is not reported: the units then leave the window by themselves.
+        let _ = return_one(&self.backend, unspent).await;
+    }
+
     fn return_in_background(&self, unspent: UnspentUnits) {
         let (backend, pending) = (Arc::clone(&self.backend), self.returns.begin());
         self.backend.background().spawn(async move {
