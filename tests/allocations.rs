@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use ratelimit_runtime::{Clock, Key, Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
+use ratelimit_runtime::{
+    Clock, Key, Limit, Part, RateLimiter, Rejection, VirtualClock, rate_limit,
+};
 use support::poll_once;
 
 const LIMITS: [Limit; 5] = [
@@ -58,6 +60,22 @@ fn a_decision_for_a_known_key_allocates_nothing() {
     assert_no_allocations(&limiter, uuid::Uuid::nil());
     assert_no_allocations(&limiter, ("tenant", 7, (true, 'x')));
     assert_no_allocations(&limiter, ());
+}
+
+/// Also if metrics record it, as they do here.
+#[test]
+fn a_call_of_several_limits_allocates_nothing() {
+    let limiter = RateLimiter::embedded();
+    reject_some(&limiter);
+    // The last one would reject the second call.
+    let parts: Vec<_> = LIMITS[..4].iter().map(|limit| Part::new(limit, &"several", 1)).collect();
+    poll_once(limiter.check_all(&parts)).expect("the first call");
+    let allocations = allocation_counter::measure(|| {
+        for admitted in [true, true, false, false] {
+            assert_eq!(black_box(poll_once(limiter.check_all(&parts))).is_ok(), admitted);
+        }
+    });
+    assert_eq!(allocations.count_total, 0);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use ratelimit_runtime::{Limit, RateLimiter};
 use tower::{Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
-use tower_governor::key_extractor::PeerIpKeyExtractor;
+use tower_governor::key_extractor::{GlobalKeyExtractor, PeerIpKeyExtractor};
 use tower_layer::Layer;
 
 use crate::Scale;
@@ -32,13 +32,21 @@ const CLIENTS: u32 = 10_000;
 const FLOWING: u32 = 10_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// A service that is measured.
+trait Handler: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone {}
+
+impl<S> Handler for S where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone
+{
+}
+
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let rows = [
-        ("admitted, both send the fields", FLOWING, true),
-        ("admitted, tower_governor sends no fields", FLOWING, false),
-        ("rejected", 1, true),
+        ("admitted, both send the fields", compare(scale, FLOWING, true)),
+        ("admitted, a limit of the client and one of all clients", compare_two(scale)),
+        ("admitted, tower_governor sends no fields", compare(scale, FLOWING, false)),
+        ("rejected", compare(scale, 1, true)),
     ];
-    let rows = rows.map(|(name, burst, tells)| Row::of(name, compare(scale, burst, tells)));
     let columns = [("ours", Kind::Ours), ("tower_governor", Kind::Peer)];
     let table = Table {
         title: "What a layer adds to a request",
@@ -46,7 +54,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         better: Better::Less,
         by: "request",
         columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
-        rows: rows.into(),
+        rows: rows.map(|(name, spent)| Row::of(name, spent)).into(),
         chart: None,
     };
     vec![Block::table("layer", table)]
@@ -54,42 +62,67 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 
 /// Measures the time that each layer adds to a service.
 fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
-    let handler = || {
-        service_fn(async |request: Request<Body>| {
-            black_box(&request);
-            Ok::<_, Infallible>(Response::new(Body::empty()))
-        })
-    };
-    let limit = Limit::token_bucket("bench", 1, DAY).burst(burst.min(30_000));
     let clients = Clients::direct();
-    let layer = RateLimitLayer::new()
-        .limit(limit, move |request| clients.identify(request))
+    let ours = RateLimitLayer::new()
+        .limit(of_client(burst.min(30_000)), move |request| clients.identify(request))
         .limiter(RateLimiter::embedded());
-    let (mut bare, mut ours) = (handler(), layer.layer(handler()));
-
     let mut config = GovernorConfigBuilder::default();
     config.period(DAY).burst_size(burst);
     let mut config = config.key_extractor(PeerIpKeyExtractor);
-    let mut silent = GovernorLayer::new(Arc::new(config.finish().expect("valid"))).layer(handler());
-    let telling = config.use_headers().finish().expect("valid");
-    let mut telling = GovernorLayer::new(Arc::new(telling)).layer(handler());
+    if theirs_tells {
+        let telling = GovernorLayer::new(Arc::new(config.use_headers().finish().expect("valid")));
+        compare_services(scale, &mut ours.layer(handler()), &mut telling.layer(handler()))
+    } else {
+        let silent = GovernorLayer::new(Arc::new(config.finish().expect("valid")));
+        compare_services(scale, &mut ours.layer(handler()), &mut silent.layer(handler()))
+    }
+}
 
-    let mut rounds = [const { Vec::new() }; 3];
+/// Measures the time that one layer with two limits adds to a service, and two of the other layers.
+fn compare_two(scale: &Scale) -> [f64; 2] {
+    let clients = Clients::direct();
+    let ours = RateLimitLayer::new()
+        .limit(of_client(30_000), move |request| clients.identify(request))
+        .limit(Limit::token_bucket("all", FLOWING, DAY), |_| ())
+        .limiter(RateLimiter::embedded());
+    let mut config = GovernorConfigBuilder::default();
+    config.period(DAY).burst_size(FLOWING);
+    let mut config = config.key_extractor(PeerIpKeyExtractor);
+    let of_client = GovernorLayer::new(Arc::new(config.use_headers().finish().expect("valid")));
+    let mut config = GovernorConfigBuilder::default();
+    config.period(DAY / FLOWING).burst_size(FLOWING);
+    let mut config = config.key_extractor(GlobalKeyExtractor);
+    let of_all = GovernorLayer::new(Arc::new(config.use_headers().finish().expect("valid")));
+    let mut theirs = of_client.layer(of_all.layer(handler()));
+    compare_services(scale, &mut ours.layer(handler()), &mut theirs)
+}
+
+fn of_client(burst: u32) -> Limit {
+    Limit::token_bucket("bench", 1, DAY).burst(burst)
+}
+
+fn handler() -> impl Handler {
+    service_fn(async |request: Request<Body>| {
+        black_box(&request);
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    })
+}
+
+/// Returns the nanoseconds that two services take longer than one without a layer.
+fn compare_services(scale: &Scale, ours: &mut impl Handler, theirs: &mut impl Handler) -> [f64; 2] {
+    let (mut bare, mut rounds) = (handler(), [const { Vec::new() }; 3]);
     // Many short rounds.
     for _ in 0..if scale.quick { 3 } else { 41 } {
         rounds[0].push(round(&mut bare));
-        rounds[1].push(round(&mut ours));
-        rounds[2].push(if theirs_tells { round(&mut telling) } else { round(&mut silent) });
+        rounds[1].push(round(ours));
+        rounds[2].push(round(theirs));
     }
     let [bare, ours, theirs] = rounds.map(median);
     [ours - bare, theirs - bare]
 }
 
 /// Returns the nanoseconds of a request.
-fn round<S>(service: &mut S) -> f64
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-{
+fn round(service: &mut impl Handler) -> f64 {
     let mut context = Context::from_waker(Waker::noop());
     let mut spent = Duration::ZERO;
     // The requests are created in advance, in portions that fit in the cache.

@@ -147,9 +147,19 @@ impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
 impl Acquire {
     /// Returns this call for a function of one limit.
     pub(crate) fn into_array(self) -> AcquiredCall<[Permit; 1]> {
+        self.map(|permit| [permit])
+    }
+
+    /// Returns this call with its decision.
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    pub(crate) fn into_admitted(self) -> AcquiredCall<AdmittedCall> {
+        self.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
+    }
+
+    fn map<T>(self, convert: impl FnOnce(Permit) -> T) -> AcquiredCall<T> {
         match self.0 {
             AcquiredCall::Decided(result) => {
-                AcquiredCall::Decided(result.map(|result| result.map(|permit| [permit])))
+                AcquiredCall::Decided(result.map(|result| result.map(convert)))
             }
             AcquiredCall::Pending(call) => AcquiredCall::Pending(call),
         }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::judge::{apply_shadow, judge, record_others};
+use super::judge::{Outcomes, apply_shadow, judge, record_others};
 use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Access, Limit, LimitLabel};
@@ -177,10 +177,10 @@ impl Refusal {
 pub(super) fn conclude(
     report: Report,
     labels: &[LimitLabel],
-    reply: Result<Reply, StoreError>,
+    reply: Result<Outcomes<'_>, StoreError>,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
-    record_others(&report, labels, reply.as_ref());
+    record_others(&report, labels, reply.as_ref().ok().copied());
     let (index, result) = judge(labels, reply);
     if let Err(Rejection::Limited { .. } | Rejection::Closed { .. } | Rejection::Busy { .. }) =
         result

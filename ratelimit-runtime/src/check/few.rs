@@ -1,13 +1,23 @@
 //! A call of a few limits that this process decides at once. No request, and no allocation.
 
-use super::call::CallOptions;
+use super::call::{CallOptions, conclude};
 use super::judge::hardest;
 use super::{Check, Checker, Part};
 use crate::algorithm::Outcome;
 use crate::key::{Key, KeyId};
-use crate::limit::Access;
-use crate::report;
+use crate::limit::{Access, Limit, LimitLabel};
+use crate::reply::Source;
+use crate::report::{self, Report, Started};
 use crate::store::embedded::{FEW, LocalCharge};
+
+/// The decisions of this process about the limits of a call.
+struct DecidedFew<'a> {
+    started: Started,
+    limits: &'a [&'a Limit],
+    charges: &'a [LocalCharge<'a>],
+    keys: &'a [&'a dyn Key],
+    outcomes: &'a [Outcome],
+}
 
 impl Checker {
     /// Checks a call against several limits, under the rules in force.
@@ -31,12 +41,9 @@ impl Checker {
         })
     }
 
-    /// Checks a call of up to `N` limits that this process decides at once, and that nothing records; `None` for any
-    /// other call, which is not charged.
+    /// Checks a call of up to `N` limits that this process decides at once; `None` for any other call, which is not
+    /// charged.
     fn check_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
-        if report::is_recorded() {
-            return None;
-        }
         if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
             return self.check_few_under_rules(parts);
         }
@@ -69,6 +76,7 @@ impl Checker {
 
     /// Decides a call of up to `N` limits, as they are written.
     fn decide_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+        let started = Started::now();
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let terms = first.limit.terms();
         let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; N];
@@ -99,17 +107,25 @@ impl Checker {
         if !self.backend.local().decide_few::<N>(&charges[..count], &mut outcomes[..count]) {
             return None;
         }
-        let index = hardest(&outcomes[..count]);
+        let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
+        let index = hardest(outcomes);
         let (limit, outcome) = (limits[index], &outcomes[index]);
-        if outcome.is_allowed() {
+        let is_allowed = outcome.is_allowed();
+        if report::is_recorded() || !is_allowed && self.backend.reports().reports_rejections() {
+            let (mut keys, mut count) = ([&() as &dyn Key; N], 0);
+            for part in parts.iter().filter(|part| part.access == Access::Limited) {
+                keys[count] = &part.key;
+                count += 1;
+            }
+            let keys = &keys[..count];
+            return Some(self.report_few(DecidedFew { started, limits, charges, keys, outcomes }));
+        }
+        if is_allowed {
             return Some(Check::admitted(
                 limit.terms().capacity(),
                 outcome.remaining,
                 outcome.reset_us,
             ));
-        }
-        if self.backend.reports().reports_rejections() {
-            return None;
         }
         let mut limited = parts.iter().filter(|part| part.access == Access::Limited);
         if let Some(part) = limited.nth(index) {
@@ -117,6 +133,34 @@ impl Checker {
             self.backend.count_rejection(limit, key_id, &part.key, outcome.clock);
         }
         Some(Check::rejected_here(limit, outcome))
+    }
+
+    /// Reports a call as it was decided.
+    #[inline(never)]
+    fn report_few(&self, decided: DecidedFew<'_>) -> Check {
+        let DecidedFew { started, limits, charges, keys, outcomes } = decided;
+        let mut labels = [LimitLabel::unnamed(); FEW];
+        for (label, limit) in labels.iter_mut().zip(limits) {
+            report::expect(limit);
+            *label = limit.label();
+        }
+        let labels = &labels[..limits.len()];
+        let mut report = Report::since(started);
+        if !outcomes.iter().all(Outcome::is_allowed) {
+            let keys =
+                charges.iter().zip(keys).map(|(charge, key)| (charge.terms, charge.key_id, *key));
+            report = report.with_keys(self.backend.reports(), keys);
+        }
+        let outcomes = (outcomes, Source::Embedded);
+        Check::from(conclude(report, labels, Ok(outcomes), |index| {
+            let LocalCharge { key_id, .. } = charges[index];
+            self.backend.count_rejection(
+                limits[index],
+                key_id,
+                keys[index],
+                outcomes.0[index].clock,
+            );
+        }))
     }
 }
 
@@ -135,7 +179,7 @@ mod tests {
         limiter.check_all(parts).now(|| WIDE.label())
     }
 
-    /// With and without the feature `metrics`, which records all calls, so that none takes the fast path.
+    /// With and without the feature `metrics`, which records all calls.
     #[test]
     fn a_call_that_nothing_records_gets_the_decision_of_a_recorded_one() {
         let limiter = RateLimiter::embedded();

@@ -5,18 +5,20 @@ use crate::algorithm::{Outcome, Verdict};
 use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, Source, StoreError};
 use crate::report::{self, PartEnd, Report};
-use crate::store::Reply;
+
+/// The outcomes of a call, and where they were decided.
+pub(super) type Outcomes<'a> = (&'a [Outcome], Source);
 
 /// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are
-/// in the order of the request, and not empty.
+/// in the order of the outcomes, and not empty.
 pub(super) fn judge(
     labels: &[LimitLabel],
-    reply: Result<Reply, StoreError>,
+    reply: Result<Outcomes<'_>, StoreError>,
 ) -> (usize, Result<Decision, Rejection>) {
     match reply {
-        Ok(reply) => {
-            let index = hardest(&reply.outcomes);
-            (index, result_of(&labels[index], &reply.outcomes[index], reply.source))
+        Ok((outcomes, source)) => {
+            let index = hardest(outcomes);
+            (index, result_of(&labels[index], &outcomes[index], source))
         }
         Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
     }
@@ -34,28 +36,21 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
     }
 }
 
-/// Records the limits that the result does not report: metrics and the log of a web request have each limit.
-pub(super) fn record_others(
-    report: &Report,
-    labels: &[LimitLabel],
-    reply: Result<&Reply, &StoreError>,
-) {
+/// Records the limits that the result does not report: metrics and the log of a web request have each limit. Without a
+/// `reply`, none has decided.
+pub(super) fn record_others(report: &Report, labels: &[LimitLabel], reply: Option<Outcomes<'_>>) {
     if labels.len() == 1 || !report::is_recorded() {
         return;
     }
-    let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
+    let spoken = reply.map_or(0, |(outcomes, _)| hardest(outcomes));
     for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
-        let part = match reply {
-            Ok(Reply { outcomes, source, .. }) => {
-                part_end(label, &outcomes[index], outcomes[spoken].is_allowed(), *source)
-            }
-            Err(_) => PartEnd::Undecided,
+        let Some((outcomes, source)) = reply else {
+            report.count_part(label, PartEnd::Undecided);
+            continue;
         };
-        report.count_part(label, part);
-        if let Ok(Reply { outcomes, source, .. }) = reply {
-            let decision = Decision::new(label.capacity, &outcomes[index], *source);
-            report::log_part(label, &decision);
-        }
+        let end = part_end(label, &outcomes[index], outcomes[spoken].is_allowed(), source);
+        report.count_part(label, end);
+        report::log_part(label, &Decision::new(label.capacity, &outcomes[index], source));
     }
 }
 

@@ -12,7 +12,6 @@ use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{Report, Started};
 use crate::rules::{Asker, ResolveRules, Ruled};
-use crate::store::Reply;
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -84,7 +83,7 @@ impl AnyPart<'_> {
         }
         let key_id = || backend.key_id(limit.terms(), key);
         let report = report.with_key(backend.reports(), limit.terms(), key, key_id);
-        let reply = Ok(Reply::one(*outcome, Source::Embedded));
+        let reply = Ok((slice::from_ref(outcome), Source::Embedded));
         conclude(report, slice::from_ref(&label), reply, |_| {
             backend.count_rejection(limit, key_id(), &key, outcome.clock);
         })

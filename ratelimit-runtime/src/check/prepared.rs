@@ -61,7 +61,8 @@ impl Checker {
         {
             let CountedCall { report, counted: MergedCounts { counts, .. }, .. } = call;
             let labels = counts.map(ChargedCount::label);
-            let result = conclude(report, &labels, Ok(reply), |index| {
+            let outcomes = Ok((&*reply.outcomes, reply.source));
+            let result = conclude(report, &labels, outcomes, |index| {
                 let ChargedCount { limit, key, charge, .. } = &counts[index];
                 let now = self.backend.clock().local();
                 self.backend.count_rejection(limit, charge.key_id, *key, now);
@@ -126,11 +127,11 @@ impl Checker {
                 // No store has decided the call: its deadline has passed, or its line could not be driven.
                 error => self.backend.fall_back(policy, &request, error),
             });
-            return StartedCall::Decided(call.conclude(reply, on_rejected));
+            return StartedCall::Decided(call.conclude(&reply, on_rejected));
         }
         if !self.backend.is_shared(policy.scope()) {
             let reply = self.backend.execute_here(&request);
-            return StartedCall::Decided(call.conclude(Ok(reply), on_rejected));
+            return StartedCall::Decided(call.conclude(&Ok(reply), on_rejected));
         }
         let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(request.charges()));
         call.pending(rejectable, move || async move { backend.execute(policy, request).await })
@@ -221,23 +222,23 @@ impl PreparedCall {
     ) -> StartedCall {
         StartedCall::boxed(async move {
             let reply = decide().await;
-            self.conclude(reply, |index| rejectable.count_rejection(index))
+            self.conclude(&reply, |index| rejectable.count_rejection(index))
         })
     }
 
     /// Reports the decision. Makes the permits.
     fn conclude(
         self,
-        reply: Result<Reply, StoreError>,
+        reply: &Result<Reply, StoreError>,
         on_rejected: impl FnOnce(usize),
     ) -> CallResult {
         let Self { report, labels, settled } = self;
-        let Some(settled) = settled else {
-            let decision = conclude(report, &labels, reply, on_rejected)?;
-            return Ok(AdmittedCall { decision, permits: Vec::new() });
+        let outcomes = match reply {
+            Ok(reply) => Ok((&*reply.outcomes, reply.source)),
+            Err(error) => Err(error.clone()),
         };
-        let charged = reply.as_ref().ok().cloned();
-        let decision = conclude(report, &labels, reply, on_rejected)?;
-        Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
+        let decision = conclude(report, &labels, outcomes, on_rejected)?;
+        let permits = settled.map(|it| it.permits(decision, &labels, reply.as_ref().ok()));
+        Ok(AdmittedCall { decision, permits: permits.unwrap_or_default() })
     }
 }

@@ -1,16 +1,18 @@
 //! The limits that a middleware or a client checks for each request, and the start of the check.
 
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
-use crate::check::{AdmittedCall, Check};
+use crate::check::{AdmittedCall, AnyPart, Check, Part};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
 use crate::reply::{Rejection, Source, StoreError};
+use crate::store::embedded::FEW;
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
@@ -174,15 +176,16 @@ impl<R, E> LimitSources<R, E> {
 
     fn start_with(&self, limiter: &RateLimiter, request: &R) -> Result<Admission, E> {
         let is_local = limiter.source() == Source::Embedded;
-        if let [LimitSource::Fixed(limit, charge)] = &*self.sources {
-            let mut admission = Admission::Admitted(None);
-            charge(request, &mut |key, cost| {
-                let check = RequestCheck::one(limiter, limit, key, cost, self.settles);
-                admission = Admission::of(Some(check), is_local);
-            });
-            return Ok(admission);
+        let is_chosen = |source: &_| matches!(source, LimitSource::Chosen(_));
+        if self.sources.len() > FEW || self.sources.iter().any(is_chosen) {
+            let check = self.limits_of(request)?.check(limiter, self.settles);
+            return Ok(Admission::of(check, is_local));
         }
-        Ok(Admission::of(self.limits_of(request)?.check(limiter, self.settles), is_local))
+        let mut admission = Admission::Admitted(None);
+        with_fixed_parts(&self.sources, request, &[], &mut |parts| {
+            admission = Admission::of(RequestCheck::start(limiter, parts, self.settles), is_local);
+        });
+        Ok(admission)
     }
 
     fn limits_of(&self, request: &R) -> Result<RequestLimits, E> {
@@ -197,6 +200,26 @@ impl<R, E> LimitSources<R, E> {
         }
         Ok(limits)
     }
+}
+
+/// Calls `start` with `parts` and those of the fixed sources. A key can borrow from the request, so each is asked for
+/// while those before it are borrowed. There are [`FEW`] parts at most.
+fn with_fixed_parts<R, E>(
+    sources: &[LimitSource<R, E>],
+    request: &R,
+    parts: &[AnyPart<'_>],
+    start: &mut impl FnMut(&[AnyPart<'_>]),
+) {
+    let [LimitSource::Fixed(limit, charge), rest @ ..] = sources else { return start(parts) };
+    charge(request, &mut |key, cost| {
+        let part = Part::of(limit, key, cost);
+        if parts.is_empty() && rest.is_empty() {
+            return start(slice::from_ref(&part));
+        }
+        let mut all = [part; FEW];
+        all[..parts.len()].copy_from_slice(parts);
+        with_fixed_parts(rest, request, &all[..=parts.len()], start);
+    });
 }
 
 impl Admission {

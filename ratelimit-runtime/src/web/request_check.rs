@@ -4,9 +4,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::check::{AcquiredCall, AdmittedCall, AnyPart, CallOptions, Check, Part};
-use crate::key::{Key, OwnedKey};
-use crate::limit::Limit;
+use crate::check::{Acquire, AcquiredCall, AdmittedCall, AnyPart, CallOptions, Check, Part};
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
@@ -18,39 +16,27 @@ pub(crate) enum RequestCheck {
 }
 
 impl RequestCheck {
-    /// Starts the check of a request with one limit. If `settles`, its charge can be settled.
-    pub(super) fn one(
+    /// Starts the check of a request with these limits; `None` if there are none. If `settles`, its charges can be
+    /// settled.
+    pub(super) fn start(
         limiter: &RateLimiter,
-        limit: &Limit,
-        key: &dyn Key,
-        cost: u32,
+        parts: &[AnyPart<'_>],
         settles: bool,
-    ) -> Self {
-        if settles {
-            Self::acquire(limiter, &[Part::of(limit, key, cost)])
-        } else {
-            Self::Check(limiter.check(limit, key, cost))
+    ) -> Option<Self> {
+        let checker = limiter.checker();
+        match parts {
+            [] => None,
+            [part] if settles => {
+                let part = Part::of(part.limit, &part.key, part.cost);
+                let call: Acquire = checker.start(part, CallOptions::ACQUIRE, None);
+                Some(Self::Acquire(call.into_admitted()))
+            }
+            parts if settles => {
+                Some(Self::Acquire(checker.start_all(parts, CallOptions::ACQUIRE).into()))
+            }
+            [part] => Some(Self::Check(limiter.check(part.limit, part.key, part.cost))),
+            parts => Some(Self::Check(checker.check_all(parts, CallOptions::CHECK))),
         }
-    }
-
-    /// Starts the check of a request with several limits. If `settles`, its charges can be settled.
-    pub(super) fn several(
-        limiter: &RateLimiter,
-        charges: &[(Limit, OwnedKey, u32)],
-        settles: bool,
-    ) -> Self {
-        let parts = charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
-        let parts: Vec<AnyPart<'_>> = parts.collect();
-        if settles {
-            Self::acquire(limiter, &parts)
-        } else {
-            // Recorded, so the fast path would not decide it.
-            Self::Check(limiter.checker().start_all(&parts, CallOptions::CHECK).into())
-        }
-    }
-
-    fn acquire(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Self {
-        Self::Acquire(limiter.checker().start_all(parts, CallOptions::ACQUIRE).into())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::request_check::RequestCheck;
+use crate::check::{AnyPart, Part};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -22,14 +23,12 @@ impl RequestLimits {
 
     /// Starts the check of the request; `None` if it has no limits. If `settles`, its charges can be settled.
     pub(super) fn check(&self, limiter: &RateLimiter, settles: bool) -> Option<RequestCheck> {
-        match &*self.charges {
-            [] => None,
-            [(limit, key, cost)] => {
-                report::expect(limit);
-                Some(RequestCheck::one(limiter, limit, key, *cost, settles))
-            }
-            charges => Some(RequestCheck::several(limiter, charges, settles)),
+        if let [(limit, ..)] = &*self.charges {
+            report::expect(limit);
         }
+        let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
+        let parts: Vec<AnyPart<'_>> = parts.collect();
+        RequestCheck::start(limiter, &parts, settles)
     }
 
     pub(super) fn first(&self) -> Option<&Limit> {
