@@ -166,10 +166,14 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
+    use crate::check::{AnyPart, CallOptions, Check, Checker};
     use crate::reply::{Decision, Rejection, StoreError};
-    use crate::{Limit, Part, RateLimiter};
+    use crate::{Clock, Limit, Part, RateLimiter, RejectedCall, VirtualClock};
 
     const WIDE: Limit = Limit::sliding("wide", 9, Duration::from_secs(60));
     const NARROW: Limit = Limit::token_bucket("narrow", 2, Duration::from_secs(60));
@@ -232,6 +236,97 @@ mod tests {
         for allowed in [true, false, false] {
             let shadow = check(&limiter, &[Part::new(&SHADOW, &"key", 1)]);
             assert_eq!(shadow.expect("a shadow admits").allowed, allowed);
+        }
+    }
+
+    /// The limits of random calls, the keys, and whether they are shadows.
+    const MIXED: [Limit; 5] = [
+        Limit::sliding("sliding", 3, Duration::from_secs(1)),
+        Limit::fixed("fixed", 4, Duration::from_secs(1)),
+        Limit::token_bucket("hidden", 2, Duration::from_secs(1)).hidden(true),
+        Limit::leaky_bucket("leaky", 5, Duration::from_secs(1)).burst(3),
+        Limit::sliding_counter("counter", 3, Duration::from_secs(2)),
+    ];
+
+    /// A call: the microseconds since the one before, whether its limits are shadows, and its parts, each with the
+    /// indexes of its limit and its key and its cost.
+    type Step = (u64, bool, Vec<(usize, usize, u32)>);
+
+    fn step() -> impl Strategy<Value = Step> {
+        let part = (0..MIXED.len(), 0..2_usize, 0..4_u32);
+        (0..400_000_u64, any::<bool>(), prop::collection::vec(part, 2..5))
+    }
+
+    /// What a limiter has said about the calls of a test.
+    struct Heard {
+        limiter: RateLimiter,
+        said: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Heard {
+        fn new(clock: &VirtualClock) -> Self {
+            let said = Arc::new(Mutex::new(Vec::new()));
+            let hears = Arc::clone(&said);
+            let hear = move |call: &RejectedCall<'_>| {
+                hears.lock().expect("no panic").push(format!("{call:?}"));
+            };
+            let limiter = RateLimiter::builder()
+                .clock(Clock::Virtual(clock.clone()))
+                .on_rejected(hear)
+                .log_keys(true)
+                .build();
+            Self { limiter: limiter.expect("valid"), said }
+        }
+
+        /// Adds the result of a call, and what the log of a web request has of it.
+        fn decide(&self, decide: impl FnOnce(&Checker) -> Check) {
+            let (result, log) = logged(|| decide(self.limiter.checker()).now(|| WIDE.label()));
+            self.said.lock().expect("no panic").extend([format!("{result:?}"), log]);
+        }
+
+        /// Returns all of it, with the rejected keys.
+        fn all(&self) -> Vec<String> {
+            let mut said = self.said.lock().expect("no panic").clone();
+            said.push(format!("{:?}", self.limiter.rejected_keys(99)));
+            said
+        }
+    }
+
+    #[cfg(feature = "tower")]
+    fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
+        let mut log = crate::report::request_log::RequestLog::default();
+        let result = log.sync_scope(work);
+        let limits = log.limits().map(|limit| {
+            let decision = limit.decision.map(|it| (it.remaining, it.seconds, it.is_rejection));
+            format!("{} {decision:?}", limit.name)
+        });
+        let limits: Vec<_> = limits.collect();
+        (result, format!("{limits:?} {}", log.has_decided()))
+    }
+
+    #[cfg(not(feature = "tower"))]
+    fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
+        (work(), String::new())
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_is_reported_as_one_that_becomes_a_request(
+            steps in prop::collection::vec(step(), 1..40)
+        ) {
+            let clock = VirtualClock::new();
+            let [few, requested] = [(); 2].map(|()| Heard::new(&clock));
+            for (later, is_shadow, parts) in steps {
+                clock.advance(Duration::from_micros(later));
+                let limits = MIXED.map(|limit| limit.shadow(is_shadow));
+                let part = |(limit, key, cost): &(usize, usize, u32)| {
+                    Part::of(&limits[*limit], &["one", "other"][*key] as _, *cost)
+                };
+                let parts: Vec<AnyPart<'_>> = parts.iter().map(part).collect();
+                few.decide(|checker| checker.check_all(&parts, CallOptions::CHECK));
+                requested.decide(|checker| checker.start_all(&parts, CallOptions::CHECK).into());
+            }
+            prop_assert_eq!(few.all(), requested.all());
         }
     }
 }
