@@ -1,5 +1,8 @@
 //! What an application chooses for each request: its limits, and the response if it is not handled.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+
 use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
@@ -108,17 +111,21 @@ fn lets_the_application_choose_the_limits_of_each_request() {
     assert_eq!((ask("paid-2").status, ask("paid-2").status), (200, 429));
 }
 
-/// Beside the limits of the application, the layer has its own.
+/// Beside the limits of the application, the layer has its own. It asks for each key once.
 #[test]
 fn decides_chosen_limits_together_with_fixed_ones() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
     let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().limit(ALL, |_: &_| ()).limits(by_plan);
+    let count = |_: &_| {
+        ASKED.fetch_add(1, SeqCst);
+    };
+    let layer = RateLimitLayer::new().limit(ALL, count).limits(by_plan);
     let server = serve(app().layer(layer.limiter(limiter.clone())), &limiter);
     let ask = || get(server.address, "/plain", &["x-api-key: free"]);
     assert_eq!(reported(&ask()).0, r#""all";q=4;w=60, "free";q=1;w=60"#);
     assert_eq!(reported(&ask()).1, r#""free";r=0;t=60, "all";r=3;t=60"#);
     let decision = server.runtime.block_on(limiter.peek(&ALL, (), 1)).expect("embedded");
-    assert_eq!(decision.remaining, 3);
+    assert_eq!((decision.remaining, ASKED.load(SeqCst)), (3, 2));
 }
 
 #[test]
