@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::request_check::RequestCheck;
+use super::request_check::{RequestCheck, StartCheck};
 use super::request_limits::RequestLimits;
 use crate::check::{AdmittedCall, AnyPart, Check, Part};
 use crate::key::Key;
@@ -20,6 +20,9 @@ pub(super) struct LimitSources<R, E> {
     is_exempt: Option<ExemptFn<R>>,
     /// Whether the charges can be settled.
     settles: bool,
+    /// Starts the check of a request. A pointer, so that a program whose charges stay contains no permits
+    /// (`benches/all -- footprint`).
+    start_check: StartCheck,
     /// Whether the slots of calls in flight are held.
     holds: bool,
     /// `None` for the current limiter.
@@ -109,6 +112,7 @@ impl<R, E> LimitSources<R, E> {
             }
         }
         self.settles = true;
+        self.start_check = RequestCheck::acquire;
     }
 
     /// Makes charges that hold slots.
@@ -178,12 +182,12 @@ impl<R, E> LimitSources<R, E> {
         let is_local = limiter.source() == Source::Embedded;
         let is_chosen = |source: &_| matches!(source, LimitSource::Chosen(_));
         if self.sources.len() > FEW || self.sources.iter().any(is_chosen) {
-            let check = self.limits_of(request)?.check(limiter, self.settles);
+            let check = self.limits_of(request)?.check(limiter, self.start_check);
             return Ok(Admission::of(check, is_local));
         }
         let mut admission = Admission::Admitted(None);
         with_fixed_parts(&self.sources, request, &[], &mut |parts| {
-            admission = Admission::of(RequestCheck::start(limiter, parts, self.settles), is_local);
+            admission = Admission::of((self.start_check)(limiter, parts), is_local);
         });
         Ok(admission)
     }
@@ -254,6 +258,7 @@ impl<R, E> Clone for LimitSources<R, E> {
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
             settles: self.settles,
+            start_check: self.start_check,
             holds: self.holds,
             limiter: self.limiter.clone(),
         }
@@ -271,6 +276,13 @@ impl<R, E> Clone for LimitSource<R, E> {
 
 impl<R, E> Default for LimitSources<R, E> {
     fn default() -> Self {
-        Self { sources: Vec::new(), is_exempt: None, settles: false, holds: false, limiter: None }
+        Self {
+            sources: Vec::new(),
+            is_exempt: None,
+            settles: false,
+            start_check: RequestCheck::check,
+            holds: false,
+            limiter: None,
+        }
     }
 }

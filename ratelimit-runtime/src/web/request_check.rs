@@ -15,28 +15,30 @@ pub(crate) enum RequestCheck {
     Acquire(AcquiredCall<AdmittedCall>),
 }
 
+/// Starts the check of a request with these limits; `None` if there are none.
+pub(super) type StartCheck = fn(&RateLimiter, &[AnyPart<'_>]) -> Option<RequestCheck>;
+
 impl RequestCheck {
-    /// Starts the check of a request with these limits; `None` if there are none. If `settles`, its charges can be
-    /// settled.
-    pub(super) fn start(
-        limiter: &RateLimiter,
-        parts: &[AnyPart<'_>],
-        settles: bool,
-    ) -> Option<Self> {
-        let checker = limiter.checker();
-        match parts {
-            [] => None,
-            [part] if settles => {
+    /// Starts a check whose charges stay.
+    pub(super) fn check(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Option<Self> {
+        Some(Self::Check(match parts {
+            [] => return None,
+            [part] => limiter.check(part.limit, part.key, part.cost),
+            parts => limiter.checker().check_all(parts, CallOptions::CHECK),
+        }))
+    }
+
+    /// Starts a check whose charges can be settled.
+    pub(super) fn acquire(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Option<Self> {
+        let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
+        Some(Self::Acquire(match parts {
+            [] => return None,
+            [part] => {
                 let part = Part::of(part.limit, &part.key, part.cost);
-                let call: Acquire = checker.start(part, CallOptions::ACQUIRE, None);
-                Some(Self::Acquire(call.into_admitted()))
+                checker.start::<Acquire>(part, options, None).into_admitted()
             }
-            parts if settles => {
-                Some(Self::Acquire(checker.start_all(parts, CallOptions::ACQUIRE).into()))
-            }
-            [part] => Some(Self::Check(limiter.check(part.limit, part.key, part.cost))),
-            parts => Some(Self::Check(checker.check_all(parts, CallOptions::CHECK))),
-        }
+            parts => checker.start_all(parts, options).into(),
+        }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::request_check::RequestCheck;
+use super::request_check::{RequestCheck, StartCheck};
 use crate::check::{AnyPart, Part};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
@@ -21,14 +21,14 @@ impl RequestLimits {
         self.charges.push((*limit, OwnedKey::of(&key), cost));
     }
 
-    /// Starts the check of the request; `None` if it has no limits. If `settles`, its charges can be settled.
-    pub(super) fn check(&self, limiter: &RateLimiter, settles: bool) -> Option<RequestCheck> {
+    /// Starts the check of the request; `None` if it has no limits.
+    pub(super) fn check(&self, limiter: &RateLimiter, start: StartCheck) -> Option<RequestCheck> {
         if let [(limit, ..)] = &*self.charges {
             report::expect(limit);
         }
         let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
         let parts: Vec<AnyPart<'_>> = parts.collect();
-        RequestCheck::start(limiter, &parts, settles)
+        start(limiter, &parts)
     }
 
     pub(super) fn first(&self) -> Option<&Limit> {
