@@ -35,23 +35,7 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         ArgumentName::Hold => "in_flight = 2,",
         // The same limit, described by the arguments.
         ArgumentName::Limit => "",
-        ArgumentName::Algo
-        | ArgumentName::Key
-        | ArgumentName::Cost
-        | ArgumentName::Name
-        | ArgumentName::Limiter
-        | ArgumentName::Scope
-        | ArgumentName::OnError
-        | ArgumentName::Shadow
-        | ArgumentName::Hidden
-        | ArgumentName::Wait
-        | ArgumentName::Lease
-        | ArgumentName::OnLimited
-        | ArgumentName::Settle
-        | ArgumentName::CountIf
-        | ArgumentName::Permit
-        | ArgumentName::Close
-        | ArgumentName::Crate => "period = \"1d\", threshold = 100,",
+        _ => "period = \"1d\", threshold = 100,",
     }
 }
 

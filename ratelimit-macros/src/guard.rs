@@ -12,8 +12,8 @@ use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
 use crate::limit_source::LimitSource;
-use crate::policy::Policy;
-use crate::values::{as_literal, as_path, flag, unwrap_parens, whole_number};
+use crate::policy::{LimitPolicy, Policy};
+use crate::values::{as_literal, as_path, unwrap_parens, whole_number};
 use crate::words::Word;
 
 pub(crate) struct Guard {
@@ -45,8 +45,7 @@ pub(crate) struct ChargeGroup {
 
 pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
-    /// Whether responses do not report the limit. `None` leaves the setting of the limit.
-    pub(crate) hidden: Option<bool>,
+    pub(crate) policy: LimitPolicy,
     pub(crate) key_and_cost: KeyAndCost,
     pub(crate) after_call: AfterCall,
 }
@@ -111,12 +110,12 @@ impl ChargeGroup {
             .min_by_key(|(capacity, _)| *capacity);
         let shared = KeyAndCost::validate(args, function, capacity);
         let shared_after_call = AfterCall::validate(args, function);
-        let shared_hidden = read_hidden(args);
+        let shared_policy = LimitPolicy::validate(args);
         placed?;
         let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let shared_hidden = shared_hidden?;
+        let shared_policy = shared_policy?;
         for charge in &mut charges {
-            charge.hidden = charge.hidden.or(shared_hidden);
+            charge.policy.inherit(&shared_policy);
         }
         Ok(Self { name: name?, charges, shared: shared?, shared_after_call: shared_after_call? })
     }
@@ -184,14 +183,14 @@ impl Charge {
     ) -> Result<Self, ReportedError> {
         let limit = LimitSource::validate(args, attribute);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
-        let hidden = read_hidden(args);
+        let policy = LimitPolicy::validate(args);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
         let (limit, mut after_call) = (limit, AfterCall::validate(args, function)?);
         let limit = limit?;
         if let LimitSource::InFlight(_) = limit {
             after_call.holds = true;
         }
-        Ok(Self { limit, hidden: hidden?, key_and_cost: key_and_cost?, after_call })
+        Ok(Self { limit, policy: policy?, key_and_cost: key_and_cost?, after_call })
     }
 }
 
@@ -206,11 +205,6 @@ impl KeyAndCost {
         let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
         Ok(Self { key: key.transpose()?, cost: cost.transpose()? })
     }
-}
-
-fn read_hidden(args: &Args<'_>) -> Result<Option<bool>, ReportedError> {
-    let name = ArgumentName::Hidden;
-    args.optional(name, |expr| flag(name, expr)).transpose()
 }
 
 fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<Expr> {

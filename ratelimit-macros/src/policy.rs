@@ -1,6 +1,7 @@
 //! The arguments that change what happens around a decision and not what is counted: which
 //! processes share the count, what happens when Redis cannot decide, whether calls are rejected at
-//! all, and whether they wait.
+//! all, whether they wait, and whether clients hear of the limit. A new one is added here, and in
+//! `argument.rs`.
 
 use syn::{Expr, Lit};
 
@@ -8,7 +9,7 @@ use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::values::{self, Constant};
-use crate::words::{self, word_enum};
+use crate::words::{self, Word, word_enum};
 
 /// The policy of an attribute. `None` leaves the default of the runtime.
 pub(crate) struct Policy {
@@ -16,6 +17,26 @@ pub(crate) struct Policy {
     pub(crate) on_error: Option<OnError>,
     pub(crate) shadow: Option<bool>,
     pub(crate) wait: Option<Constant<u64>>,
+}
+
+/// The policy of one limit of an attribute. `None` leaves the setting of the limit.
+#[derive(Default)]
+pub(crate) struct LimitPolicy {
+    /// Whether responses do not report the limit.
+    hidden: Option<bool>,
+}
+
+/// A setting of a limit: the method of `Limit` that sets it, and the argument of the method.
+pub(crate) struct Setting<'a> {
+    pub(crate) method: &'static str,
+    pub(crate) value: SettingValue<'a>,
+}
+
+pub(crate) enum SettingValue<'a> {
+    Flag(bool),
+    /// A variant of an enum of the runtime.
+    Variant(&'static str, &'static str),
+    Duration(&'a Constant<u64>),
 }
 
 word_enum! {
@@ -69,6 +90,36 @@ impl Policy {
             shadow: shadow.transpose()?,
             wait: wait.transpose()?,
         })
+    }
+}
+
+impl LimitPolicy {
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
+        let name = ArgumentName::Hidden;
+        let hidden = args.optional(name, |expr| values::flag(name, expr));
+        Ok(Self { hidden: hidden.transpose()? })
+    }
+
+    /// Takes the settings that this limit does not have from those beside the groups.
+    pub(crate) fn inherit(&mut self, shared: &Self) {
+        let Self { hidden } = self;
+        *hidden = hidden.or(shared.hidden);
+    }
+}
+
+impl Policy {
+    /// The settings of a limit of this attribute.
+    pub(crate) fn settings<'a>(&'a self, own: &LimitPolicy) -> Vec<Setting<'a>> {
+        let Self { scope, on_error, shadow, wait } = self;
+        let LimitPolicy { hidden } = own;
+        let settings = [
+            scope.map(|it| ("scope", SettingValue::Variant("Scope", it.variant()))),
+            on_error.map(|it| ("on_error", SettingValue::Variant("OnError", it.variant()))),
+            wait.as_ref().map(|it| ("wait", SettingValue::Duration(it))),
+            shadow.map(|it| ("shadow", SettingValue::Flag(it))),
+            hidden.map(|it| ("hidden", SettingValue::Flag(it))),
+        ];
+        settings.into_iter().flatten().map(|(method, value)| Setting { method, value }).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use super::limit::{NameSource, registered};
 use crate::guard::{Charge, ChargeGroup, Charges, KeyAndCost};
 use crate::key::{Key, KeyPiece};
 use crate::limit_source::{LimitConstant, LimitSource};
+use crate::policy::LimitPolicy;
 use crate::spans::{hygienic, spanned_at};
 use crate::values::unwrap_parens;
 
@@ -20,20 +21,20 @@ impl Expansion<'_> {
         let rt = &self.rt;
         match &self.guard.charges {
             Charges::One(charge) => {
-                let Charge { limit: source, hidden, key_and_cost, after_call } = &**charge;
+                let Charge { limit: source, policy, key_and_cost, after_call } = &**charge;
                 let limit = match source {
                     LimitSource::Constant(constant) => {
-                        let reference = self.constant(constant, *hidden, Some(after_call));
+                        let reference = self.constant(constant, policy, Some(after_call));
                         registered(rt, &reference, NameSource::Constant, source.varies())
                     }
                     LimitSource::Arguments(limit) => {
                         let name = self.name(limit.name.as_ref());
-                        let tokens = self.limit(limit, *hidden, &name);
+                        let tokens = self.limit(limit, policy, &name);
                         self.arguments(&tokens, limit.name.is_some(), limit.varies())
                     }
                     LimitSource::InFlight(limit) => {
                         let name = self.name(limit.name.as_ref());
-                        let tokens = self.in_flight(limit, *hidden, &name);
+                        let tokens = self.in_flight(limit, policy, &name);
                         self.arguments(&tokens, limit.name.is_some(), limit.varies())
                     }
                 };
@@ -92,21 +93,21 @@ impl Expansion<'_> {
         };
         let parts: Vec<_> =
             charges.iter().zip(1_usize..).map(|(charge, number)| {
-                let Charge { limit, hidden, key_and_cost, after_call } = charge;
+                let Charge { limit, policy, key_and_cost, after_call } = charge;
                 let after_call = after_call.or(shared_after_call);
                 let tokens = match limit {
                     LimitSource::Constant(constant) => {
-                        let reference = self.constant(constant, *hidden, Some(&after_call));
+                        let reference = self.constant(constant, policy, Some(&after_call));
                         registered(rt, &reference, NameSource::Constant, limit.varies())
                     }
                     LimitSource::Arguments(limit) => {
                         let (name, is_named) = own_name(limit.name.as_ref(), number);
-                        let tokens = self.limit(limit, *hidden, &name);
+                        let tokens = self.limit(limit, policy, &name);
                         self.arguments(&tokens, is_named, limit.varies())
                     }
                     LimitSource::InFlight(limit) => {
                         let (name, is_named) = own_name(limit.name.as_ref(), number);
-                        let tokens = self.in_flight(limit, *hidden, &name);
+                        let tokens = self.in_flight(limit, policy, &name);
                         self.arguments(&tokens, is_named, limit.varies())
                     }
                 };
@@ -154,9 +155,9 @@ impl Expansion<'_> {
 
     /// The limits of a group have one policy. The attribute sets it, but a constant can have its own.
     pub(super) fn agreement(&self, charges: &[Charge]) -> Option<TokenStream> {
-        let rt = &self.rt;
+        let (rt, own) = (&self.rt, LimitPolicy::default());
         let limits = charges.iter().map(|charge| match &charge.limit {
-            LimitSource::Constant(constant) => Ok(self.constant(constant, None, None)),
+            LimitSource::Constant(constant) => Ok(self.constant(constant, &own, None)),
             LimitSource::Arguments(limit) => Err(Ok(limit)),
             LimitSource::InFlight(limit) => Err(Err(limit)),
         });
@@ -170,8 +171,8 @@ impl Expansion<'_> {
             Ok(constant) => constant,
             Err(limit) => {
                 let limit = match limit {
-                    Ok(limit) => self.limit(limit, None, &name),
-                    Err(limit) => self.in_flight(limit, None, &name),
+                    Ok(limit) => self.limit(limit, &own, &name),
+                    Err(limit) => self.in_flight(limit, &own, &name),
                 };
                 quote_spanned!(hygienic()=> &#limit)
             }

@@ -11,7 +11,7 @@ use crate::in_flight::InFlight;
 use crate::limit::{Lease, Limit};
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::offset::Offset;
-use crate::policy::Policy;
+use crate::policy::{LimitPolicy, Setting, SettingValue};
 use crate::spans::{hygienic, spanned_at};
 use crate::values::{Amount, Constant};
 use crate::words::Word;
@@ -20,7 +20,7 @@ impl Expansion<'_> {
     pub(super) fn limit(
         &self,
         limit: &Limit,
-        hidden: Option<bool>,
+        policy: &LimitPolicy,
         name: &TokenStream,
     ) -> TokenStream {
         let rt = &self.rt;
@@ -59,13 +59,13 @@ impl Expansion<'_> {
                 None => {}
             }
         }
-        self.with_policy(tokens, hidden)
+        self.with_policy(tokens, policy)
     }
 
     pub(super) fn in_flight(
         &self,
         InFlight { name: _, most, hold }: &InFlight,
-        hidden: Option<bool>,
+        policy: &LimitPolicy,
         name: &TokenStream,
     ) -> TokenStream {
         let rt = &self.rt;
@@ -80,7 +80,7 @@ impl Expansion<'_> {
             let call = quote_spanned!(hygienic()=> #rt::Limit::hold(#tokens, #duration));
             tokens = spanned_at(&hold.expr, call);
         }
-        self.with_policy(tokens, hidden)
+        self.with_policy(tokens, policy)
     }
 
     /// The limit of a call, from the limit with other amounts. A constant keeps its lease if the call may lease.
@@ -133,7 +133,7 @@ impl Expansion<'_> {
     pub(super) fn constant(
         &self,
         LimitConstant { path, .. }: &LimitConstant,
-        hidden: Option<bool>,
+        policy: &LimitPolicy,
         after_call: Option<&AfterCall>,
     ) -> TokenStream {
         let rt = &self.rt;
@@ -145,34 +145,26 @@ impl Expansion<'_> {
         };
         let function = Ident::new(function, hygienic());
         let limit = spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)));
-        let limit = self.with_policy(limit, hidden);
+        let limit = self.with_policy(limit, policy);
         quote_spanned!(hygienic()=> const { &#limit })
     }
 
-    fn with_policy(&self, mut tokens: TokenStream, hidden: Option<bool>) -> TokenStream {
+    fn with_policy(&self, limit: TokenStream, own: &LimitPolicy) -> TokenStream {
         let rt = &self.rt;
-        let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
-        let variant = |name: &str| Ident::new(name, hygienic());
-        if let Some(scope) = scope {
-            let scope = variant(scope.variant());
-            tokens = quote_spanned!(hygienic()=> #rt::Limit::scope(#tokens, #rt::Scope::#scope));
-        }
-        if let Some(on_error) = on_error {
-            let policy = variant(on_error.variant());
-            tokens =
-                quote_spanned!(hygienic()=> #rt::Limit::on_error(#tokens, #rt::OnError::#policy));
-        }
-        if let Some(wait) = wait {
-            let wait = self.duration(wait);
-            tokens = quote_spanned!(hygienic()=> #rt::Limit::wait(#tokens, #wait));
-        }
-        if let Some(shadow) = shadow {
-            tokens = quote_spanned!(hygienic()=> #rt::Limit::shadow(#tokens, #shadow));
-        }
-        if let Some(hidden) = hidden {
-            tokens = quote_spanned!(hygienic()=> #rt::Limit::hidden(#tokens, #hidden));
-        }
-        tokens
+        let ident = |name: &str| Ident::new(name, hygienic());
+        let settings = self.guard.policy.settings(own).into_iter();
+        settings.fold(limit, |limit, Setting { method, value }| {
+            let value = match value {
+                SettingValue::Flag(flag) => flag.to_token_stream(),
+                SettingValue::Variant(name, variant) => {
+                    let (name, variant) = (ident(name), ident(variant));
+                    quote_spanned!(hygienic()=> #rt::#name::#variant)
+                }
+                SettingValue::Duration(duration) => self.duration(duration),
+            };
+            let method = ident(method);
+            quote_spanned!(hygienic()=> #rt::Limit::#method(#limit, #value))
+        })
     }
 
     pub(super) fn duration(&self, duration: &Constant<u64>) -> TokenStream {
