@@ -150,7 +150,7 @@ impl Acquire {
         self.map(|permit| [permit])
     }
 
-    /// Returns this call with its decision.
+    /// Returns this call, which then resolves to its decision and its permit.
     #[cfg(any(feature = "tower", feature = "actix"))]
     pub(crate) fn into_admitted(self) -> AcquiredCall<AdmittedCall> {
         self.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
