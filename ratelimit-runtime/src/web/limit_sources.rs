@@ -1,7 +1,6 @@
 //! The limits that a middleware or a client checks for each request, and the start of the check.
 
 use std::pin::Pin;
-use std::slice;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -186,6 +185,14 @@ impl<R, E> LimitSources<R, E> {
             return Ok(Admission::of(check, is_local));
         }
         let mut admission = Admission::Admitted(None);
+        // Saves a usual layer the copies of its part (`benches/all -- layer`).
+        if let ([LimitSource::Fixed(limit, charge)], false) = (&*self.sources, self.settles) {
+            charge(request, &mut |key, cost| {
+                let check = RequestCheck::Check(limiter.check(limit, key, cost));
+                admission = Admission::of(Some(check), is_local);
+            });
+            return Ok(admission);
+        }
         with_fixed_parts(&self.sources, request, &[], &mut |parts| {
             admission = Admission::of((self.start_check)(limiter, parts), is_local);
         });
@@ -216,11 +223,7 @@ fn with_fixed_parts<R, E>(
 ) {
     let [LimitSource::Fixed(limit, charge), rest @ ..] = sources else { return start(parts) };
     charge(request, &mut |key, cost| {
-        let part = Part::of(limit, key, cost);
-        if parts.is_empty() && rest.is_empty() {
-            return start(slice::from_ref(&part));
-        }
-        let mut all = [part; FEW];
+        let mut all = [Part::of(limit, key, cost); FEW];
         all[..parts.len()].copy_from_slice(parts);
         with_fixed_parts(rest, request, &all[..=parts.len()], start);
     });
