@@ -1,7 +1,6 @@
-//! The arguments that change what happens around a decision and not what is counted: which
-//! processes share the count, what happens when Redis cannot decide, whether calls are rejected at
-//! all, whether they wait, and whether clients hear of the limit. Add a new one here and in
-//! `argument.rs`.
+//! The policy of a limit: which processes share its count, what happens when Redis cannot decide, whether it rejects
+//! calls at all, whether they wait, and whether clients hear of it. A new argument of this kind belongs in this file
+//! and in `argument.rs`.
 
 use syn::{Expr, Lit};
 

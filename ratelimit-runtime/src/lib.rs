@@ -87,8 +87,9 @@
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process |
 //!
 //! - Times are in seconds. A decision is timed from the call of `check`.
-//! - Rules are lost if Redis no longer has those that this process has read from it. Settlements are lost if Redis did
-//!   not reply, or if too many were pending. An expired key counts until the store reclaims it.
+//! - Redis has lost the rules if it has none, and this process has read some from it before.
+//! - A charge is not corrected if Redis did not reply to its settlement, or if too many settlements were pending.
+//! - A key counts until the store reclaims it, also after it has expired.
 //! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
 //!   made the decision: see [`RateLimiter::check_all`].
 //! - `outcome` is `allowed`, `limited`, `closed`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or

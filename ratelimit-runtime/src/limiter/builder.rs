@@ -66,8 +66,11 @@ impl Builder {
     /// | --- | --- |
     /// | `redis://host[:port][/database]` | one server |
     /// | `unix:///path/to/socket` | one server, on this machine |
-    /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, found through its Sentinels; the limiter follows failovers |
-    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable when the limiter first connects |
+    /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service |
+    /// | `redis+cluster://host[:port],host[:port]` | a cluster |
+    ///
+    /// The limiter finds the primary of a service through its Sentinels, and follows failovers. When it first connects
+    /// to a cluster, it must reach at least one of the hosts.
     ///
     /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
     /// user and the password. For the user and the password of the Sentinels, append

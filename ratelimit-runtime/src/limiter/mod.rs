@@ -70,9 +70,14 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// | methods | future | error |
 /// | --- | --- | --- |
-/// | that decide a call, or return the decision about one: `check`, `check_all`, `acquire`, `acquire_all`, `peek` | [`Check`], [`Acquire`] or [`AcquireAll`] | [`Rejection`] |
+/// | `check`, `check_all`, `peek` | [`Check`] | [`Rejection`] |
+/// | `acquire` | [`Acquire`] | [`Rejection`] |
+/// | `acquire_all` | [`AcquireAll`] | [`Rejection`] |
 /// | `admit` | [`Admit`] | none: a rejection is `false` |
-/// | all others, which read or change counts, rules and the limiter: `credit`, `reset`, `close`, `share_rules`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
+/// | all others, such as `credit`, `reset`, `close`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
+///
+/// The first four rows decide a call, or return the decision about one. The others read or change counts, rules and the
+/// limiter.
 #[derive(Clone)]
 pub struct RateLimiter {
     checker: Checker,

@@ -4,7 +4,7 @@
 //! | framework | feature | return type of annotated handlers | middleware |
 //! | --- | --- | --- | --- |
 //! | axum 0.8 | `axum` | `Result<_, Rejection>`, `impl IntoResponse`: [`axum`] | [`RateLimitLayer`] |
-//! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`, `HttpResponse`: [`actix`] | [`actix::RateLimits`] |
+//! | actix-web 4 | `actix` | `Result<_, Rejection>`, `HttpResponse` and others: [`actix`] | [`actix::RateLimits`] |
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
 //! | clients: reqwest, hyper-util | `tower` | | [`RateLimitLayer::outbound`] |
