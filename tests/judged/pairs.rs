@@ -241,3 +241,24 @@ fn a_returned_unit_beside_a_settlement_and_a_reservation_admits_one_burst() {
     );
     assert_eq!(admitted, [3, 3]);
 }
+
+/// A call of a shadow is decided under its amounts, and a bucket drains at the rate of the call.
+#[test]
+fn a_shadow_with_a_higher_rate_drains_a_bucket_at_that_rate() {
+    let amounts = vec![(10, 8), (20, 2), (5, 8)];
+    let setup = Setup { amounts, ..bucket(Algorithm::LeakyBucket, 10, 8, 100_000, 5_000) };
+    let admitted = play(
+        &setup,
+        &[
+            check(0, 8),
+            Operation::Refund { process: 0, units: 3 },
+            Operation::Free { process: 0, shadow: true },
+            Operation::Change { amounts: 1 },
+            Operation::Advance { ticks: 4 },
+            check(0, 1),
+            Operation::Rule { process: 0, amounts: 2 },
+            Operation::Burst { process: 0, calls: 6 },
+        ],
+    );
+    assert_eq!(admitted, [7, 7]);
+}

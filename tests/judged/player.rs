@@ -243,7 +243,10 @@ impl<'a> Player<'a> {
         let Ended { process, cost, limits, decided, granted, at, mut excepted, is_free } = ended;
         let (limit, starts) = (limits.last().expect("a limit"), (granted.0, at));
         if is_free || self.is_free[self.process(process)] {
-            // A shadow charges what the limit admits.
+            // A shadow charges what the limit admits. The decision about an exempt call has no limit.
+            if matches!(&result, Ok((decision, _)) if decision.limit < u32::MAX) {
+                self.in_force(at, limit);
+            }
             self.missing.units += u64::from(cost);
             self.judge.unseen(starts);
             return;
