@@ -43,7 +43,7 @@ impl RateLimiter {
         let deadline = 10 * backend.deadline();
         Answer::pending(async move {
             flush(&settlements, deadline).await?;
-            stated(&backend, deadline).await
+            stated(&backend, Instant::now() + deadline, deadline).await
         })
     }
 
@@ -86,8 +86,9 @@ impl RateLimiter {
             waiting.shut_down();
             let Some(leases) = leases.0 else { return Ok(()) };
             let deadline = backend.deadline();
-            give_back_all(deadline, leases, waiting, settlements).await?;
-            stated(&backend, deadline).await?;
+            let by = Instant::now() + 2 * deadline;
+            give_back_all(by, deadline, leases, waiting, settlements).await?;
+            stated(&backend, by, deadline).await?;
             match backend.in_flight() {
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
@@ -114,8 +115,8 @@ async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), Stor
     }
 }
 
-/// Waits until the store knows which units in flight were released.
-async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError> {
+/// Waits until the store knows which units in flight were released. Fails at `by`.
+async fn stated(backend: &Backend, by: Instant, deadline: Duration) -> Result<(), StoreError> {
     let all_stated = async {
         loop {
             // Receives notifications from now on.
@@ -129,19 +130,19 @@ async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError>
     if let (_, true) = backend.in_flight() {
         return Ok(());
     }
-    timeout(deadline, all_stated).await.map_err(|_| StoreError::Timeout { deadline })
+    timeout_at(by, all_stated).await.map_err(|_| StoreError::Timeout { deadline })
 }
 
 /// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.
-/// Takes two deadlines at most.
+/// Fails at `by`.
 async fn give_back_all(
+    by: Instant,
     deadline: Duration,
     leases: OfShared<Arc<Leases>>,
     waiting: Arc<LazyWaiting>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
-    let by = Instant::now() + 2 * deadline;
     let late = |_| StoreError::Timeout { deadline };
     let flushed = settlements.flushed(ReportedLosses::SinceNow);
     let mut leases = runtime.spawn(async move { leases.shut_down().await });

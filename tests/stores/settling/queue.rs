@@ -312,4 +312,22 @@ async fn a_shutdown_in_an_outage_ends_within_two_deadlines() {
     let error = outage.limiter.shutdown().await.expect_err("settlements are pending");
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     assert!(start.elapsed() < 3 * DEADLINE, "{:?}", start.elapsed());
+
+    // Redis settles after the first deadline, and does not learn which calls have ended: the clock stands still.
+    let outage = Outage::new();
+    let in_flight = Limit::in_flight("in flight", 2).hold(MINUTE);
+    let ended = acquire(&outage.limiter, &in_flight, 1).await;
+    let settled = acquire(&outage.limiter, &SLIDING, 1).await;
+    outage.cut().await;
+    settled.settle(0);
+    drop(ended);
+    let start = Instant::now();
+    let up = async {
+        sleep(3 * DEADLINE / 2).await;
+        outage.proxy.set(Network::Up);
+    };
+    let (result, ()) = tokio::join!(outage.limiter.shutdown(), up);
+    let error = result.expect_err("Redis still counts a call");
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    assert!(start.elapsed() < 5 * DEADLINE / 2, "{:?}", start.elapsed());
 }
