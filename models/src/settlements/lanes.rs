@@ -31,7 +31,8 @@ pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u32, cl
 pub(super) fn send(state: &mut State, is_bucket: bool, closes: bool) {
     let now = state.local_clock();
     let queued = state.queued[usize::from(closes)].clone();
-    let sent = with_queue(state, is_bucket, |queue| queue.take(lane_id(closes), now));
+    let mut sent = with_queue(state, is_bucket, |queue| queue.take(lane_id(closes)));
+    sent.retain(|queued| queued.is_due(now));
     let taken: Vec<Queued> = sent.iter().map(|queued| plain(queued, &queued.settled)).collect();
     let due = sent.iter().map(|queued| plain(queued, &queued.due(now))).collect();
     // What has left the window needs no correction.
@@ -46,7 +47,7 @@ pub(super) fn send(state: &mut State, is_bucket: bool, closes: bool) {
 /// The settlements of a request that was not executed go back to their lane.
 pub(super) fn put_back(state: &mut State, is_bucket: bool, closes: bool, sent: Vec<Queued>) {
     with_queue(state, is_bucket, |queue| {
-        let taken = sent.iter().map(|queued| queued.settlement(is_bucket)).collect();
+        let taken: Vec<_> = sent.iter().map(|queued| queued.settlement(is_bucket)).collect();
         queue.put_back(lane_id(closes), taken);
     });
 }

@@ -86,7 +86,8 @@ impl<J: Job> RunningJob<J> {
         self.has_ended
     }
 
-    /// Ends the job. The caller has locked the place of the work and found none, and work is added under that lock.
+    /// Ends the job. The caller has found no work under the lock under which work is added, and still holds that lock or
+    /// has removed this counter under it.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
         let fewer = |jobs| u64::checked_sub(jobs & !NEW_WORK, RUNNING);
@@ -97,7 +98,7 @@ impl<J: Job> RunningJob<J> {
 impl<J: Job> Drop for RunningJob<J> {
     fn drop(&mut self) {
         if !self.has_ended {
-            // Another job may not have seen the work for which this one has not looked yet.
+            // This job may leave work that no other job has seen, so a running job looks again.
             let fewer = |jobs: u64| match (jobs & !NEW_WORK).checked_sub(RUNNING)? {
                 0 => Some(0),
                 others => Some(others | NEW_WORK),

@@ -49,7 +49,7 @@ fn add(queue: &Arc<SharedQueue>, stops: bool) {
         return;
     }
     loop {
-        let taken = queue.lock().take(job.lane, 0);
+        let taken = queue.lock().take(job.lane);
         if taken.is_empty() {
             return job.end();
         }

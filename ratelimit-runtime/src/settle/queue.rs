@@ -9,6 +9,7 @@
 pub mod model;
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -63,7 +64,7 @@ struct Lane {
     refusal: Option<StoreError>,
 }
 
-/// A settlement that is not done. Dropped once it is.
+/// A settlement that is not done. Dropped once it is: this wakes calls, so the queue is not locked then.
 pub(super) struct QueuedSettlement {
     settled: SettledCharge,
     /// The time of the settlement, by the steady clock of this process.
@@ -94,18 +95,19 @@ impl SharedQueue {
         at: u64,
         sender: impl FnOnce(LaneId) -> S,
     ) -> Result<Option<RunningJob<S>>, QueueFull> {
-        let (closes, pending) = (closing.is_some(), self.pending.begin());
+        let id = LaneId { group, closes: closing.is_some() };
+        let added = QueuedSettlement { settled, at, closing, _pending: self.pending.begin() };
+        if id.closes {
+            let refusal = self.lock().refusal(id);
+            refusal.iter().for_each(|error| added.delay(error));
+        }
         let mut queue = self.lock();
-        if self.pending.pending() > if closes { 2 * MAX_PENDING } else { MAX_PENDING } {
+        if self.pending.pending() > if id.closes { 2 * MAX_PENDING } else { MAX_PENDING } {
             queue.record_loss(None);
             return Err(QueueFull);
         }
-        let id = LaneId { group, closes };
         let lane = queue.lanes.entry(id).or_default();
-        if let (Some(closing), Some(error)) = (&closing, &lane.refusal) {
-            closing.delay(error);
-        }
-        lane.queued.push_back(QueuedSettlement { settled, at, closing, _pending: pending });
+        lane.queued.push_back(added);
         Ok(lane.sender.start(1, || sender(id)))
     }
 
@@ -154,8 +156,19 @@ impl QueuedSettlement {
         SettledCharge { charge: Arc::clone(&self.settled.charge), settlement, opening }
     }
 
+    pub(super) fn charge(&self) -> &Arc<Charge> {
+        &self.settled.charge
+    }
+
+    /// Makes the calls that wait for it fail, if it closes a key that the store does not close now.
+    pub(super) fn delay(&self, error: &StoreError) {
+        if let Some(closing) = &self.closing {
+            closing.delay(error);
+        }
+    }
+
     /// Returns whether something is left to correct at `now`.
-    fn is_due(&self, now: u64) -> bool {
+    pub(super) fn is_due(&self, now: u64) -> bool {
         let (settlement, opening) = self.rest(now);
         settlement.less() > 0 || settlement.more() > 0 || opening != OpeningChange::None
     }
@@ -174,19 +187,16 @@ impl QueuedSettlement {
 }
 
 impl SettlementQueue {
-    /// Takes the next settlements of a lane to send now. If there are none, removes the lane.
-    pub(super) fn take(&mut self, id: LaneId, now: u64) -> Vec<QueuedSettlement> {
-        let mut taken = Vec::new();
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.refusal = None;
-            while taken.len() < MAX_SETTLED
-                && let Some(next) = lane.queued.pop_front()
-            {
-                if next.is_due(now) {
-                    taken.push(next);
-                }
-            }
-        }
+    /// Returns why the store does not execute the settlements of a lane now.
+    fn refusal(&self, id: LaneId) -> Option<StoreError> {
+        self.lanes.get(&id)?.refusal.clone()
+    }
+
+    /// Takes the next settlements of a lane, as many as one request can have. If there are none, removes the lane.
+    pub(super) fn take(&mut self, id: LaneId) -> Vec<QueuedSettlement> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Vec::new() };
+        lane.refusal = None;
+        let taken: Vec<_> = lane.queued.drain(..MAX_SETTLED.min(lane.queued.len())).collect();
         if taken.is_empty() {
             self.lanes.remove(&id);
         }
@@ -194,26 +204,24 @@ impl SettlementQueue {
     }
 
     /// Puts settlements that were taken and not executed back to the front of their lane.
-    pub(super) fn put_back(&mut self, id: LaneId, taken: Vec<QueuedSettlement>) {
+    pub(super) fn put_back(
+        &mut self,
+        id: LaneId,
+        taken: impl IntoIterator<IntoIter: DoubleEndedIterator<Item = QueuedSettlement>>,
+    ) {
         let lane = self.lanes.entry(id).or_default();
         taken.into_iter().rev().for_each(|queued| lane.queued.push_front(queued));
     }
 
-    /// Records that the store does not execute the settlements of a lane now. Removes settlements that have nothing
-    /// left to correct. Returns the charge of the first one.
-    pub(super) fn delay(
+    /// Records that the store does not execute the settlements of a lane now, and takes all of them.
+    pub(super) fn take_refused(
         &mut self,
         id: LaneId,
         error: &StoreError,
-        now: u64,
-    ) -> Option<Arc<Charge>> {
+    ) -> VecDeque<QueuedSettlement> {
         let lane = self.lanes.entry(id).or_default();
         lane.refusal = Some(error.clone());
-        lane.queued.retain(|queued| queued.is_due(now));
-        for closing in lane.queued.iter().filter_map(|queued| queued.closing.as_ref()) {
-            closing.delay(error);
-        }
-        lane.queued.front().map(|queued| Arc::clone(&queued.settled.charge))
+        mem::take(&mut lane.queued)
     }
 
     /// Removes a lane that no job sends. Returns its settlements, which are not done.

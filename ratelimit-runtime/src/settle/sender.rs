@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::background::{Job, RunningJob, SHUTDOWN_GRACE};
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{SettleError, SettledCharge};
+use crate::store::{Charge, SettleError, SettledCharge};
 
 /// The first and the longest pause between two requests to a store that executes nothing. They are those of the probes
 /// that close the breaker.
@@ -45,10 +45,14 @@ impl LaneSender {
         let (backend, queue) = (Arc::clone(&job.backend), Arc::clone(&job.queue));
         loop {
             let turn = job.turn(&queue).await;
-            let now = backend.clock().steady();
-            job.taken = queue.lock().take(job.lane, now);
+            job.taken = queue.lock().take(job.lane);
             if job.taken.is_empty() {
                 return job.end();
+            }
+            let now = backend.clock().steady();
+            job.taken.retain(|queued| queued.is_due(now));
+            if job.taken.is_empty() {
+                continue;
             }
             let due = job.taken.iter().map(|queued| queued.due(now)).collect::<Vec<_>>();
             let results = backend.settle_shared(&due).await;
@@ -82,23 +86,28 @@ impl LaneSender {
                 }
             }
         }
-        let (mut failure, mut not_executed) = (None, Vec::new());
+        let (mut failure, mut done, mut not_executed) = (None, Vec::new(), Vec::new());
         let mut queue = self.queue.lock();
         for (queued, result) in mem::take(&mut self.taken).into_iter().zip(results) {
             match result {
-                Ok(_) => queue.record_reply(),
                 Err(SettleError::NotExecuted(error)) => {
                     not_executed.push(queued);
                     failure = Some(error);
+                    continue;
                 }
+                Ok(_) => queue.record_reply(),
                 Err(SettleError::NoReply(error)) => {
                     queue.record_loss(Some(error.clone()));
                     failure = Some(error);
                 }
                 Err(SettleError::Replied(error)) => queue.record_loss(Some(error)),
             }
+            done.push(queued);
         }
         queue.put_back(self.lane, not_executed);
+        drop(queue);
+        // Last, because a flush reads the losses once nothing is pending.
+        drop(done);
         failure
     }
 
@@ -107,8 +116,7 @@ impl LaneSender {
     async fn is_executed_again(&self, queue: &SharedQueue, mut error: StoreError) -> bool {
         let ([mut pause, longest], mut dropped) = (PAUSES, None);
         loop {
-            let now = self.backend.clock().steady();
-            let Some(charge) = queue.lock().delay(self.lane, &error, now) else { return true };
+            let Some(charge) = self.delay(&error) else { return true };
             sleep(pause).await;
             pause = longest.min(2 * pause);
             let turn = self.turn(queue).await;
@@ -123,6 +131,18 @@ impl LaneSender {
                 return false;
             }
         }
+    }
+
+    /// Makes the calls fail that wait for a closing of the lane, and drops the settlements that have nothing left to
+    /// correct. Returns the charge of the first of the others.
+    fn delay(&self, error: &StoreError) -> Option<Arc<Charge>> {
+        let mut refused = self.queue.lock().take_refused(self.lane, error);
+        let now = self.backend.clock().steady();
+        refused.retain(|queued| queued.is_due(now));
+        refused.iter().for_each(|queued| queued.delay(error));
+        let charge = refused.front().map(|queued| Arc::clone(queued.charge()));
+        self.queue.lock().put_back(self.lane, refused);
+        charge
     }
 }
 

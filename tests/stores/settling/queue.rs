@@ -1,5 +1,9 @@
 //! The queue of settlements: what waits for Redis, what is lost, and what `flush` says about it.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Wake};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -299,6 +303,31 @@ async fn closings_wait_for_the_end_of_an_outage() {
     outage.proxy.set(Network::Up);
     flush(limiter).await;
     assert!(there.peek(&CLOSED, 4, 1).await.expect("a decision").allowed);
+}
+
+/// A waker can be any code.
+#[tokio::test]
+async fn a_waker_that_flushes_does_not_stop_the_settlements() {
+    struct Flushes(&'static RateLimiter, Sender<()>);
+
+    impl Wake for Flushes {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.flush());
+            self.1.send(()).expect("the test waits");
+        }
+    }
+
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), SECOND / 10);
+    // Leaked, so that a failure drops no limiter that a thread has locked.
+    let limiter = &*Box::leak(Box::new(limiter(&format!("redis://127.0.0.1:{}", proxy.port)).0));
+    acquire(limiter, &SLIDING, 1).await.settle(0);
+    let (sender, woken) = channel();
+    let waker = Arc::new(Flushes(limiter, sender)).into();
+    let mut flushed = pin!(limiter.flush());
+    assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    woken.recv_timeout(10 * SECOND).expect("the waker has ended");
+    flushed.await.expect("all is settled");
 }
 
 /// What is pending then is an error.
