@@ -4,11 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
@@ -41,12 +39,11 @@ impl PendingClosings {
         PendingClosing { pending: Arc::clone(self), key_id, sender }
     }
 
-    /// Waits until the closings of these keys that are pending now are made. Fails after `deadline`, and at once while
-    /// the shared store does not execute one of them.
+    /// Waits until the closings of these keys that are pending now are made. Fails at once while the shared store does
+    /// not execute one of them.
     pub(super) async fn wait_until_closed(
         &self,
         key_ids: impl IntoIterator<Item = KeyId>,
-        deadline: Duration,
     ) -> Result<(), StoreError> {
         if self.count.load(Ordering::SeqCst) == 0 || Handle::try_current().is_err() {
             return Ok(());
@@ -56,18 +53,15 @@ impl PendingClosings {
             let of_keys = key_ids.into_iter().filter_map(|key_id| keys.get(&key_id)).flatten();
             of_keys.map(|sender| sender.subscribe()).collect()
         };
-        let all = async {
-            for mut closing in pending {
-                while closing.has_changed().is_ok() {
-                    if let Some(error) = &*closing.borrow_and_update() {
-                        return Err(error.clone());
-                    }
-                    let _ = closing.changed().await;
+        for mut closing in pending {
+            while closing.has_changed().is_ok() {
+                if let Some(error) = &*closing.borrow_and_update() {
+                    return Err(error.clone());
                 }
+                let _ = closing.changed().await;
             }
-            Ok(())
-        };
-        timeout(deadline, all).await.unwrap_or(Err(StoreError::Timeout { deadline }))
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, OwnValue<HashMap<KeyId, Vec<ClosingSender>>>> {

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
+use super::call_end::CallEnd;
 use super::statements::StatementJob;
 use super::{Backend, GivenBack};
 use crate::algorithm::{Op, Outcome, Receipt};
@@ -82,23 +82,21 @@ impl Backend {
         &self,
         shared: &SharedStore,
         request: &Request,
+        mut end: CallEnd,
     ) -> Result<Reply, StoreError> {
         if request.charges().iter().all(|charge| charge.holder.is_none()) {
-            return shared.execute(request.clone()).await;
+            return self.complete(&end, pin!(shared.execute(request.clone()))).await;
         }
         let mut result = match request {
             Request::Decide(calls @ Calls { op: DecideOp::Acquire, .. }) => {
-                // With the request, the call takes one deadline and a half at most.
-                let (half, deadline) = (self.deadline() / 2, self.deadline());
-                let taking = timeout(half, self.begin_taking(calls)).await;
-                let taking = taking.unwrap_or(Err(StoreError::Timeout { deadline }))?;
+                let taking = self.prepare(&mut end, self.begin_taking(calls)).await?;
                 let sent_at = self.clock().steady();
-                let mut result = shared.execute(request.clone()).await;
+                let mut result = self.complete(&end, pin!(shared.execute(request.clone()))).await;
                 taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
                 self.in_flight_changed.notify_waiters();
                 result
             }
-            _ => shared.execute(request.clone()).await,
+            _ => self.complete(&end, pin!(shared.execute(request.clone()))).await,
         };
         if let Ok(reply) = &mut result {
             without_times(request, reply);

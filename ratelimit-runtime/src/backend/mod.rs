@@ -2,6 +2,7 @@
 //! the outage log, and gives units back to the store that charged them.
 
 mod agenda;
+mod call_end;
 mod closings;
 mod counts;
 mod give_backs;
@@ -12,11 +13,13 @@ mod rejections;
 mod settlements;
 mod statements;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use self::call_end::CallEnd;
 pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
 pub(crate) use self::counts::{ChargedCount, MergedCounts};
@@ -193,11 +196,11 @@ impl Backend {
             return Ok(self.execute_here(request));
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
-        // With the request, the call takes one deadline and a half at most.
-        let closed = self.wait_until_closed(key_ids).await;
+        let mut end = CallEnd::default();
+        let closed = self.prepare(&mut end, self.wait_until_closed(key_ids)).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = match closed {
-            Ok(()) => self.execute_taking(shared, request).await,
+            Ok(()) => self.execute_taking(shared, request, end).await,
             Err(error) => Err(error),
         };
         // A rejection of several limits may hold for one of them only.
@@ -285,8 +288,9 @@ impl Backend {
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy.scope()) else { return Ok(was_here) };
             // A closing that is still queued would close the key again.
-            backend.wait_until_closed([charge.key_id]).await?;
-            let result = shared.reset(&charge).await;
+            let mut end = CallEnd::default();
+            backend.prepare(&mut end, backend.wait_until_closed([charge.key_id])).await?;
+            let result = backend.complete(&end, pin!(shared.reset(&charge))).await;
             if let Some(holder) = &charge.holder {
                 holder.reset(result.as_ref().ok().map(|(_, receipt)| *receipt));
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Backend, GivenBack, PendingClosing};
+use super::{Backend, CallEnd, GivenBack, PendingClosing};
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
@@ -78,7 +78,8 @@ impl Backend {
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let queued = backend.wait_until_closed([charge.key_id]).await;
+            let queued = backend.wait_until_closed([charge.key_id]);
+            let queued = backend.prepare(&mut CallEnd::default(), queued).await;
             // A closing that is still queued would close the key again.
             if opening == OpeningChange::Open {
                 queued?;
@@ -97,7 +98,7 @@ impl Backend {
         key_ids: impl IntoIterator<Item = KeyId>,
     ) -> Result<(), StoreError> {
         match &self.closings {
-            Some(closings) => closings.wait_until_closed(key_ids, self.deadline() / 2).await,
+            Some(closings) => closings.wait_until_closed(key_ids).await,
             None => Ok(()),
         }
     }

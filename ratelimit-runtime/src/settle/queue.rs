@@ -99,7 +99,9 @@ impl SharedQueue {
         let added = QueuedSettlement { settled, at, closing, _pending: self.pending.begin() };
         if id.closes {
             let refusal = self.lock().refusal(id);
-            refusal.iter().for_each(|error| added.delay(error));
+            if let Some(error) = refusal {
+                added.delay(&error);
+            }
         }
         let mut queue = self.lock();
         if self.pending.pending() > if id.closes { 2 * MAX_PENDING } else { MAX_PENDING } {

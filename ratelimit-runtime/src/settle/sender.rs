@@ -139,7 +139,9 @@ impl LaneSender {
         let mut refused = self.queue.lock().take_refused(self.lane, error);
         let now = self.backend.clock().steady();
         refused.retain(|queued| queued.is_due(now));
-        refused.iter().for_each(|queued| queued.delay(error));
+        for queued in &refused {
+            queued.delay(error);
+        }
         let charge = refused.front().map(|queued| Arc::clone(queued.charge()));
         self.queue.lock().put_back(self.lane, refused);
         charge
