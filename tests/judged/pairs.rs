@@ -262,3 +262,22 @@ fn a_shadow_with_a_higher_rate_drains_a_bucket_at_that_rate() {
     );
     assert_eq!(admitted, [7, 7]);
 }
+
+/// The process grants the units before it observes that another one has closed the key, and nothing polls the call.
+#[test]
+fn a_reserved_moment_soon_after_a_closing_starts_a_call_that_is_polled_late() {
+    let mut setup = bucket(Algorithm::LeakyBucket, 2, 2, 1_000_000, 250_000);
+    setup.processes = 5;
+    let operations = [
+        Operation::Burst { process: 0, calls: 2 },
+        wait(4, 1, 2),
+        wait(4, 2, 6),
+        Operation::DropWaiting { which: 0 },
+        Operation::Close { process: 0, ticks: 6 },
+        Operation::Advance { ticks: 3 },
+        Operation::Pause { which: 0 },
+        Operation::Advance { ticks: 2 },
+        Operation::Pause { which: 0 },
+    ];
+    assert_eq!(play(&setup, &operations), [2, 3]);
+}

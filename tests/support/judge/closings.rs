@@ -3,9 +3,9 @@
 //!
 //! A closing holds for every charge after it, in every process. A call that starts later may have been charged before:
 //! it was not polled, or the process had charged its units ahead. The process that closes uses no such units, and the
-//! others use them for a second at most.
+//! others grant them to calls for a second at most. A call that is not polled starts later.
 
-/// For how long other processes use units that were charged ahead, in microseconds.
+/// For how long other processes grant units that were charged ahead, in microseconds.
 const A_SECOND: u64 = 1_000_000;
 
 /// A time, and the number of the operation of a history. It orders the operations of one time. What happens in the same
@@ -67,7 +67,7 @@ impl ClosingJudge {
         self.closings.iter().any(|closing| {
             let observed_until = closing.from.0 + A_SECOND + self.skew;
             let may_be_unobserved =
-                is_ahead && process != closing.process && starts <= observed_until;
+                is_ahead && process != closing.process && granted.0 <= observed_until;
             closing.from < granted && starts + self.skew < closing.opening && !may_be_unobserved
         })
     }
