@@ -1,8 +1,6 @@
 //! The task that requests leases for all calls that wait for a count. It is a separate task, so that no units are
 //! lost when a call is dropped.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 
 use super::delivery::{Delivery, DeliveryContent};
@@ -39,21 +37,14 @@ impl LeaseFetch {
             let (deliveries, request) = leases.ledger.next_request(key_id, &mut job, now);
             job.deliver(deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { return };
+            // First the units that come back: without them, the store can reject the request.
+            if let Some(unspent) = unspent {
+                leases.return_before(unspent).await;
+            }
             let requested = job.now();
             let request = Request::decide(target.charge_of(units));
-            let mut returned = pin!(leases.return_before(unspent));
-            let mut charged = pin!(leases.backend.try_execute(target.policy, &request));
-            // The give-back leaves first, and the request does not wait for its reply. A store that got the request
-            // first can reject it for want of the units that come back.
-            let mut are_returned = false;
-            let result = poll_fn(|context| {
-                are_returned = are_returned || returned.as_mut().poll(context).is_ready();
-                charged.as_mut().poll(context)
-            });
-            job.apply_reply(units, requested, result.await);
-            if !are_returned {
-                returned.await;
-            }
+            let result = leases.backend.try_execute(target.policy, &request).await;
+            job.apply_reply(units, requested, result);
         }
     }
 

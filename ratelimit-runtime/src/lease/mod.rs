@@ -30,10 +30,12 @@ mod optional;
 mod share;
 mod state;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
 use once_cell::sync::OnceCell;
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
@@ -174,20 +176,24 @@ impl Leases {
         self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0
     }
 
-    /// Gives back the units that a process held before its next request.
-    async fn return_before(&self, unspent: Option<UnspentUnits>) {
-        let Some(unspent) = unspent else { return };
-        let _pending = self.returns.begin();
-        // A failure is not reported: the units then leave the window by themselves.
-        let _ = return_one(&self.backend, unspent).await;
+    /// Gives units back in the background, and waits until they are back, for half a deadline at most.
+    async fn return_before(&self, unspent: UnspentUnits) {
+        let (returned, is_returned) = oneshot::channel::<Infallible>();
+        self.return_and_drop(unspent, returned);
+        let _ = timeout(self.backend.deadline() / 2, is_returned).await;
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {
+        self.return_and_drop(unspent, ());
+    }
+
+    /// Gives units back in the background, which no runtime of a caller stops. Drops `then` afterwards.
+    fn return_and_drop(&self, unspent: UnspentUnits, then: impl Send + 'static) {
         let (backend, pending) = (Arc::clone(&self.backend), self.returns.begin());
         self.backend.background().spawn(async move {
             // A failure is not reported: the units then leave the window by themselves.
             let _ = return_one(&backend, unspent).await;
-            drop(pending);
+            drop((pending, then));
         });
     }
 

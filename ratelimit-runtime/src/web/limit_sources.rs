@@ -221,7 +221,10 @@ fn with_fixed_parts<R, E>(
     parts: &[AnyPart<'_>],
     start: &mut impl FnMut(&[AnyPart<'_>]),
 ) {
-    let [LimitSource::Fixed(limit, charge), rest @ ..] = sources else { return start(parts) };
+    let [LimitSource::Fixed(limit, charge), rest @ ..] = sources else {
+        debug_assert!(sources.is_empty(), "a chosen source has no part of its own");
+        return start(parts);
+    };
     charge(request, &mut |key, cost| {
         let mut all = [Part::of(limit, key, cost); FEW];
         all[..parts.len()].copy_from_slice(parts);

@@ -73,11 +73,20 @@ async fn a_shutdown_waits_for_units_on_their_way_back() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
     let limiter = limiter_through(&proxy, &clock, Duration::from_secs(30));
-    assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
-    // The limiter holds 43 units, which are too few, and makes a connection to give them back.
-    limiter.check(&LEASED, "key", 45).await.expect("admitted");
+    // Leases of 1, 2, 4 and 8 units.
+    assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
+    let late = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check(&LEASED, "key", 1).await }
+    });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    // The limiter makes a connection to give back what comes too late to be spent.
+    clock.advance(TERM);
+    late.await.expect("no panic").expect("admitted");
     limiter.shutdown().await.expect("the leases are returned");
-    assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 115);
+    assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 16);
 }
 
 /// Units that come too late to be spent go back, and do not make the next lease larger.
@@ -199,6 +208,24 @@ fn idle_units_return_while_no_runtime_is_polled() {
     assert_eq!(caller.block_on(spend(&limiter, &LEASED, 20)), 20);
     drop(limiter);
     wait_until_left(1_000 - 85);
+}
+
+/// A call for which the held units do not suffice gives them back first. Nothing polls its runtime from then on.
+#[test]
+fn held_units_return_while_the_runtime_that_asked_is_not_polled() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(20));
+    let limiter = limiter_through(&proxy, &clock, Duration::from_secs(30));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (caller, idle, other) = (runtime(), runtime(), runtime());
+    assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
+    let call = limiter.check(&LEASED, "key", 49);
+    let timed_out = idle.block_on(async { tokio::time::timeout(5 * TERM / 600, call).await });
+    assert!(timed_out.is_err(), "the limiter holds 48 units");
+    other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65));
 }
 
 /// `max_pending` does not reject the return of units.
