@@ -114,8 +114,8 @@ local function bucket(
     else
       is_last = last.birth == 0 and last.stop == full_at
     end
-    -- If the bucket is full earlier, the count was reset or refunded since: then no unit is known to be of these
-    -- reservations.
+    -- If the bucket is full earlier, the count was reset or refunded since: then the script cannot tell which
+    -- units are of these reservations.
     allowed = is_last or last.stop > full_at and level <= capacity
     if not is_last then cost = 0 end
   else

@@ -1,6 +1,6 @@
 -- Gives units of a sliding log back to the charges that took them: lowers the records of a page. Most settlements need
 -- nothing else, so this takes few commands: it guesses the place of a record from its time, and reads the records
--- around that place. Twin of `Page::lower` in ratelimit-runtime/src/algorithm/sliding/mod.rs.
+-- around that place. Twin of `Page::lower` in ratelimit-runtime/src/algorithm/sliding/short.rs.
 --
 -- A page is a sequence of records with the sums of their blocks, see `segments.lua`:
 --

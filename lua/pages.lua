@@ -1,7 +1,7 @@
--- The pages of a sliding log, whose state `sliding.lua` explains. A page is a sequence of records: the ring, the
+-- The pages of a sliding log, whose state `log.lua` explains. A page is a sequence of records: the ring, the
 -- directory, or a segment. Each block of 64 slots of a page has a sum.
 --
--- log  table: the variables of `sliding.lua` with these names: key, clock, given, threshold, period, now, base, left,
+-- log  table: the variables of `log.lua` with these names: key, clock, given, threshold, period, now, base, left,
 --      version, lives, birth, start, head, length, slots, used, last, oldest, number, count, offset, front, filed and
 --      first
 --

@@ -1,4 +1,4 @@
--- The ring of `sliding.lua`: decides any call of a sliding window.
+-- The rings of `sliding.lua`: decides any call of a ring.
 --
 -- A charge of c units adds its time c times. A ring has room for 1,024 times. A limit with a larger threshold or a
 -- period of more than twelve days has a log instead, see `log.lua`: each charge adds one record, for any cost. A ring

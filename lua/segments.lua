@@ -1,4 +1,4 @@
--- The slow paths of `sliding.lua`, which explains the state: calls that move over many records, fill the ring,
+-- The slow paths of `log.lua`, which explains the state: calls that move over many records, fill the ring,
 -- or remove records at the ends of the log. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
 --
 -- A walk over a page, see `pages.lua`, reads two blocks and the sums. The sum of a block is valid once the block is

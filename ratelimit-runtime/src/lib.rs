@@ -47,11 +47,11 @@
 //! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
 //! | `tls` | | connections to Redis through TLS |
 //! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
-//! | `tower` | | only the layers, for hyper and other servers, and for clients such as reqwest |
+//! | `tower` | | the layers, for hyper, other servers, and clients such as reqwest |
 //! | `stream` | | streams whose items wait for a limit: `stream` |
 //! | `metrics` | | metrics of decisions; see below |
 //! | `serde` | | [`Limit`] in configuration |
-//! | `rules` | | rules in files and in Redis, by which operators change limits while the service runs |
+//! | `rules` | | rules in files and in Redis: operators change limits while the service runs |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
 //! # Events and metrics
@@ -59,11 +59,13 @@
 //! Each checked call is reported once, when it receives its decision. The limiter does not report the requests that a
 //! call sends while it waits, calls whose future is dropped, `peek`, `credit` and `reset`. Neither events nor metrics
 //! contain keys, because a key can be personal data, and the number of different keys has no bound. The field `key` of
-//! an event is a hash under a secret of the process: within one process, events of one key have the same hash.
+//! an event is a hash under a secret of the process: within one process, events of one key have the same hash. With
+//! [`Builder::log_keys`], it is the key.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
 //! | a call is rejected | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
+//! | a call is rejected because no slot is free | `DEBUG` | `limit`, `key`, `in_flight`, `source` |
 //! | a call is rejected because its cost is above the capacity | `DEBUG` | `limit`, `key`, `cost`, `capacity` |
 //! | a [shadow](Limit::shadow) would reject a call | `DEBUG` | the fields of the rejection |
 //! | no decision, also for a shadow: [`Rejection::Unavailable`] | `DEBUG` | `limit`, `error` |
@@ -88,14 +90,15 @@
 //!
 //! - Times are in seconds. A decision is timed from the call of `check`.
 //! - Redis has lost the rules if it has none, and this process has read some from it before.
-//! - A charge is not corrected if Redis did not reply to its settlement, or if too many settlements were pending.
+//! - A charge is not corrected if Redis did not reply to its settlement or replied with an error, if too many
+//!   settlements were pending, or if the limiter was dropped.
 //! - A key counts until the store reclaims it, also after it has expired.
-//! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
-//!   made the decision: see [`RateLimiter::check_all`].
+//! - `limit` is the name of the limit. If several limits are decided together, events and the time to decide name the
+//!   limit that made the decision (see [`RateLimiter::check_all`]), and each limit counts the call.
 //! - `outcome` is `allowed`, `limited`, `closed`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or
 //!   `rejected_by_another` for a limit that would have admitted a call that another limit of the same decision
-//!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections) or `unavailable`. That of a
-//!   wait is `admitted`, `rejected`, `failed` or `dropped`.
+//!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections), `unavailable` or
+//!   `rejected_by_another`. The `outcome` of a wait is `admitted`, `rejected`, `failed` or `dropped`.
 //! - `source` is where the decision was made: `embedded`, `redis`, `cache` (a cached rejection by Redis),
 //!   `lease` (leased units), `fallback` ([`OnError`]), or `none` (no decision, or a cost above the capacity).
 

@@ -248,7 +248,7 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
     quote_spanned!(hygienic()=> #rt::__private::Format((#(#pieces,)*)))
 }
 
-/// The parts of a text: the colons are structure.
+/// Splits a text at its colons, which separate parts of the key.
 fn text_pieces(rt: &TokenStream, text: &LitStr) -> Vec<TokenStream> {
     let (value, mut pieces) = (text.value(), Vec::new());
     for (index, part) in value.split(':').enumerate() {

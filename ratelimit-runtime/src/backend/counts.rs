@@ -23,7 +23,8 @@ pub(crate) struct MergedCounts<'a> {
 }
 
 impl Backend {
-    /// Returns the count of `key`, with a charge of `cost` units. No lease decides the call.
+    /// Returns the count of `key`, with a charge of `cost` units, under the terms that [`counted`](Self::counted)
+    /// returns.
     pub(crate) fn count<'a>(
         &self,
         limit: &'a Limit,
@@ -33,7 +34,8 @@ impl Backend {
         ChargedCount::under(self.counted(limit), limit, key, cost, self)
     }
 
-    /// Returns the terms under which the store counts a call that no lease decides.
+    /// Returns the terms under which the store counts a call: those of leases, unless the limit leases nothing or is a
+    /// bucket that leases busy keys only.
     pub(crate) fn counted(&self, limit: &Limit) -> Terms {
         let is_leased = limit.leases_units() && self.is_shared(limit.policy().scope());
         if is_leased { limit.counted_beside_leases() } else { *limit.terms() }

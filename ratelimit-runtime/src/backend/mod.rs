@@ -152,7 +152,8 @@ impl Backend {
     /// Returns whether this process decides a call at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        self.counts_here(limit) && limit.max_wait().is_none() && cost <= limit.terms().capacity()
+        let policy = limit.policy();
+        self.counts_here(limit) && policy.decides_at_once() && cost <= limit.terms().capacity()
     }
 
     #[inline]

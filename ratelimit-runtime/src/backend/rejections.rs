@@ -118,6 +118,7 @@ impl RejectionCache {
     pub(super) fn forget(&self, key_id: KeyId) {
         // Without cells, nothing reads the number: saves its atomic change (`benches/all -- in-flight`).
         let Some(cell) = self.cell(key_id) else { return };
+        // Before the cell is locked: a `record` that does not see the number yet comes first, and is cleared.
         self.returns.fetch_add(1, Ordering::SeqCst);
         *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

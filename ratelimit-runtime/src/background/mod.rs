@@ -3,7 +3,7 @@
 //!
 //! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
-//! owner exists must hold a weak reference to the owner. A job that nobody sends again is a resident.
+//! owner exists must hold a weak reference to the owner. Each new thread starts the residents by itself.
 
 mod job;
 mod pending;

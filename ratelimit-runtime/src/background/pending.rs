@@ -85,7 +85,7 @@ impl Drop for PendingWork {
         }
         let ended: Vec<_> = state.waits.extract_if(.., |wait| wait.left == 0).collect();
         drop(state);
-        // A waker is foreign code, so it is woken after the lock is released.
+        // A waker is foreign code, so it is woken after this lock is released.
         drop(ended);
     }
 }

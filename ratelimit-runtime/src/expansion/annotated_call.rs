@@ -13,8 +13,7 @@ pub trait AnnotatedCall<const N: usize> {
     /// Returns the limiter that the attribute names.
     fn limiter(&self) -> Option<&RateLimiter>;
 
-    /// Returns the first limit that limits the call, if there is one, and how much the code says that the call may
-    /// take.
+    /// Returns the first limit that does not admit every call, or else the first limit; and its access.
     fn first(&self) -> (&Limit, Access);
 
     fn check(&self, checker: &Checker, options: CallOptions) -> Check;

@@ -73,7 +73,7 @@ impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
 }
 
 /// An argument of any type that is `Display`. Written as a group, too. It holds the function of the type, so that a
-/// type without one is one error, at the argument, and not another at the key.
+/// type without `Display` causes one error, at the argument.
 #[derive(Debug)]
 pub struct Displayed<'a, T: ?Sized> {
     value: &'a T,
@@ -93,7 +93,7 @@ impl<T: ?Sized> Piece for Displayed<'_, T> {
 }
 
 /// An argument `{value}`, which is written by its type: `Hole(AnyHole(&value)).piece()` calls the method of `Hole` if
-/// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the one of [`AnyHole`],
+/// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the method of [`AnyHole`],
 /// to which a `Hole` dereferences. A constructor and a method without arguments are checked faster than functions and a
 /// `format_args!` (`benches/all -- attribute`, the compile time).
 #[derive(Debug)]

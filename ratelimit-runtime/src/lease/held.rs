@@ -27,7 +27,7 @@ impl HeldUnits {
         *self = Self { until: self.until, ..Self::default() };
     }
 
-    /// Takes the units. The spent ones stay known. Returns the units as they were.
+    /// Takes the unspent units; `charged` keeps the number of the spent ones. Returns the units as they were.
     pub(super) fn take(&mut self) -> Self {
         let charged = self.spent();
         mem::replace(self, Self { units: 0, charged, at: 0, ..*self })

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{Algorithm, Align, Lease, Limit};
 
 impl Limit {
-    /// Returns the name of this limit. Limits with the same name, algorithm, period and align share their
-    /// counts.
+    /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
+    /// scope share their counts.
     #[must_use]
     pub const fn name(&self) -> &str {
         self.terms.identity.name.as_str()

@@ -14,9 +14,9 @@ pub(crate) struct Identity {
     pub(super) period: Period,
     pub(super) align: Option<Align>,
     scope: Scope,
-    /// A hash of the name, below 64. Finds out that a limit has no rules.
+    /// A hash of the name, below 64. [`RulesInForce`](crate::rules) skips limits without rules by it.
     name_bit: u8,
-    /// A hash of all of these.
+    /// A hash of the name, algorithm, period, align and scope.
     hash: u128,
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Capability, Lease, Limit};
 
-/// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
-/// for leases, holds and what is hidden.
+/// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
+/// [`agrees_with`](Self::agrees_with) compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Policy {
@@ -66,7 +66,7 @@ impl Policy {
         }
     }
 
-    /// Returns how long a call may wait, also if it is one of a shadow.
+    /// Returns how long a call may wait. A shadow keeps its wait.
     pub(crate) const fn wait(self) -> Option<Duration> {
         match self.wait {
             Some(wait) => Some(wait.time),
@@ -77,6 +77,25 @@ impl Policy {
     /// Returns what decides calls that wait, if a call may wait.
     pub(crate) fn waits_by(self) -> Option<Capability> {
         self.wait.map(|wait| wait.by)
+    }
+
+    /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
+    /// `Backend::counts_here`.
+    #[inline]
+    pub(crate) const fn decides_at_once(self) -> bool {
+        let Self {
+            wait,
+            scope: _,
+            on_error: _,
+            shadow: _,
+            lease: _,
+            hold_ms: _,
+            hidden: _,
+            varies: _,
+            closed: _,
+            has_burst: _,
+        } = self;
+        wait.is_none()
     }
 
     /// Returns whether limits with these policies can be decided together.

@@ -44,7 +44,7 @@ pub(crate) fn limits_with_counts() -> Vec<(RegisteredLimit, CallCounts)> {
     limits.map(|(index, limit)| (limit, tally::counts(index))).collect()
 }
 
-/// Returns a number that grows with each limit that is registered.
+/// Returns a number that grows with each change of the registered limits.
 #[cfg(feature = "rules")]
 pub(crate) fn version() -> usize {
     seen().len() + others::version()

@@ -37,7 +37,7 @@ type Chunk = [Box<[Tally]>; SHARDS];
 pub struct CallCounts {
     /// The calls that ran.
     pub admitted: u64,
-    /// The calls that this limit has rejected. If several limits are decided together, only the one that the
+    /// The calls that this limit has rejected. If several limits are decided together, only the limit that the
     /// [`Rejection`](crate::Rejection) names counts the call.
     pub rejected: u64,
     /// The calls that were rejected because no store could decide: [`Rejection::Unavailable`].

@@ -74,7 +74,8 @@ pub enum StoreError {
     },
     /// `check_all` was called without limits.
     NoLimits,
-    /// Two different limits of one call share a count: they have the same name, algorithm, period and align.
+    /// Two different limits of one call share a count: they have the same name, algorithm, period, align and
+    /// scope.
     #[non_exhaustive]
     SharedCount {
         /// The name of both.

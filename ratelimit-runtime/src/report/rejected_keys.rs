@@ -202,7 +202,7 @@ impl RejectionTable {
         true
     }
 
-    /// Adds the call of a key without an entry.
+    /// Adds calls of a key without an entry.
     fn add_key(&mut self, rejected: &RejectedCount<'_>, calls: u64, key: LoggedKey) {
         let RejectedCount { limit, key_id, at } = *rejected;
         if self.entries.is_empty() {

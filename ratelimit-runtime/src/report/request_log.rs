@@ -216,8 +216,7 @@ pub(super) fn set_decided() {
     with_current(|log| log.has_decided = true);
 }
 
-/// Adds a limit that is about to be decided together with others to the log that is open, if any: the log keeps the
-/// order of the limits.
+/// Adds a limit to the open log before its decision, so that the log keeps the order of the limits.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));
 }

@@ -140,13 +140,13 @@ impl Rule {
         self.in_flight
     }
 
-    /// Returns whether the rule rejects all calls; `None` if it leaves open whether calls are limited.
+    /// Returns whether the rule rejects all calls; `None` if the rule does not set it.
     #[must_use]
     pub fn get_closed(&self) -> Option<bool> {
         self.access.map(|access| access == Access::Closed)
     }
 
-    /// Returns whether the rule admits all calls; `None` if it leaves open whether calls are limited.
+    /// Returns whether the rule admits all calls; `None` if the rule does not set it.
     #[must_use]
     pub fn get_exempt(&self) -> Option<bool> {
         self.access.map(|access| access == Access::Unlimited)

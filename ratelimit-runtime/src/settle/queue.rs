@@ -85,8 +85,8 @@ impl Default for SharedQueue {
 }
 
 impl SharedQueue {
-    /// Adds a settlement to its lane. If no job sends the lane, returns the one that `sender` makes, and the caller
-    /// starts it.
+    /// Adds a settlement to its lane. If no job sends the lane, returns a new job from `sender`, which the caller
+    /// starts.
     pub(super) fn add<S: Job>(
         &self,
         group: u16,
@@ -249,7 +249,7 @@ impl SettlementQueue {
         self.replies
     }
 
-    /// Fails if settlements were lost since `reported` of them were.
+    /// Fails if more than `reported` settlements are lost.
     fn report_losses(&mut self, reported: u64) -> Result<(), StoreError> {
         self.reported = self.lost;
         match self.lost - reported {

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use once_cell::sync::OnceCell;
 
@@ -70,8 +70,13 @@ impl LazyWaiting {
         let create = || -> Arc<dyn WaitingCalls> {
             Waiting::new(Arc::clone(backend), Arc::clone(rules), self.max_calls)
         };
+        let is_first = self.calls.get().is_none();
         let calls = Arc::clone(self.calls.get_or_init(create));
-        // A shutdown may have come before the first call.
+        // A shutdown may have come before the first call. The fences here and there: the first call sees the flag, or
+        // the shutdown sees the calls.
+        if is_first {
+            fence(Ordering::SeqCst);
+        }
         if self.is_shut_down.load(Ordering::SeqCst) {
             Arc::clone(&calls).shut_down();
         }
@@ -81,6 +86,7 @@ impl LazyWaiting {
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
     pub(crate) fn shut_down(&self) {
         self.is_shut_down.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if let Some(calls) = self.started() {
             calls.shut_down();
         }

@@ -213,8 +213,8 @@ impl<R, E> LimitSources<R, E> {
     }
 }
 
-/// Calls `start` with `parts` and those of the fixed sources. Each source lends its key during a call, and the next one
-/// is called within this call. There are [`FEW`] parts at most.
+/// Calls `start` with `parts` and those of the fixed sources. A key lives only while its source
+/// calls back, so the next source is asked inside this callback. There are [`FEW`] parts at most.
 fn with_fixed_parts<R, E>(
     sources: &[LimitSource<R, E>],
     request: &R,

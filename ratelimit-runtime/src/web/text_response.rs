@@ -1,4 +1,4 @@
-//! The response that an application sends instead of the one of a rejection.
+//! The response that an application sends instead of that of a rejection.
 
 /// A status, a content type and a text: the body of a rejected request, or the response to a request without a key. See
 /// [`rejection_body`](super::RateLimitLayer::rejection_body) and [`limits`](super::RateLimitLayer::limits).

@@ -330,7 +330,7 @@ impl Bucket {
         }
     }
 
-    /// Stores a changed level. For an unchanged level, `full` is the time until the bucket is full.
+    /// Stores a changed level. If the level did not change, `full` is the time until the bucket is full.
     fn keep(
         &mut self,
         terms: &Terms,

@@ -280,7 +280,7 @@ impl<T: LowBits> Ring<T> {
         self.slots.len() > SMALL && units < self.slots.len() / 4
     }
 
-    /// Removes the oldest units. `needed` units will be in the ring.
+    /// Removes the `left` oldest units, and shrinks the ring if `needed` units would leave most of it free.
     fn forget(&mut self, left: usize, needed: usize) {
         self.head = if left == 0 { self.head } else { self.slot(left) as u16 };
         self.len -= left as u16;

@@ -42,7 +42,7 @@ pub(super) fn serialize<S: Serializer>(
     serializer.collect_seq(written)
 }
 
-/// Leaves out what cannot be read: whoever can write into Redis can write anything there.
+/// Leaves out what cannot be read: any client of Redis can write anything there.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<RejectedKey>, D::Error> {

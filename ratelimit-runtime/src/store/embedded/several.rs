@@ -44,6 +44,7 @@ impl Embedded {
             let Some(shard) = &mut shards[at] else { return false };
             let (LocalCharge { key_id, terms, cost }, functions) =
                 (*charge, self.functions(charge.terms));
+            // Adds no count. Only `add_missing` does, and reports the number of keys.
             let found = (functions.find)(shard, key_id, terms, cost, clock);
             let Some(found) = found else { return false };
             *place = (at, found.place);

@@ -77,8 +77,8 @@ impl Holder {
         self.lock().waited_us = waited_us;
     }
 
-    /// Begins a request that takes units. While a reply is lost, it waits for those to other requests, and fails if the
-    /// last statement has failed.
+    /// Begins a request that takes units. After a lost reply, waits for the replies to the other requests, and fails if
+    /// the last statement has failed.
     pub(crate) async fn begin(self: &Arc<Self>) -> Result<TakingRequest, StoreError> {
         loop {
             // Receives notifications from now on.

@@ -10,7 +10,7 @@ const DRIFT: u64 = 100;
 /// The number of statements within a hold.
 const STATEMENTS: u64 = 3;
 
-/// A time that no store reaches: units that were taken without the store are stated whenever it comes back.
+/// A time that no store reaches: a process states the units of a fallback however late the store replies again.
 const NEVER: u64 = 1 << 52;
 
 /// What a process knows of the units that it holds of one count.
@@ -257,7 +257,7 @@ impl HolderState {
     ) -> u64 {
         let Receipt { birth: epoch, .. } = receipt;
         let mut lost = self.lose_late(now) + self.follow(epoch);
-        // In another epoch, it was said of units that are lost already.
+        // In another epoch, the reply is about units that are lost already.
         if !outcome.is_allowed() && sent.epoch == epoch {
             lost += self.lose();
         }

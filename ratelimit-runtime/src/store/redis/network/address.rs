@@ -83,7 +83,7 @@ impl Address {
     }
 }
 
-/// Rejects what a URL does not have: otherwise, a `#` in a password would cut off the host, and a `?db=3` would be
+/// Rejects a fragment and unknown parameters: otherwise, a `#` in a password would cut off the host, and a `?db=3` would be
 /// ignored.
 fn check_rest(url: &str, scheme: &str, topology: &str) -> Result<(), BuildError> {
     let (url, fragment) = url.split_once('#').unwrap_or((url, "insecure"));

@@ -1,7 +1,7 @@
 //! The circuit breaker of a server in one runtime: decides whether the server receives requests.
 //!
-//! The breaker opens when a connection cannot be made, when the server is a replica, or when the server has
-//! not replied for several deadlines. While it is open, no caller sends a request, so a server that is down
+//! The breaker opens when a connection cannot be made, when the server decides no calls (a replica, or one
+//! that rejects the keys of scripts), or when it has not replied for several deadlines. While it is open, no caller sends a request, so a server that is down
 //! costs no time. The background thread probes the server (`node/jobs.rs`). When the server answers a probe,
 //! the breakers of all runtimes half-open: callers send requests again, and one timeout opens the breaker
 //! again.
@@ -54,6 +54,7 @@ impl Breaker {
 
     /// Opens the breaker. Returns whether it was closed.
     pub(crate) fn open(&self, cause: StoreError) -> bool {
+        // First the cause: a caller that sees the breaker open finds it.
         *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(cause));
         !self.is_open.swap(true, Ordering::Relaxed)
     }

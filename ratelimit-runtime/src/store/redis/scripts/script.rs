@@ -68,7 +68,7 @@ fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> C
 }
 
 /// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
-/// free memory reject. The script makes the name of the key, as that of a long log does for its segments.
+/// free memory reject. The script builds the name of the key, as the script of a long log does for its segments.
 pub(crate) fn probe(key: &[u8]) -> Cmd {
     const WRITE: &str = "local key = KEYS[1] .. ':1' redis.call('SET', key, '', 'PX', 1000) \
                          return redis.call('DEL', key)";
