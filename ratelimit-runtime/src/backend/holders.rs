@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call_end::CallEnd;
+use super::call_deadline::CallDeadline;
 use super::statements::StatementJob;
 use super::{Backend, GivenBack};
 use crate::algorithm::{Op, Outcome, Receipt};
@@ -82,7 +82,7 @@ impl Backend {
         &self,
         shared: &SharedStore,
         request: &Request,
-        mut end: CallEnd,
+        mut end: CallDeadline,
     ) -> Result<Reply, StoreError> {
         if request.charges().iter().all(|charge| charge.holder.is_none()) {
             return self.complete(&end, pin!(shared.execute(request.clone()))).await;

@@ -2,7 +2,7 @@
 //! the outage log, and gives units back to the store that charged them.
 
 mod agenda;
-mod call_end;
+mod call_deadline;
 mod closings;
 mod counts;
 mod give_backs;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use self::call_end::CallEnd;
+use self::call_deadline::CallDeadline;
 pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
 pub(crate) use self::counts::{ChargedCount, MergedCounts};
@@ -197,7 +197,7 @@ impl Backend {
             return Ok(self.execute_here(request));
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
-        let mut end = CallEnd::default();
+        let mut end = CallDeadline::default();
         let closed = self.prepare(&mut end, self.wait_until_closed(key_ids)).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = match closed {
@@ -289,7 +289,7 @@ impl Backend {
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy.scope()) else { return Ok(was_here) };
             // A closing that is still queued would close the key again.
-            let mut end = CallEnd::default();
+            let mut end = CallDeadline::default();
             backend.prepare(&mut end, backend.wait_until_closed([charge.key_id])).await?;
             let result = backend.complete(&end, pin!(shared.reset(&charge))).await;
             if let Some(holder) = &charge.holder {

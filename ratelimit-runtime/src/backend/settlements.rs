@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Backend, CallEnd, GivenBack, PendingClosing};
+use super::{Backend, CallDeadline, GivenBack, PendingClosing};
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
@@ -79,7 +79,7 @@ impl Backend {
         let backend = Arc::clone(self);
         Answer::pending(async move {
             let queued = backend.wait_until_closed([charge.key_id]);
-            let queued = backend.prepare(&mut CallEnd::default(), queued).await;
+            let queued = backend.prepare(&mut CallDeadline::default(), queued).await;
             // A closing that is still queued would close the key again.
             if opening == OpeningChange::Open {
                 queued?;

@@ -86,8 +86,8 @@ impl<J: Job> RunningJob<J> {
         self.has_ended
     }
 
-    /// Ends the job. The caller has found no work under the lock under which work is added, and still holds that lock or
-    /// has removed this counter under it.
+    /// Ends the job. The caller has found no work under the lock under which work is added, and still holds that lock
+    /// or has removed this counter under it.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
         let fewer = |jobs| u64::checked_sub(jobs & !NEW_WORK, RUNNING);

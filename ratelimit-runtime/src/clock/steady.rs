@@ -237,7 +237,8 @@ mod tests {
     fn the_time_is_that_of_the_monotonic_clock_whatever_the_counter_does() {
         const HOUR_TICKS: u64 = 3_600_000_000_000;
         for start in [0, 5 * HOUR_TICKS, u64::MAX - 1_000] {
-            // The counter starts again, jumps back or ahead by an hour, jumps by half its range, or steps back by a tick.
+            // The counter starts again, jumps back or ahead by an hour, jumps by half its range, or steps back by a
+            // tick.
             let restart = 0_u64.wrapping_sub(start);
             for jump in [restart, 0_u64.wrapping_sub(HOUR_TICKS), HOUR_TICKS, 1 << 63, u64::MAX] {
                 let clock = SteadyClock::simulated(start);

@@ -93,9 +93,9 @@ impl<T: ?Sized> Piece for Displayed<'_, T> {
 }
 
 /// An argument `{value}`, which is written by its type: `Hole(AnyHole(&value)).piece()` calls the method of `Hole` if
-/// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the method of [`AnyHole`],
-/// to which a `Hole` dereferences. A constructor and a method without arguments are checked faster than functions and a
-/// `format_args!` (`benches/all -- attribute`, the compile time).
+/// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the method of
+/// [`AnyHole`], to which a `Hole` dereferences. A constructor and a method without arguments are checked faster than
+/// functions and a `format_args!` (`benches/all -- attribute`, the compile time).
 #[derive(Debug)]
 pub struct Hole<'a, T: ?Sized>(pub AnyHole<'a, T>);
 

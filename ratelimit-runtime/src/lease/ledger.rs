@@ -103,8 +103,8 @@ impl LeaseLedger {
         is_in_use.then_some(!entry.state.is_paused(now) && entry.can_turn_to(amounts))
     }
 
-    /// The caller has locked a shard. A shutdown sets the flag before it locks each shard to take the units, so no units
-    /// stay in the ledger after it.
+    /// The caller has locked a shard. A shutdown sets the flag before it locks each shard to take the units, so no
+    /// units stay in the ledger after it.
     fn cannot_lease(&self, shard: &LeaseEntries, key_id: KeyId) -> bool {
         self.is_shut_down.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }

@@ -190,9 +190,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         ChargedLease { deliveries, excess, look_at: self.schedule(end) }
     }
 
-    /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter
-    /// of that cost which the request included. For the lifetime of a lease, the count is not leased. Also returns the time at which the watch must
-    /// look at the lease, if that is before its next planned look.
+    /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
+    /// that cost which the request included. For the lifetime of a lease, the count is not leased. Also returns the
+    /// time at which the watch must look at the lease, if that is before its next planned look.
     pub(super) fn rejected(
         &mut self,
         target: &LeaseTarget,

@@ -18,9 +18,9 @@ impl RateLimiter {
     /// [`rejected`](RejectedKey::rejected) is the number of rejections since [`since`](RejectedKey::since). A key
     /// leaves ten minutes after its last rejection.
     ///
-    /// At least the first 256 rejections of a second count one by one. Of the rest, the limiter samples about one in 64, which
-    /// counts for all calls since the sample before. So a rejected call of a flood costs a few instructions. An
-    /// admitted call costs nothing.
+    /// At least the first 256 rejections of a second count one by one. Of the rest, the limiter samples about one in
+    /// 64, which counts for all calls since the sample before. So a rejected call of a flood costs a few instructions.
+    /// An admitted call costs nothing.
     ///
     /// ```
     /// use std::time::Duration;

@@ -72,8 +72,9 @@ impl RulesInForce {
         let (names, dependent) = (bits(|_| true), bits(LimitRules::depend));
         let table = RuleTable::new(set, &fingerprint)?;
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        // First the bits of both sets, so that no call misses a rule. A call that sees the bits of one set and the table
-        // of another asks the table in vain. `dependent` may be late: `apply_table` checks again, under the version.
+        // First the bits of both sets, so that no call misses a rule. A call that sees the bits of one set and the
+        // table of another asks the table in vain. `dependent` may be late: `apply_table` checks again, under the
+        // version.
         self.names.fetch_or(names, Ordering::Relaxed);
         *current = Some(Arc::new(table));
         self.dependent.store(dependent, Ordering::Relaxed);

@@ -173,8 +173,8 @@ impl Waiting {
 
     /// Moves calls to other lines, in the order of their arrival, if rules have changed their counts or amounts. A call
     /// that does not wait under the new rules leaves its line. A call whose turn has come keeps its grant.
-    // Locks are taken in this order everywhere: the lines, the place of a ticket, a line. None is held while the backend
-    // is called, because it notifies the lines of give-backs.
+    // Locks are taken in this order everywhere: the lines, the place of a ticket, a line. None is held while the
+    // backend is called, because it notifies the lines of give-backs.
     fn follow_rules(self: &Arc<Self>) {
         let mut lines = lock_own(&self.lines);
         if lines.is_shut_down {

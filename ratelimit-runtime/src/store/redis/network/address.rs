@@ -83,8 +83,8 @@ impl Address {
     }
 }
 
-/// Rejects a fragment and unknown parameters: otherwise, a `#` in a password would cut off the host, and a `?db=3` would be
-/// ignored.
+/// Rejects a fragment and unknown parameters: otherwise, a `#` in a password would cut off the host, and a `?db=3`
+/// would be ignored.
 fn check_rest(url: &str, scheme: &str, topology: &str) -> Result<(), BuildError> {
     let (url, fragment) = url.split_once('#').unwrap_or((url, "insecure"));
     if fragment != "insecure" {

@@ -1,10 +1,10 @@
 //! The circuit breaker of a server in one runtime: decides whether the server receives requests.
 //!
-//! The breaker opens when a connection cannot be made, when the server decides no calls (a replica, or one
-//! that rejects the keys of scripts), or when it has not replied for several deadlines. While it is open, no caller sends a request, so a server that is down
-//! costs no time. The background thread probes the server (`node/jobs.rs`). When the server answers a probe,
-//! the breakers of all runtimes half-open: callers send requests again, and one timeout opens the breaker
-//! again.
+//! The breaker opens when a connection cannot be made, when the server decides no calls (a replica, or one that rejects
+//! the keys of scripts), or when it has not replied for several deadlines. While it is open, no caller sends a request,
+//! so a server that is down costs no time. The background thread probes the server (`node/jobs.rs`). When the server
+//! answers a probe, the breakers of all runtimes half-open: callers send requests again, and one timeout opens the
+//! breaker again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -14,13 +14,13 @@ use crate::reply::StoreError;
 
 /// When a call must end. `None` until it waits: a request ends by its own deadline, and needs no second timer.
 #[derive(Default)]
-pub(super) struct CallEnd(Option<Instant>);
+pub(super) struct CallDeadline(Option<Instant>);
 
 impl Backend {
     /// Completes what a call needs before its request, within the first half of its deadline.
     pub(super) async fn prepare<T>(
         &self,
-        end: &mut CallEnd,
+        end: &mut CallDeadline,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let mut work = pin!(work);
@@ -42,7 +42,7 @@ impl Backend {
     // The request is pinned by the caller: as an argument, its future would be here several times.
     pub(super) async fn complete<T>(
         &self,
-        end: &CallEnd,
+        end: &CallDeadline,
         request: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
     ) -> Result<T, StoreError> {
         let Some(end) = end.0 else { return request.await };
