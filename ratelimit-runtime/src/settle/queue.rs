@@ -206,24 +206,16 @@ impl SettlementQueue {
     }
 
     /// Puts settlements that were taken and not executed back to the front of their lane.
-    pub(super) fn put_back(
-        &mut self,
-        id: LaneId,
-        taken: impl IntoIterator<IntoIter: DoubleEndedIterator<Item = QueuedSettlement>>,
-    ) {
+    pub(super) fn put_back(&mut self, id: LaneId, taken: Vec<QueuedSettlement>) {
         let lane = self.lanes.entry(id).or_default();
         taken.into_iter().rev().for_each(|queued| lane.queued.push_front(queued));
     }
 
     /// Records that the store does not execute the settlements of a lane now, and takes all of them.
-    pub(super) fn take_refused(
-        &mut self,
-        id: LaneId,
-        error: &StoreError,
-    ) -> VecDeque<QueuedSettlement> {
+    pub(super) fn take_refused(&mut self, id: LaneId, error: &StoreError) -> Vec<QueuedSettlement> {
         let lane = self.lanes.entry(id).or_default();
         lane.refusal = Some(error.clone());
-        mem::take(&mut lane.queued)
+        mem::take(&mut lane.queued).into()
     }
 
     /// Removes a lane that no job sends. Returns its settlements, which are not done.

@@ -113,7 +113,7 @@ impl LaneSender {
 
     /// Waits until the store replies to a request that corrects nothing: no other settlement is lost meanwhile. Gives
     /// up if the limiter is dropped.
-    async fn is_executed_again(&self, queue: &SharedQueue, mut error: StoreError) -> bool {
+    async fn is_executed_again(&mut self, queue: &SharedQueue, mut error: StoreError) -> bool {
         let ([mut pause, longest], mut dropped) = (PAUSES, None);
         loop {
             let Some(charge) = self.delay(&error) else { return true };
@@ -135,15 +135,16 @@ impl LaneSender {
 
     /// Makes the calls fail that wait for a closing of the lane, and drops the settlements that have nothing left to
     /// correct. Returns the charge of the first of the others.
-    fn delay(&self, error: &StoreError) -> Option<Arc<Charge>> {
-        let mut refused = self.queue.lock().take_refused(self.lane, error);
+    fn delay(&mut self, error: &StoreError) -> Option<Arc<Charge>> {
+        // The job has them meanwhile: if a waker panics, they are counted as lost.
+        self.taken = self.queue.lock().take_refused(self.lane, error);
         let now = self.backend.clock().steady();
-        refused.retain(|queued| queued.is_due(now));
-        for queued in &refused {
+        self.taken.retain(|queued| queued.is_due(now));
+        for queued in &self.taken {
             queued.delay(error);
         }
-        let charge = refused.front().map(|queued| Arc::clone(queued.charge()));
-        self.queue.lock().put_back(self.lane, refused);
+        let charge = self.taken.first().map(|queued| Arc::clone(queued.charge()));
+        self.queue.lock().put_back(self.lane, mem::take(&mut self.taken));
         charge
     }
 }
