@@ -152,8 +152,7 @@ impl Backend {
     /// Returns whether this process decides a call at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        let policy = limit.policy();
-        self.counts_here(limit) && policy.decides_at_once() && cost <= limit.terms().capacity()
+        self.counts_here(limit) && limit.decides_at_once() && cost <= limit.terms().capacity()
     }
 
     #[inline]

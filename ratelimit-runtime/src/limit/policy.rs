@@ -79,25 +79,6 @@ impl Policy {
         self.wait.map(|wait| wait.by)
     }
 
-    /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
-    /// `Backend::counts_here`.
-    #[inline]
-    pub(crate) const fn decides_at_once(self) -> bool {
-        let Self {
-            wait,
-            scope: _,
-            on_error: _,
-            shadow: _,
-            lease: _,
-            hold_ms: _,
-            hidden: _,
-            varies: _,
-            closed: _,
-            has_burst: _,
-        } = self;
-        wait.is_none()
-    }
-
     /// Returns whether limits with these policies can be decided together.
     pub(crate) const fn agrees_with(self, other: Self) -> bool {
         let Self {
@@ -130,6 +111,25 @@ impl Policy {
 }
 
 impl Limit {
+    /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
+    /// `Backend::counts_here`.
+    #[inline]
+    pub(crate) const fn decides_at_once(&self) -> bool {
+        let Policy {
+            wait,
+            scope: _,
+            on_error: _,
+            shadow: _,
+            lease: _,
+            hold_ms: _,
+            hidden: _,
+            varies: _,
+            closed: _,
+            has_burst: _,
+        } = &self.policy;
+        wait.is_none()
+    }
+
     /// Sets which processes share the count; [`Scope::Global`] unless set.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
