@@ -1,6 +1,5 @@
-//! The policy of a limit: which processes share its count, what happens when Redis cannot decide, whether it rejects
-//! calls at all, whether they wait, and whether clients hear of it. A new argument of this kind belongs in this file
-//! and in `argument.rs`.
+//! Reads the policy of a limit and writes its setters: `scope`, `on_error`, `shadow`, `wait`, `hidden`. A new
+//! policy changes this file and `argument.rs`.
 
 use syn::{Expr, Lit};
 

@@ -57,10 +57,10 @@
 //! # Events and metrics
 //!
 //! Each checked call is reported once, when it receives its decision. The limiter does not report the requests that a
-//! call sends while it waits, calls whose future is dropped, `peek`, `credit` and `reset`. Neither events nor metrics
-//! contain keys, because a key can be personal data, and the number of different keys has no bound. The field `key` of
-//! an event is a hash under a secret of the process: within one process, events of one key have the same hash. With
-//! [`Builder::log_keys`], it is the key.
+//! call sends while it waits, calls whose future is dropped, `peek`, `credit` and `reset`. Metrics contain no keys, and
+//! events only with [`Builder::log_keys`], because a key can be personal data, and the number of different keys has no
+//! bound. Without it, the field `key` of an event is a hash under a secret of the process: within one process, events
+//! of one key have the same hash.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
@@ -93,8 +93,8 @@
 //! - A charge is not corrected if Redis did not reply to its settlement or replied with an error, if too many
 //!   settlements were pending, or if the limiter was dropped.
 //! - A key counts until the store reclaims it, also after it has expired.
-//! - `limit` is the name of the limit. If several limits are decided together, events and the time to decide name the
-//!   limit that made the decision (see [`RateLimiter::check_all`]), and each limit counts the call.
+//! - `limit` is the name of the limit. If several limits are decided together, an event names the limit that made the
+//!   decision (see [`RateLimiter::check_all`]), and the metrics of decisions record the call for each limit.
 //! - `outcome` is `allowed`, `limited`, `closed`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or
 //!   `rejected_by_another` for a limit that would have admitted a call that another limit of the same decision
 //!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections), `unavailable` or

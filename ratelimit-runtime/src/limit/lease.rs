@@ -186,8 +186,8 @@ impl Limit {
         }
     }
 
-    /// Returns the terms under which the store counts the calls that no lease decides. In the windows of a limit that
-    /// leases, these are the terms of leases, because a window with a longer period is another count.
+    /// Returns the terms under which the store counts calls, leased or not. In the windows of a limit that leases,
+    /// these are the terms of leases, because a window with a longer period is another count.
     pub(crate) fn counted_beside_leases(&self) -> Terms {
         match self.policy.lease {
             Lease::None => self.terms,

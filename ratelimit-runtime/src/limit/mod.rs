@@ -130,8 +130,8 @@ impl Limit {
     /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
     /// `threshold` tokens per `period`; [`burst`](Self::burst) sets another capacity.
     ///
-    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where `gcd` is
-    /// the greatest common divisor of the threshold and the period in microseconds. The condition holds if the burst
+    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where `gcd`
+    /// is the greatest common divisor of the threshold and the period in microseconds. The condition holds if the burst
     /// is at most 52,000 and the period at most a day. It also holds for larger round numbers, such as a million
     /// tokens a day. Any other bucket refills slower by less than `burst` parts in 2⁵¹, and never faster. With
     /// 1,000,003 tokens a day, an empty bucket is full again less than a nanosecond late; with 4,000,000,007 tokens a

@@ -48,7 +48,7 @@ impl RateLimiter {
     ///
     /// | to | use |
     /// | --- | --- |
-    /// | give back what a call has not used | [`acquire`](Self::acquire), then [`Permit::settle`] or [`Permit::refund`] |
+    /// | give back what a call has not used | [`acquire`](Self::acquire), then [`Permit::settle`] |
     /// | let a key make more calls | `credit` |
     /// | let a key start anew | [`reset`](Self::reset) |
     ///

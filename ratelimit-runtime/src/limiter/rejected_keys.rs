@@ -12,8 +12,8 @@ impl RateLimiter {
     /// [shadow](crate::Limit::shadow) reports in place of one. If several limits are decided together, only the limit
     /// that the rejection names counts it.
     ///
-    /// The list is bounded: it takes 256 KiB at most, and with [`log_keys`](crate::Builder::log_keys)
-    /// the texts of its keys. A key whose rejections are a large share of all of them is always
+    /// The list is bounded: it takes 256 KiB at most, and with [`log_keys`](crate::Builder::log_keys) the texts of its
+    /// keys. A key whose rejections are a large share of all of them is always
     /// in it. Under a flood of other keys, a key with few rejections can leave the list and begin again, so
     /// [`rejected`](RejectedKey::rejected) is the number of rejections since [`since`](RejectedKey::since). A key
     /// leaves ten minutes after its last rejection.

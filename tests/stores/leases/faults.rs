@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
 use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use tokio::task::JoinHandle;
 
 use super::{LEASED, TERM, remaining, spend};
 use crate::wait_until;
@@ -16,6 +17,16 @@ fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> R
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
     let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(deadline);
     builder.on_error(OnError::Deny).build().expect("valid")
+}
+
+/// Starts a call, and lets it request a lease.
+async fn requested(limiter: &RateLimiter) -> JoinHandle<Result<Decision, Rejection>> {
+    let limiter = limiter.clone();
+    let call = tokio::spawn(async move { limiter.check(&LEASED, "key", 1).await });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    call
 }
 
 /// While Redis is down, leased units can be spent. After that, `on_error` applies.
@@ -75,13 +86,7 @@ async fn a_shutdown_waits_for_units_on_their_way_back() {
     let limiter = limiter_through(&proxy, &clock, Duration::from_secs(30));
     // Leases of 1, 2, 4 and 8 units.
     assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
-    let late = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.check(&LEASED, "key", 1).await }
-    });
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    let late = requested(&limiter).await;
     // The limiter makes a connection to give back what comes too late to be spent.
     clock.advance(TERM);
     late.await.expect("no panic").expect("admitted");
@@ -99,13 +104,7 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
     let mut connection = server.connection();
     let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
     pause.expect("CLIENT PAUSE");
-    let late = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.check(&LEASED, "key", 1).await }
-    });
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    let late = requested(&limiter).await;
     clock.advance(TERM);
     redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
     let late = late.await.expect("no panic").expect("admitted");
@@ -223,7 +222,8 @@ fn held_units_return_while_the_runtime_that_asked_is_not_polled() {
     let (caller, idle, other) = (runtime(), runtime(), runtime());
     assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
     let call = limiter.check(&LEASED, "key", 49);
-    let timed_out = idle.block_on(async { tokio::time::timeout(5 * TERM / 600, call).await });
+    let timed_out =
+        idle.block_on(async { tokio::time::timeout(Duration::from_millis(5), call).await });
     assert!(timed_out.is_err(), "the limiter holds 48 units");
     other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65));
 }

@@ -143,7 +143,12 @@ fn sends_problem_details_to_clients_that_prefer_json() {
     assert_eq!((closed.status, closed.header("retry-after")), (503, None));
     assert_eq!(
         closed.body,
-        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity","status":503,"detail":"the service cannot take this request right now, try again in a few minutes","violated-policies":["all"]}"#
+        concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+            r#""title":"Temporary Reduced Capacity","status":503,"#,
+            r#""detail":"the service cannot take this request right now, try again in a few minutes","#,
+            r#""violated-policies":["all"]}"#
+        )
     );
 }
 

@@ -193,7 +193,7 @@ impl RuleFeed {
         }
     }
 
-    /// Reads the rules if they have changed, and announces this process in Redis.
+    /// Reads the rules if they have changed. A feed from Redis also announces this process there.
     async fn look(&self, look: u32, shared: &mut SharedState, files: &FileReader) {
         match &self.source {
             FeedSource::Redis if look.is_multiple_of(LOOKS_INTO_REDIS) || !shared.was_read => {
