@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::poll_immediate;
 use ratelimit_runtime::{Builder, Limit, OnError, RateLimiter, Rejection, StoreError};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
@@ -216,6 +217,28 @@ fn an_idle_runtime_detects_a_closed_connection() {
         std::thread::sleep(Duration::from_millis(50));
     }
     runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
+}
+
+/// The first call is polled while the limiter connects, and then kept. It owns nothing that other calls wait for.
+#[tokio::test]
+async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::from_millis(20));
+    let limiter = builder_through(&proxy).build().expect("valid");
+    let mut first = Box::pin(limiter.check(&HOURLY, "first", 1));
+    let mut kept = Box::pin(limiter.check(&HOURLY, "kept", 1));
+    assert!(poll_immediate(&mut first).await.is_none());
+    assert!(poll_immediate(&mut kept).await.is_none());
+    assert!(first.await.is_ok());
+    proxy.set(Network::Cut);
+    while limiter.check(&HOURLY, (), 1).await.is_ok() {}
+    proxy.set(Network::Up);
+    let start = Instant::now();
+    while limiter.check(&HOURLY, (), 1).await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(kept);
 }
 
 #[tokio::test]

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::jobs::{Follower, Prober};
-use self::runtime::RuntimeState;
+use self::runtime::{Attempt, RuntimeState};
 use super::address::Target;
 use super::breaker::TIMEOUTS_TO_OPEN;
 use super::connect::{CONNECT_TIMEOUT, connect_to};
@@ -268,33 +269,51 @@ impl Node {
         self: &Arc<Self>,
         runtime: &Arc<RuntimeState>,
     ) -> Result<Connection, RedisError> {
-        let turn = Arc::clone(&runtime.connecting).lock_owned().await;
-        if let Some(connection) = runtime.connection() {
-            return Ok(connection);
-        }
-        // The attempt is a task, so it continues if the call that started it is dropped.
-        let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
-        let attempt = tokio::spawn(async move {
-            let _turn = turn;
-            // One timeout limits the lookup and the connection, because other calls wait for this attempt.
-            let attempt = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
-            let connection = attempt.await.unwrap_or_else(|_| {
-                Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
-            })?;
-            *lock(&runtime.connection) = Some(connection.clone());
-            if node.has_connected.swap(true, Ordering::Relaxed) {
-                tracing::debug!(node = %node.name, "connected to Redis");
-            } else {
-                tracing::info!(node = %node.name, "connected to Redis");
-                let node = Arc::clone(&node);
-                tokio::spawn(node.check_server(runtime, connection.clone()));
+        let mut attempt = {
+            let mut last = lock(&runtime.attempt);
+            match &*last {
+                Some(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
+                _ => match runtime.connection() {
+                    // The last attempt has ended since this call looked for its connection.
+                    Some(connection) => return Ok(connection),
+                    None => last.insert(self.start_attempt(runtime)).clone(),
+                },
             }
-            node.follow(&connection);
-            Ok(connection)
-        });
-        attempt.await.unwrap_or_else(|_| {
+        };
+        let result = attempt.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
+        result.unwrap_or_else(|| {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
         })
+    }
+
+    /// Starts a task that connects, so the attempt continues if the call that starts it is dropped.
+    fn start_attempt(self: &Arc<Self>, runtime: &Arc<RuntimeState>) -> Attempt {
+        let (result, attempt) = watch::channel(None);
+        let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
+        tokio::spawn(async move {
+            // One timeout limits the lookup and the connection, because all calls wait for this attempt.
+            let connected = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
+            let connected = connected.await.unwrap_or_else(|_| {
+                Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
+            });
+            if let Ok(connection) = &connected {
+                node.use_connection(runtime, connection);
+            }
+            result.send_replace(Some(connected));
+        });
+        attempt
+    }
+
+    /// Makes a new connection the one of its runtime.
+    fn use_connection(self: &Arc<Self>, runtime: Arc<RuntimeState>, connection: &Connection) {
+        *lock(&runtime.connection) = Some(connection.clone());
+        if self.has_connected.swap(true, Ordering::Relaxed) {
+            tracing::debug!(node = %self.name, "connected to Redis");
+        } else {
+            tracing::info!(node = %self.name, "connected to Redis");
+            tokio::spawn(Arc::clone(self).check_server(runtime, connection.clone()));
+        }
+        self.follow(connection);
     }
 }
 

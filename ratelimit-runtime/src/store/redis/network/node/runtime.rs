@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use redis::RedisError;
+use tokio::sync::{oneshot, watch};
 
 use super::lock;
 use crate::store::redis::network::breaker::Breaker;
 use crate::store::redis::network::connection::Connection;
 use crate::threads::Mutex;
+
+/// An attempt to connect. Receives the result once, and is closed when the attempt has ended.
+pub(super) type Attempt = watch::Receiver<Option<Result<Connection, RedisError>>>;
 
 /// The state of a node in one runtime.
 pub(super) struct RuntimeState {
@@ -15,9 +19,9 @@ pub(super) struct RuntimeState {
     pub(super) breaker: Breaker,
     /// Closed once the runtime has shut down, because a task of the runtime holds the receiver.
     pub(super) shutdown: oneshot::Sender<()>,
-    /// Held during an attempt to connect, so that all calls without a connection wait for one attempt. A task
-    /// of the same runtime holds it, so a blocked runtime does not delay the calls of other runtimes.
-    pub(super) connecting: Arc<tokio::sync::Mutex<()>>,
+    /// The last attempt to connect. A task of this runtime makes it, and all calls without a connection await its
+    /// result. A call that is not polled delays no other call.
+    pub(super) attempt: Mutex<Option<Attempt>>,
 }
 
 impl RuntimeState {
@@ -32,7 +36,7 @@ impl RuntimeState {
             connection: Mutex::default(),
             breaker: Breaker::default(),
             shutdown,
-            connecting: Arc::default(),
+            attempt: Mutex::default(),
         })
     }
 
