@@ -1,6 +1,7 @@
-//! Failed logins, limited by user and by address together: 5 per user in 15 minutes from any address, and 20
-//! per address in a minute for any user. With `count_if`, a login that succeeds gives its units back, and it resets the
-//! failures of the user; those of the address still count. The guide `recipes.md` shows lockouts that grow.
+//! Failed logins, limited in one decision: 5 in 15 minutes for a user from one client, 1,000 a day for a user, and 20 a
+//! minute from a client. So a stranger who guesses does not lock the user out. With `count_if`, a login that succeeds
+//! gives its units back, and it resets the failures of the user from this client. The guide `recipes.md` says what each
+//! limit costs whom, adds devices that have logged in before, and shows lockouts that grow.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example login
@@ -13,7 +14,8 @@
 //! for i in 1 2 3 4 5 6 7; do curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login; done
 //! # A client can try five wrong passwords. The sixth gets 429 with Retry-After.
 //! for i in 1 2 3 4 5 6; do curl -i -d "user=ann&password=$i" http://127.0.0.1:3000/login; done
-//! # Now the right password gets 429, too: otherwise a client could continue to guess. Other users are not affected.
+//! # From this client, the right password gets 429, too: otherwise it could continue to guess. Other users, and Ann at
+//! # another client, are not affected.
 //! curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login
 //! curl -i -d 'user=bob&password=letmein' http://127.0.0.1:3000/login
 //! ```
@@ -36,8 +38,9 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-const BY_USER: Limit = Limit::sliding("login.user", 5, Duration::from_secs(900));
-const BY_ADDRESS: Limit = Limit::sliding("login.address", 20, Duration::from_secs(60));
+const GUESSES: Limit = Limit::sliding("login.guesses", 5, Duration::from_secs(900));
+const BY_USER: Limit = Limit::sliding("login.user", 1_000, Duration::from_secs(24 * 3600));
+const BY_CLIENT: Limit = Limit::sliding("login.client", 20, Duration::from_secs(60));
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -67,8 +70,9 @@ impl IntoResponse for LoginError {
 
 /// A login is charged before the password is checked: concurrent guesses cannot pass the limit either.
 #[rate_limit(
+    limit(limit = GUESSES, key = (&login.user, client)),
     limit(limit = BY_USER, key = login.user),
-    limit(limit = BY_ADDRESS, key = client),
+    limit(limit = BY_CLIENT, key = client),
     count_if = Result::is_err
 )]
 async fn log_in(client: Client, Form(login): Form<Login>) -> Result<String, LoginError> {
@@ -76,15 +80,15 @@ async fn log_in(client: Client, Form(login): Form<Login>) -> Result<String, Logi
         return Err(LoginError::Wrong);
     }
     // A user who has mistyped the password begins anew. If Redis does not reply, the user is logged in all the same.
-    if let Err(error) = forget_failures(&login.user).await {
+    if let Err(error) = forget_failures(&login.user, client).await {
         tracing::warn!(%error, "the failures of a user still count");
     }
     Ok(format!("hi {}\n", login.user))
 }
 
-/// `user` must be the key that the limit has.
-async fn forget_failures(user: &str) -> anyhow::Result<()> {
-    ratelimit_runtime::current()?.reset(&BY_USER, user).await?;
+/// Resets the count of the key that the attribute has.
+async fn forget_failures(user: &str, client: Client) -> anyhow::Result<()> {
+    ratelimit_runtime::current()?.reset(&GUESSES, (user, client)).await?;
     Ok(())
 }
 

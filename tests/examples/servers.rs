@@ -130,19 +130,20 @@ fn log_in(server: &ExampleServer, user: &str, password: &str) -> Response {
     post(server.address, "/login", &[form], body.as_bytes())
 }
 
-/// Waits until Redis counts `by_user` attempts of a user, and `by_address` of the address of this test: the units of a
-/// successful login are given back in the background.
-async fn until_counted(redis: &Server, user: &str, by_user: u32, by_address: u32) {
+/// Waits until Redis counts `guesses` of a user from the address of this test, and `by_client` from that address: the
+/// units of a successful login are given back in the background.
+async fn until_counted(redis: &Server, user: &str, guesses: u32, by_client: u32) {
     let observer = RateLimiter::builder().redis(&*redis.url).deadline(Duration::from_secs(30));
     let observer = observer.build().expect("valid");
-    let user_limit = Limit::sliding("login.user", 5, Duration::from_secs(900));
-    let address_limit = Limit::sliding("login.address", 20, Duration::from_secs(60));
+    let guess_limit = Limit::sliding("login.guesses", 5, Duration::from_secs(900));
+    let client_limit = Limit::sliding("login.client", 20, Duration::from_secs(60));
+    let client = "127.0.0.1";
     let started = Instant::now();
     loop {
-        let of_user = observer.peek(&user_limit, user, 1).await.expect("a decision").remaining;
-        let of_address = observer.peek(&address_limit, "127.0.0.1", 1).await.expect("a decision");
-        let counted = (5 - of_user, 20 - of_address.remaining);
-        if counted == (by_user, by_address) {
+        let guessed = observer.peek(&guess_limit, (user, client), 1).await.expect("a decision");
+        let of_client = observer.peek(&client_limit, client, 1).await.expect("a decision");
+        let counted = (5 - guessed.remaining, 20 - of_client.remaining);
+        if counted == (guesses, by_client) {
             return;
         }
         assert!(started.elapsed() < Duration::from_secs(20), "{counted:?} attempts are counted");
@@ -157,7 +158,7 @@ async fn login_counts_only_failed_attempts() {
         let mut command = example("login");
         command.env("RATELIMIT_REDIS_URL", url);
         let server = ExampleServer::start(command);
-        // Successful logins are not limited: there are more than an address may fail.
+        // Successful logins are not limited: there are more than a client may fail.
         for _ in 0..21 {
             let greeting = log_in(&server, "ann", "opensesame");
             assert_eq!((greeting.status, &*greeting.body), (200, "hi ann\n"));
@@ -165,7 +166,7 @@ async fn login_counts_only_failed_attempts() {
                 until_counted(&redis, "ann", 0, 0).await;
             }
         }
-        // A login forgets four failures of the user, and none of the address.
+        // A login forgets four failures of the user from this client, and none of the client.
         for guess in 0..4 {
             assert_eq!(log_in(&server, "ann", &guess.to_string()).status, 401);
         }
@@ -182,12 +183,12 @@ async fn login_counts_only_failed_attempts() {
         if !url.is_empty() {
             until_counted(&redis, "bob", 0, 9).await;
         }
-        // The nine failures count, the rejected attempts do not: the address has eleven attempts left.
+        // The nine failures count, the rejected attempts do not: the client has eleven attempts left.
         for user in 0..11 {
             assert_eq!(log_in(&server, &format!("user-{user}"), "x").status, 401);
         }
         assert_rejected(&log_in(&server, "bob", "letmein"), 60);
-        assert_logged(server, &["login.user", "login.user", "login.address"]);
+        assert_logged(server, &["login.guesses", "login.guesses", "login.client"]);
     }
     assert!(!redis.ttls().is_empty(), "no key is on Redis");
 }

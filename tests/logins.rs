@@ -1,0 +1,123 @@
+//! A day of guesses at the password of Ann, on a virtual clock. It makes the table of the guide `recipes.md`, "How do I
+//! protect a login?".
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ratelimit_runtime::{Client, RateLimiter, Rejection, VirtualClock, rate_limit};
+use support::clocks::embedded_on;
+use support::poll_once;
+
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/recipes.md");
+
+enum LoginError {
+    Wrong,
+    TooMany,
+}
+
+impl From<Rejection> for LoginError {
+    fn from(_: Rejection) -> Self {
+        Self::TooMany
+    }
+}
+
+/// A try to log in as Ann.
+struct Try {
+    client: Client,
+    /// The device whose cookie the request has.
+    device: Option<u64>,
+    is_right: bool,
+}
+
+impl Try {
+    /// A try from an address of its own.
+    fn from(number: u8, device: Option<u64>, is_right: bool) -> Self {
+        Self { client: IpAddr::V4(Ipv4Addr::new(203, 0, 113, number)).into(), device, is_right }
+    }
+
+    fn result(&self) -> Result<(), LoginError> {
+        if self.is_right { Ok(()) } else { Err(LoginError::Wrong) }
+    }
+}
+
+type LoginResult = Result<(), LoginError>;
+
+#[rate_limit(
+    limit(name = "user", period = "15m", threshold = 5),
+    limit(name = "client", period = "1m", threshold = 20, key = login.client),
+    count_if = Result::is_err,
+    limiter = limiter
+)]
+async fn by_user(limiter: &RateLimiter, login: &Try) -> LoginResult {
+    login.result()
+}
+
+#[rate_limit(
+    limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
+    limit(name = "client", period = "1m", threshold = 20, key = login.client),
+    count_if = Result::is_err,
+    limiter = limiter
+)]
+async fn by_user_and_client(limiter: &RateLimiter, login: &Try) -> LoginResult {
+    login.result()
+}
+
+#[rate_limit(
+    limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
+    limit(name = "user", period = "1d", threshold = 1_000),
+    limit(name = "client", period = "1m", threshold = 20, key = login.client),
+    count_if = Result::is_err,
+    limiter = limiter
+)]
+async fn with_a_day(limiter: &RateLimiter, login: &Try) -> LoginResult {
+    login.result()
+}
+
+#[rate_limit(
+    limit(name = "guesses", period = "15m", threshold = 5, key = (login.device, login.client)),
+    limit(name = "user", period = "1d", threshold = 1_000, key = login.device),
+    limit(name = "client", period = "1m", threshold = 20, key = login.client),
+    count_if = Result::is_err,
+    limiter = limiter
+)]
+async fn with_devices(limiter: &RateLimiter, login: &Try) -> LoginResult {
+    login.result()
+}
+
+/// Plays a day in which each of some addresses guesses once a second, and Ann tries once a minute. Returns how many
+/// guesses are checked, and how many tries of Ann are rejected.
+fn day(
+    log_in: impl AsyncFn(&RateLimiter, &Try) -> LoginResult,
+    addresses: u8,
+    device: Option<u64>,
+) -> (usize, usize) {
+    let clock = VirtualClock::new();
+    let limiter = embedded_on(&clock);
+    let ann = Try::from(0, device, true);
+    let guesses: Vec<Try> = (1..=addresses).map(|number| Try::from(number, None, false)).collect();
+    let (mut checked, mut rejected) = (0, 0);
+    for second in 0..24 * 3600 {
+        let results = guesses.iter().map(|guess| poll_once(log_in(&limiter, guess)));
+        checked += results.filter(|it| matches!(it, Err(LoginError::Wrong))).count();
+        if second % 60 == 59 {
+            rejected += usize::from(poll_once(log_in(&limiter, &ann)).is_err());
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    (checked, rejected)
+}
+
+#[test]
+fn a_day_of_guesses_costs_what_the_guide_says() {
+    let guide = fs::read_to_string(GUIDE).expect("the guide");
+    let row = |name: &str, days: [(usize, usize); 3]| {
+        let days = days.map(|(checked, rejected)| format!("{checked} / {rejected}"));
+        let row = format!("| {name} | {} |", days.join(" | "));
+        assert!(guide.contains(&row), "not in the guide:\n{row}");
+    };
+    row("`user`: 5 in 15 minutes", [1, 2, 3].map(|it| day(by_user, it, None)));
+    row("`(user, client)`: 5 in 15 minutes", [1, 2, 3].map(|it| day(by_user_and_client, it, None)));
+    row("and `user`: 1,000 a day", [1, 2, 3].map(|it| day(with_a_day, it, None)));
+    row("and counts of known devices", [1, 2, 3].map(|it| day(with_devices, it, Some(7))));
+}
