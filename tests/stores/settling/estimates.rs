@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::VirtualClock;
 use support::clocks::embedded_on;
-use support::limits::{MINUTE, limits};
+use support::limits::{HOUR, MINUTE, limits};
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -27,6 +27,26 @@ async fn only_estimates_that_fit_start() {
                 permit.settle(100);
             }
             assert_eq!(remaining(limiter, &limit).await, 9_000, "{limit:?}");
+        }
+    }
+}
+
+/// An estimate of one unit: a budget of ten admits calls until ten units are used, and the last call can use more.
+#[tokio::test]
+async fn an_estimate_of_one_admits_while_a_unit_is_left() {
+    let server = Server::start();
+    let (limiters, _) = limiters(&server);
+    for limiter in &limiters {
+        for limit in limits("budget", 10, HOUR) {
+            let mut used = 0;
+            for _ in 0..100 {
+                if let Ok(permit) = limiter.acquire(&limit, "key", 1).await {
+                    permit.settle(8);
+                    limiter.flush().await.expect("settled");
+                    used += 8;
+                }
+            }
+            assert_eq!(used, 16, "{limit:?}");
         }
     }
 }
