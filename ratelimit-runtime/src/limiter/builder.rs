@@ -155,6 +155,9 @@ impl Builder {
     /// Sets how many processes share the limits; 1 unless set, and 0 counts as 1. While Redis cannot decide,
     /// [`OnError::Local`] lets this process admit its share: the threshold and the burst, each divided by this
     /// number and rounded down, but at least 1.
+    ///
+    /// Unless set, each of `n` processes then admits the whole limit, so together up to `n` times as much. The share is
+    /// counted anew: a period that begins with Redis and ends without it can have up to twice the limit.
     pub fn instances(mut self, instances: u32) -> Self {
         self.instances = instances;
         self
