@@ -73,6 +73,10 @@ impl Redis {
     }
 
     async fn connect_to_cluster(&self, parts: &Parts<'_>) -> anyhow::Result<(Connection, String)> {
+        ensure!(
+            matches!(parts.path.trim_matches('/'), "" | "0"),
+            "this program reads the database 0 of a cluster: remove the path of the URL"
+        );
         let urls = parts.urls(parts.login, 6379);
         let mut builder =
             ClusterClient::builder(urls).connection_timeout(TIMEOUT).response_timeout(TIMEOUT);
@@ -141,8 +145,8 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn new(url: &'a str) -> Self {
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let (scheme, topology) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let (scheme, rest) = url.trim().split_once("://").unwrap_or_default();
+        let (scheme, topology) = scheme.split_once(['+', '-']).unwrap_or((scheme, ""));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));

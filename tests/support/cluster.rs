@@ -1,13 +1,17 @@
 //! A real Redis Cluster for a test: three primaries and their replicas, on free ports, stopped on drop.
 //! Nodes are named by their index.
 
+use std::env;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use redis::{Client, Commands, Connection};
+use redis::{Client, Commands, Connection, ConnectionAddr};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
+use redis_test::server::RedisServer;
 
 use crate::port;
+use crate::server::in_own_folder;
 
 /// A running cluster.
 pub struct Cluster {
@@ -27,6 +31,42 @@ impl Cluster {
         Self { cluster: RedisCluster::new(configuration) }
     }
 
+    /// Starts three primaries on one port of three addresses of this machine, with two databases if the servers can.
+    pub fn start_on_addresses() -> Self {
+        let port = port::free();
+        let databases: &[_] = if has_databases() { &["--cluster-databases", "2"] } else { &[] };
+        let start = |host: String| {
+            let spawn = |command: &mut Command| {
+                let announced = ["--cluster-enabled", "yes", "--cluster-announce-ip", &host];
+                command.args(announced).args(databases);
+                in_own_folder(command).spawn().expect("redis-server")
+            };
+            let address = ConnectionAddr::Tcp(host.clone(), port);
+            let start = RedisServer::new_with_addr_tls_modules_and_spawner;
+            start(address, None, None, false, None, &[], spawn)
+        };
+        let servers: Vec<_> = (1..=3).map(|node| start(format!("127.0.0.{node}"))).collect();
+        let cluster = RedisCluster { servers, folders: Vec::new(), tls_paths: None };
+        let nodes = cluster.servers.iter().map(|server| server.client_addr().to_string());
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]).args(nodes).arg("--cluster-yes");
+        let cluster = Self { cluster };
+        let wait_until = |is_so: &mut dyn FnMut() -> bool| {
+            let started = Instant::now();
+            while !is_so() {
+                assert!(started.elapsed() < Duration::from_secs(60), "the cluster does not start");
+                sleep(Duration::from_millis(50));
+            }
+        };
+        wait_until(&mut || create.output().expect("redis-cli").status.success());
+        let is_up = |node| {
+            let info = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(node));
+            info.is_ok_and(|info: String| info.contains("cluster_state:ok"))
+        };
+        wait_until(&mut || (0..3).all(is_up));
+        cluster
+    }
+
     /// Returns the URL of one node, from which a client finds the others.
     pub fn url(&self) -> String {
         format!("redis+cluster://127.0.0.1:{}", self.port(0))
@@ -34,7 +74,11 @@ impl Cluster {
 
     /// Returns the port of a node.
     pub fn port(&self, node: usize) -> u16 {
-        self.cluster.servers[node].host_and_port().expect("TCP").1
+        self.address(node).1
+    }
+
+    fn address(&self, node: usize) -> (&str, u16) {
+        self.cluster.servers[node].host_and_port().expect("TCP")
     }
 
     /// Connects to a node.
@@ -120,7 +164,8 @@ impl Cluster {
 
     fn migrate(&self, key: &str, from: usize, to: usize) {
         let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(self.port(to)).arg(key).arg(0).arg(5_000);
+        let (host, port) = self.address(to);
+        migrate.arg(host).arg(port).arg(key).arg(0).arg(5_000);
         migrate.exec(&mut self.connection(from)).expect("MIGRATE");
     }
 
@@ -166,4 +211,14 @@ impl Cluster {
             sleep(pause / 2);
         }
     }
+}
+
+/// Returns whether the servers have databases in a cluster: Valkey 9 has them.
+fn has_databases() -> bool {
+    let server = env::var("REDISRS_SERVER_BIN").unwrap_or_else(|_| "redis-server".to_owned());
+    let version = Command::new(server).arg("--version").output().expect("redis-server").stdout;
+    let version = String::from_utf8(version).expect("UTF-8");
+    let version =
+        version.strip_prefix("Valkey server v=").and_then(|version| version.split('.').next());
+    version.is_some_and(|version| version.parse::<u32>().expect("a number") >= 9)
 }

@@ -182,7 +182,7 @@ pub fn is_replicated(primary: &mut Connection) -> bool {
 }
 
 /// Lets a server work in the folder of its log. Otherwise, it would load what another one has saved in this folder.
-fn in_own_folder(command: &mut Command) -> &mut Command {
+pub(crate) fn in_own_folder(command: &mut Command) -> &mut Command {
     let log = command.get_args().skip_while(|argument| *argument != "--logfile").nth(1);
     let folder = log.map(PathBuf::from).and_then(|log| Some(log.parent()?.to_owned()));
     command.arg("--dir").arg(folder.expect("the log of the server is in a folder"))

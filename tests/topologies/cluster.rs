@@ -229,3 +229,33 @@ async fn a_ping_fails_if_any_node_is_down() {
     cluster.kill(2);
     assert!(limiter.ping().await.is_err());
 }
+
+/// Valkey 9 has databases on a cluster. Other servers refuse them.
+#[tokio::test]
+async fn the_url_selects_a_database_of_a_cluster() {
+    let cluster = Cluster::start_on_addresses();
+    let limit = Limit::sliding("numbered", 10, HOUR);
+    let limiter = denying_builder(&format!("{}/1", cluster.url())).build().expect("valid");
+    let checked = limiter.check(&limit, "key", 1).await;
+    let name = "rl:sliding:1h:numbered{key}";
+    let mut connection = cluster.connection(cluster.owner(cluster.slot(name)));
+    if redis::cmd("SELECT").arg(1).exec(&mut connection).is_ok() {
+        assert_eq!(checked.expect("admitted").remaining, 9);
+        let keys: Vec<String> = connection.keys("*").expect("KEYS");
+        assert_eq!(keys, [name]);
+        assert!((0..3).all(|node| cluster.keys(node).is_empty()));
+        return;
+    }
+    let rejection = checked.expect_err("no such database");
+    assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
+}
+
+#[tokio::test]
+async fn the_error_of_a_cluster_that_refuses_the_login_says_so() {
+    let cluster = Cluster::start(0);
+    let url = cluster.url().replace("://", "://:wrong@");
+    let limiter = denying_builder(&url).build().expect("valid");
+    let limit = Limit::sliding("refused", 10, HOUR);
+    let rejection = limiter.check(&limit, "key", 1).await.expect_err("no login");
+    assert!(format!("{rejection:?}").contains("password of the Redis URL"), "{rejection:?}");
+}

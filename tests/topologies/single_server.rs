@@ -84,3 +84,32 @@ async fn the_url_can_name_a_unix_socket() {
     let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
     assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
 }
+
+#[tokio::test]
+async fn the_url_of_a_unix_socket_selects_a_user_and_a_database() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("redis.sock");
+    let _server =
+        RedisServer::new_with_addr_and_modules(ConnectionAddr::Unix(path.clone()), &[], false);
+    let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
+    first_decision(&limiter, &LIMIT, "key").await;
+    let client = redis::Client::open(format!("unix://{}?db=2", path.display())).expect("a URL");
+    let mut connection = client.get_connection().expect("a server");
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "ann", "on", ">p+s", "~*", "+@all"])
+        .exec(&mut connection)
+        .expect("ACL SETUSER");
+    let url = format!("redis+unix://{}?db=2&user=ann&pass=p+s", path.display());
+    let limiter = denying_builder(&url).build().expect("valid");
+    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 9);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
+    assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
+}
+
+#[tokio::test]
+async fn the_error_of_a_database_that_the_server_lacks_names_the_path() {
+    let server = support::server::Server::start();
+    let limiter = denying_builder(&format!("{}/99", server.url)).build().expect("valid");
+    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("no such database");
+    assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
+}

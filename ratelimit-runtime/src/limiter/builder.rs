@@ -65,17 +65,18 @@ impl Builder {
     /// | URL | server |
     /// | --- | --- |
     /// | `redis://host[:port][/database]` | one server |
-    /// | `unix:///path/to/socket` | one server, on this machine |
+    /// | `unix:///path/to/socket[?db=database]` | one server, on this machine |
     /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service |
-    /// | `redis+cluster://host[:port],host[:port]` | a cluster |
+    /// | `redis+cluster://host[:port],host[:port][/database]` | a cluster; only Valkey 9 has databases there |
     ///
     /// The limiter finds the primary of a service through its Sentinels, and follows failovers. When it first connects
     /// to a cluster, it must reach at least one of the hosts.
     ///
     /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
     /// user and the password. For the user and the password of the Sentinels, append
-    /// `?sentinel_user=…&sentinel_password=…`. With `rediss` instead of `redis`, rustls encrypts the connections
-    /// (feature `tls`).
+    /// `?sentinel_user=…&sentinel_password=…`, and for those of a socket `?user=…&pass=…`. With `rediss` instead of
+    /// `redis`, rustls encrypts the connections (feature `tls`). `valkey` and `valkeys` mean the same as `redis` and
+    /// `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
     ///
     /// Await the decisions of such a limiter in a tokio runtime with I/O and time enabled; `#[tokio::main]` makes
     /// one. If time is disabled, tokio panics.

@@ -232,6 +232,13 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
             "the scripts of long logs make the names of keys, which this server forbids: use Redis or Valkey; \
              Dragonfly allows it with `--default_lua_flags=allow-undeclared-keys`"
         }
+        "ERR"
+            if message.contains("DB index is out of range")
+                || message.contains("SELECT is not allowed") =>
+        {
+            "the server lacks the database in the path of the Redis URL: remove the path, or raise `databases` (in a \
+             cluster of Valkey 9, `cluster-databases`)"
+        }
         "ERR" if message.contains("not allowed from script") => {
             "this server rejects TIME in scripts: set `clock(Clock::Client)`"
         }

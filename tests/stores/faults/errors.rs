@@ -168,6 +168,7 @@ fn errors_of_invalid_settings_name_the_setting_and_no_password() {
         "redis+sentinel://localhost/service?password=hunter2",
         "redis+cluster://localhost?hunter2=1",
         "unix:///run/redis.sock?database=3",
+        "redis+cluster://user:hunter2@one,user:hunter2@other",
     ] {
         let Some(error @ BuildError::InvalidUrl { .. }) = build(url) else {
             panic!("{url}: {:?}", build(url))
@@ -184,4 +185,62 @@ fn errors_of_invalid_settings_name_the_setting_and_no_password() {
     let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
     assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
     assert_eq!(RateLimiter::builder().max_keys(0).build().err(), Some(BuildError::ZeroKeys));
+}
+
+#[test]
+fn the_error_of_a_url_that_is_not_understood_whole_says_what_to_write() {
+    for (url, advice) in [
+        ("redis://one,other", "redis+cluster://"),
+        ("redis://one,other/3", "redis+sentinel://"),
+        ("redis://host/-1", "negative"),
+        ("redis://host/0/1", "Invalid database number"),
+        ("redis+cluster://host/1/2", "Invalid database number"),
+        ("redis+cluster://host/one", "Invalid database number"),
+        ("redis+cluster://host/-1", "negative"),
+        ("redis+cluster://one,,other", "no host"),
+        ("redis+sentinel://host/service/1/2", "Invalid database number"),
+        ("redis+sentinel://host/my%20service", "letters, digits"),
+        ("redis+sentinel://user:1/word@host", "`%2F`"),
+        ("redis+sentinel://host:/service", "[:port]"),
+        ("redis+sentinel://host/service?sentinel_user=ann", "`user:password@`"),
+        ("redis+sentinel://host/service?sentinel_password", "sentinel_password=…"),
+        ("redis://ann@host", "`user:password@`"),
+        ("redis://:one@:two@host", "`%40`"),
+        ("redis://:pass\tword@host", "percent-encode"),
+        ("redis://host#insecure", "root_certificates"),
+        ("rediss+cluster://host#insecure", "root_certificates"),
+        ("redis://host?protocol=resp3&protocol=resp2", "twice"),
+        ("redis+unix:///run/redis.sock?database=1", "`?db=3&"),
+        ("unix:///run/redis.sock?db=-1", "negative"),
+        ("unix:///run/redis.sock?user=ann", "`user:password@`"),
+        ("unix://ann:word@localhost/run/redis.sock", "`unix:///path"),
+        ("rediss+unix:///run/redis.sock", "unix:///path"),
+        ("redis+srv://host", "redis+cluster://"),
+        ("redis:host", "redis://"),
+    ] {
+        let error = RateLimiter::builder().redis(url).build().err();
+        let Some(error @ BuildError::InvalidUrl { .. }) = error else { panic!("{url}: {error:?}") };
+        let error = error.to_string();
+        assert!(error.contains(advice), "{url}: {error}");
+    }
+}
+
+#[test]
+fn urls_as_other_clients_write_them_are_accepted() {
+    for scheme in ["redis", "valkey", "rediss", "valkeys", "REDIS"] {
+        for url in ["://host", "://host:6380/3", "://:p+s:w@host/", "+cluster://one,other:6380/3"] {
+            let url = format!("{scheme}{url}");
+            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+        }
+        for separator in ['+', '-'] {
+            let url = format!(" {scheme}{separator}sentinel://one,[::1]:26380/service/3\n");
+            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+            let url = format!("{scheme}{separator}cluster://user:word@one,other/");
+            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+        }
+    }
+    for scheme in ["unix", "redis+unix", "valkey+unix"] {
+        let url = format!("{scheme}:///run/redis.sock?db=1&user=ann&pass=word");
+        assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Parses a Redis URL: the address of one server, of a cluster, or of the Sentinels of a primary.
 
+use std::collections::HashMap;
+
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use super::certificates::Certificates;
@@ -35,119 +37,124 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const DEFAULT_PORT: u16 = 6379;
 
 impl Address {
-    /// Parses `redis://…`, `rediss://…` and `unix://…`, and the URLs of several hosts:
-    /// `redis+sentinel://…/service` and `redis+cluster://…`, with `rediss` for TLS.
+    /// Parses `redis://…`, `unix://…`, and the URLs of several hosts: `redis+sentinel://…/service` and
+    /// `redis+cluster://…`. `rediss` means TLS, `valkey` and `valkeys` mean the same as `redis` and `rediss`, and `-`
+    /// means `+`. Each part of the URL is used, or the URL is an error.
     pub(crate) fn parse(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let (scheme, topology) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let url = url.trim();
+        if url.contains(char::is_control) {
+            return Err(invalid("a line break or a tab is in it: percent-encode it, as in `%0A`"));
+        }
+        if let Some((_, fragment)) = url.split_once('#') {
+            return Err(invalid(match fragment {
+                "insecure" => {
+                    "`#insecure` trusts any server: pass the root certificates to `root_certificates`"
+                }
+                _ => "a `#` in it ends the URL: in a user or a password, write `%23`",
+            }));
+        }
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("no `://`"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let path = path.trim_end_matches('/');
+        let scheme = scheme.to_ascii_lowercase();
+        let (scheme, topology) = match scheme.split_once(['+', '-']).unwrap_or((&scheme, "")) {
+            ("unix", "") | ("redis" | "valkey", "unix") => ("unix", "unix"),
+            ("redis" | "valkey", topology @ ("" | "sentinel" | "cluster")) => ("redis", topology),
+            ("rediss" | "valkeys", topology @ ("" | "sentinel" | "cluster")) => {
+                ("rediss", topology)
+            }
+            _ => return Err(invalid("its scheme is not known")),
+        };
         if scheme == "rediss" && !cfg!(feature = "tls") {
             return Err(BuildError::TlsDisabled);
         }
-        check_rest(url, scheme, topology)?;
-        match (scheme, topology) {
-            (_, "sentinel") => Self::sentinel(scheme, &MultiHostUrl::parse(url)?, certificates),
-            (_, "cluster") => {
-                let url = MultiHostUrl::parse(url)?;
-                let seeds = url.targets(scheme, "", DEFAULT_PORT, certificates)?;
-                Ok(Self::Cluster { seeds })
+        let names: &[&str] = match topology {
+            "unix" => &["db", "user", "pass", "protocol"],
+            "sentinel" => &["sentinel_user", "sentinel_password"],
+            "cluster" => &[],
+            _ => &["protocol"],
+        };
+        let parameters = parameters(query, names)?;
+        if topology == "unix" {
+            if !authority.is_empty() {
+                return Err(invalid("a socket has no host: write `unix:///path?user=…&pass=…`"));
             }
-            _ => Ok(Self::Server(Target::open(url, certificates)?)),
+            // In a query, the client library reads `+` as a space.
+            let url = format!("unix:///{path}?{}", query.replace('+', "%2B"));
+            return Ok(Self::Server(Target::open(&url, certificates)?));
         }
-    }
-
-    fn sentinel(
-        scheme: &str,
-        url: &MultiHostUrl<'_>,
-        certificates: &Certificates,
-    ) -> Result<Self, BuildError> {
-        let (service, database) = url.path.split_once('/').unwrap_or((url.path, ""));
-        if service.is_empty() {
-            return Err(invalid("no service after the hosts"));
+        let (user, hosts) = authority.split_at(authority.find('@').map_or(0, |at| at + 1));
+        if hosts.contains('@') {
+            return Err(invalid(
+                "a user and a password stand before all hosts, and write `%40` for their `@`",
+            ));
         }
-        // The user before the hosts is the user of the primary. The user of the Sentinels is in the query.
-        let primary = url.targets(scheme, database, DEFAULT_PORT, certificates)?;
-        let value = |name: &str| {
-            let pairs = url.query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or("")
+        let targets = |user: &str, default_port: u16, database: &str| {
+            let target = |host: &str| {
+                if host.is_empty() {
+                    return Err(invalid("no host"));
+                }
+                // An IPv6 address is in brackets, and can contain colons there.
+                let end = host.rsplit(']').next().and_then(|end| end.split_once(':'));
+                let port = match end {
+                    Some((_, port)) if !port.is_empty() => String::new(),
+                    _ => format!(":{default_port}"),
+                };
+                let url = format!("{scheme}://{user}{host}{port}/{database}?{query}");
+                Target::open(&url, certificates)
+            };
+            hosts.split(',').map(target).collect::<Result<Vec<_>, _>>()
         };
-        let user = match (value("sentinel_user"), value("sentinel_password")) {
-            ("", "") => String::new(),
-            (user, password) => format!("{user}:{password}@"),
-        };
-        let sentinels = MultiHostUrl { user: &user, ..*url };
-        Ok(Self::Sentinel {
-            sentinels: sentinels.targets(scheme, "", DEFAULT_SENTINEL_PORT, certificates)?,
-            service: service.into(),
-            primary: primary.into_iter().next().ok_or_else(|| invalid("no host"))?,
-        })
+        match topology {
+            "cluster" => Ok(Self::Cluster { seeds: targets(user, DEFAULT_PORT, path)? }),
+            "sentinel" => {
+                let (service, database) = path.split_once('/').unwrap_or((path, ""));
+                let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+                if service.is_empty() || !service.bytes().all(is_valid) {
+                    return Err(invalid(
+                        "the path begins with the service, of letters, digits and `.-_`; in a password, write `%2F` \
+                         for `/`",
+                    ));
+                }
+                // The user before the hosts is the user of the primary. The user of the Sentinels is in the query.
+                let parameter = |name| parameters.get(name).copied().unwrap_or("");
+                let login = match (parameter("sentinel_user"), parameter("sentinel_password")) {
+                    ("", "") => String::new(),
+                    (user, password) => format!("{user}:{password}@"),
+                };
+                Ok(Self::Sentinel {
+                    sentinels: targets(&login, DEFAULT_SENTINEL_PORT, "")?,
+                    service: service.into(),
+                    primary: targets(user, DEFAULT_PORT, database)?.swap_remove(0),
+                })
+            }
+            _ if hosts.contains(',') => Err(invalid(
+                "several hosts: begin the URL of a cluster with `redis+cluster://`, of Sentinels with \
+                 `redis+sentinel://`",
+            )),
+            _ => Ok(Self::Server(targets(user, DEFAULT_PORT, path)?.swap_remove(0))),
+        }
     }
 }
 
-/// Rejects a fragment and unknown parameters: otherwise, a `#` in a password would cut off the host, and a `?db=3`
-/// would be ignored.
-fn check_rest(url: &str, scheme: &str, topology: &str) -> Result<(), BuildError> {
-    let (url, fragment) = url.split_once('#').unwrap_or((url, "insecure"));
-    if fragment != "insecure" {
-        return Err(invalid("a `#` in it ends the URL: in a user or a password, write `%23`"));
-    }
-    let names: &[&str] = match (scheme, topology) {
-        (_, "sentinel") => &["sentinel_user", "sentinel_password"],
-        (_, "cluster") => &[],
-        ("unix" | "redis+unix", _) => &["db", "user", "pass", "protocol"],
-        _ => &["protocol"],
-    };
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    let mut pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let unknown = pairs.find(|pair| !names.contains(&pair.split('=').next().unwrap_or_default()));
-    if unknown.is_none() {
-        return Ok(());
-    }
-    Err(invalid(if names.contains(&"db") {
-        "after `?`, it can have `db`, `user`, `pass` and `protocol`"
-    } else {
-        "after `?`, it has a name that is not known: a database is a path, such as `redis://host:6379/3`; \
-         in a password, write `%3F` for `?`"
-    }))
-}
-
-/// The parts of a URL with several hosts.
-#[derive(Clone, Copy)]
-struct MultiHostUrl<'a> {
-    /// The user and the password, up to and including the `@`; empty if there is none.
-    user: &'a str,
-    /// Separated by commas.
-    hosts: &'a str,
-    path: &'a str,
-    query: &'a str,
-}
-
-impl<'a> MultiHostUrl<'a> {
-    fn parse(url: &'a str) -> Result<Self, BuildError> {
-        let (_, rest) = url.split_once("://").ok_or_else(|| invalid("no `://`"))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-        if hosts.is_empty() {
-            return Err(invalid("no host"));
+/// Returns what follows the `?` of a URL. Rejects other names: a `?db=3` would be ignored.
+fn parameters<'a>(query: &'a str, names: &[&str]) -> Result<HashMap<&'a str, &'a str>, BuildError> {
+    let mut parameters = HashMap::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some((name, value))
+                if names.contains(&name) && parameters.insert(name, value).is_none() => {}
+            _ => {
+                return Err(invalid(
+                    "after `?`, it has a name that is not known, or one twice: a database is a path, as in \
+                     `redis://host/3`, and for a socket `?db=3&user=…&pass=…`; the user of Sentinels is \
+                     `?sentinel_user=…&sentinel_password=…`; in a password, write `%3F` for `?`",
+                ));
+            }
         }
-        Ok(Self { user, hosts, path: path.trim_end_matches('/'), query })
     }
-
-    fn targets(
-        &self,
-        scheme: &str,
-        database: &str,
-        port: u16,
-        certificates: &Certificates,
-    ) -> Result<Vec<Target>, BuildError> {
-        let target = |host: &str| {
-            // An IPv6 address is in brackets, and can contain colons there.
-            let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
-            let port = if has_port { String::new() } else { format!(":{port}") };
-            Target::open(&format!("{scheme}://{}{host}{port}/{database}", self.user), certificates)
-        };
-        self.hosts.split(',').map(target).collect()
-    }
+    Ok(parameters)
 }
 
 impl Target {
@@ -156,29 +163,26 @@ impl Target {
             // The message does not contain the URL, which can contain a password.
             invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
         })?;
-        Self::new(info, certificates)
-    }
-
-    #[cfg(feature = "tls")]
-    fn new(info: ConnectionInfo, certificates: &Certificates) -> Result<Self, BuildError> {
+        let login = info.redis_settings();
+        if login.db() < 0 {
+            return Err(invalid("the number of its database is negative"));
+        }
+        if login.username().is_some() && login.password().is_none() {
+            // The client library would not log in.
+            return Err(invalid("a user without a password: write `user:password@`"));
+        }
+        #[cfg(feature = "tls")]
         let tls = match info.addr() {
-            ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err(invalid(
-                    "`#insecure` trusts any server: pass the root certificates to `root_certificates`",
-                ));
-            }
             ConnectionAddr::TcpTls { .. } => Some(Tls::new(certificates)?),
             _ => None,
         };
-        Ok(Self { info, tls })
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn new(info: ConnectionInfo, _: &Certificates) -> Result<Self, BuildError> {
-        match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Err(BuildError::TlsDisabled),
-            _ => Ok(Self { info }),
-        }
+        #[cfg(not(feature = "tls"))]
+        let _ = certificates;
+        Ok(Self {
+            info,
+            #[cfg(feature = "tls")]
+            tls,
+        })
     }
 
     pub(crate) fn address(&self) -> &ConnectionAddr {

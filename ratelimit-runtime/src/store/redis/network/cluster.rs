@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -47,6 +47,8 @@ pub(crate) struct Cluster {
     deadline: Duration,
     nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     slots: watch::Sender<SlotNodes>,
+    /// The error of the last node that was to report the slots, until a node reports them.
+    slots_error: Mutex<Option<RedisError>>,
     /// The time at which the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
     last_refresh: AtomicU64,
     created: Instant,
@@ -70,6 +72,7 @@ impl Cluster {
             deadline,
             nodes: Mutex::default(),
             slots: watch::Sender::new(Arc::new([])),
+            slots_error: Mutex::default(),
             last_refresh: AtomicU64::new(0),
             created: Instant::now(),
             serving: AtomicUsize::new(1),
@@ -206,8 +209,10 @@ impl Cluster {
             self.refresh();
             let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
             if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
-                let error = (ErrorKind::Io, "no node of the cluster serves the slot of the key");
-                return Err(Failure::NotConnected(error.into()));
+                let unserved =
+                    || (ErrorKind::Io, "no node of the cluster serves the slot of the key");
+                let error = lock(&self.slots_error).clone();
+                return Err(Failure::NotConnected(error.unwrap_or_else(|| unserved().into())));
             }
         }
     }
@@ -261,9 +266,16 @@ impl Cluster {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         for node in nodes {
-            let reply = node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await;
-            let slots = reply.ok().and_then(|reply| self.decode_slots(&reply, node.host()));
+            let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
+                Ok(reply) => self.decode_slots(&reply, node.host()),
+                Err(Failure::NotConnected(error) | Failure::Redis(error)) => {
+                    *lock(&self.slots_error) = Some(error);
+                    None
+                }
+                Err(Failure::Timeout { .. } | Failure::BreakerOpen(_)) => None,
+            };
             if let Some(slots) = slots {
+                *lock(&self.slots_error) = None;
                 let serving: HashSet<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
                 lock(&self.nodes).retain(|_, node| serving.contains(&Arc::as_ptr(node)));
                 self.serving.store(serving.len().max(1), Ordering::Relaxed);
