@@ -67,6 +67,14 @@ impl Cluster {
         cluster
     }
 
+    /// Lets the nodes announce `?` in place of a host: host names, which they do not have. Returns whether these
+    /// servers can; Redis 7 can.
+    pub fn hide_hosts(&self) -> bool {
+        let mut set = redis::cmd("CONFIG");
+        set.arg(&["SET", "cluster-preferred-endpoint-type", "hostname"]);
+        (0..self.len()).all(|node| set.exec(&mut self.connection(node)).is_ok())
+    }
+
     /// Returns the URL of one node, from which a client finds the others.
     pub fn url(&self) -> String {
         format!("redis+cluster://127.0.0.1:{}", self.port(0))

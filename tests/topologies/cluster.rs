@@ -259,3 +259,43 @@ async fn the_error_of_a_cluster_that_refuses_the_login_says_so() {
     let rejection = limiter.check(&limit, "key", 1).await.expect_err("no login");
     assert!(format!("{rejection:?}").contains("password of the Redis URL"), "{rejection:?}");
 }
+
+/// The nodes differ by their address alone, which only the metadata of `CLUSTER SLOTS` has.
+#[tokio::test]
+async fn nodes_that_announce_no_host_are_found() {
+    let cluster = Cluster::start_on_addresses();
+    if !cluster.hide_hosts() {
+        return;
+    }
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limit = Limit::sliding("unnamed", 10, HOUR);
+    for key in 0..20 {
+        assert_eq!(limiter.check(&limit, key, 1).await.expect("admitted").remaining, 9);
+    }
+    assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
+}
+
+/// A redirect to `?` tells neither the node that a slot has moved to, nor the node that it is moving to.
+#[tokio::test]
+async fn a_redirect_to_no_host_leads_to_the_node_of_the_slot() {
+    let cluster = Cluster::start_on_addresses();
+    if !cluster.hide_hosts() {
+        return;
+    }
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limit = Limit::sliding("unnamed", 10, HOUR);
+    assert_eq!(limiter.check(&limit, "one", 1).await.expect("admitted").remaining, 9);
+    let name = "rl:sliding:1h:unnamed{one}";
+    let slot = cluster.slot(name);
+    cluster.begin_move(slot, name);
+    // The key has moved already, and no node tells where to.
+    let check = tokio::spawn(limiter.check(&limit, "one", 1));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!check.is_finished());
+    cluster.move_slot(slot, Duration::ZERO);
+    assert_eq!(check.await.expect("no panic").expect("admitted").remaining, 8);
+    assert_eq!(limiter.check(&limit, "one", 1).await.expect("admitted").remaining, 7);
+    // This process has read the slots before, so its next call is redirected.
+    cluster.move_slot(slot, Duration::ZERO);
+    assert_eq!(limiter.check(&limit, "one", 1).await.expect("admitted").remaining, 6);
+}

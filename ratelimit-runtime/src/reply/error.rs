@@ -222,9 +222,10 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
             "some slots of the cluster have no primary: find them with CLUSTER INFO, and restore their primaries"
         }
         "MOVED" | "CROSSSLOT" => {
-            "this server belongs to a cluster: begin the URL with `redis+cluster://`"
+            "this server belongs to a cluster: begin the URL with `redis+cluster://`; if it does, the nodes disagree: \
+             compare their replies to CLUSTER SLOTS"
         }
-        "TRYAGAIN" => "the keys are moving to another node: retry once they have moved",
+        "TRYAGAIN" | "ASK" => "the keys are moving to another node: retry once they have moved",
         "MASTERDOWN" => {
             "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
         }

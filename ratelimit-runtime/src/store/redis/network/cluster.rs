@@ -2,7 +2,8 @@
 //! this file are hash slots.
 //!
 //! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
-//! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
+//! or `ASK` while the slot migrates. The command is then sent to that node, and if the address is `?`, to the node that
+//! serves the slot once the slots are read again. While the keys of an atomic
 //! script are on two nodes, the reply is `TRYAGAIN`, and this file sends the script again. It also sends a script again
 //! that a node has not executed, because the node does not serve a key. After any other reply, this file does not send
 //! a command again.
@@ -24,7 +25,7 @@ use crate::background::Background;
 use crate::store::redis::scripts::script;
 use crate::threads::Mutex;
 
-/// The most redirects that a command follows.
+/// The most redirects that a command follows. After them, only the slots tell the node.
 const MAX_REDIRECTS: usize = 5;
 
 /// How long a node may take to reply to `CLUSTER SLOTS`.
@@ -118,25 +119,27 @@ impl Cluster {
         loop {
             let reply = node.send(command, asking, by).await;
             let Err(failure) = &reply else { return reply };
-            match failure.kind() {
-                Some(ErrorKind::Server(ServerErrorKind::Moved)) if redirects < MAX_REDIRECTS => {
-                    let Some(next) = self.redirect_target(failure, &node) else { return reply };
+            let redirect = self.redirect_target(failure, &node);
+            let redirect = redirect.filter(|_| redirects < MAX_REDIRECTS);
+            match (failure.kind(), redirect) {
+                (Some(ErrorKind::Server(ServerErrorKind::Moved)), Some(next)) => {
                     self.refresh();
                     (node, asking, redirects) = (next, false, redirects + 1);
                 }
-                Some(ErrorKind::Server(ServerErrorKind::Ask)) if redirects < MAX_REDIRECTS => {
-                    let Some(next) = self.redirect_target(failure, &node) else { return reply };
+                (Some(ErrorKind::Server(ServerErrorKind::Ask)), Some(next)) => {
                     (node, asking, redirects) = (next, true, redirects + 1);
                 }
-                Some(ErrorKind::Server(ServerErrorKind::TryAgain))
+                (Some(ErrorKind::Server(ServerErrorKind::TryAgain)), _)
                     if is_atomic && Instant::now() + MIGRATION_PAUSE < by =>
                 {
                     sleep(MIGRATION_PAUSE).await;
                 }
-                _ if failure.is_of_another_node() => match self.next_node(slot, by).await {
-                    Some(next) => (node, asking) = (next, false),
-                    None => return reply,
-                },
+                (kind, _) if is_redirect(kind) || failure.is_of_another_node() => {
+                    match self.next_node(slot, by).await {
+                        Some(next) => (node, asking) = (next, false),
+                        None => return reply,
+                    }
+                }
                 // The node may have left the cluster, or may serve other slots now.
                 _ => {
                     self.refresh();
@@ -217,12 +220,16 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that a redirect from `sender` leads to.
+    /// Returns the node that a redirect from `sender` leads to; `None` if its host is `?`, so that only the slots tell.
     fn redirect_target(&self, failure: &Failure, sender: &Arc<Node>) -> Option<Arc<Node>> {
         let Failure::Redis(error) = failure else { return None };
         let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-        // Without a host, the redirect leads to another port of the sender.
-        let host = if host.is_empty() || host == "?" { sender.host() } else { host };
+        let host = match host {
+            "?" => return None,
+            // The redirect leads to another port of the sender.
+            "" => sender.host(),
+            host => host,
+        };
         Some(self.node(host, port.parse().ok()?))
     }
 
@@ -290,20 +297,34 @@ impl Cluster {
     }
 
     /// Decodes the reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes, the primary first. A node
-    /// without a host has the host of the sender of the reply.
+    /// without a host has the host of the sender of the reply. A node that prefers host names and has none has the host
+    /// `?`, and its address follows.
     fn decode_slots(&self, reply: &Value, sender: &str) -> Option<SlotNodes> {
         let mut slots = vec![None; usize::from(SLOTS)];
         for range in reply.as_sequence()? {
             let [Value::Int(from), Value::Int(to), primary, ..] = range.as_sequence()? else {
                 return None;
             };
-            let [host, Value::Int(port), ..] = primary.as_sequence()? else { return None };
+            let [host, Value::Int(port), rest @ ..] = primary.as_sequence()? else {
+                return None;
+            };
             let host: Option<String> = redis::from_redis_value_ref(host).ok()?;
-            let host = host.filter(|host| !host.is_empty() && host != "?");
+            let host = if host.as_deref() == Some("?") { ip_in(rest) } else { host };
+            let host = host.filter(|host| !host.is_empty());
             let node = self.node(host.as_deref().unwrap_or(sender), (*port).try_into().ok()?);
             let range = (*from).try_into().ok()?..=(*to).try_into().ok()?;
             slots.get_mut(range)?.fill(Some(node));
         }
         slots.iter().any(Option::is_some).then(|| slots.into())
     }
+}
+
+/// Returns the address in what follows the port of a node: its identifier, and names with their values.
+fn ip_in(rest: &[Value]) -> Option<String> {
+    let mut values: HashMap<String, String> = redis::from_redis_value_ref(rest.get(1)?).ok()?;
+    values.remove("ip")
+}
+
+fn is_redirect(kind: Option<ErrorKind>) -> bool {
+    matches!(kind, Some(ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)))
 }
