@@ -112,13 +112,15 @@ impl<S: Stream> Stream for RateLimited<S> {
         }
         let result = loop {
             *this.stage = match this.stage {
-                Stage::Ask => Stage::Check(with_limiter(this.limiter.as_ref(), |limiter| {
-                    let (limit, key) = (&*this.limit, &*this.key);
-                    match limiter {
-                        Ok(limiter) => limiter.check(limit, key, 1),
-                        Err(error) => Check::undecided(limit, StoreError::Configuration(error)),
-                    }
-                })),
+                Stage::Ask => {
+                    Stage::Check(with_limiter(this.limiter.as_ref(), this.limit, |limiter| {
+                        let (limit, key) = (&*this.limit, &*this.key);
+                        match limiter {
+                            Ok(limiter) => limiter.check(limit, key, 1),
+                            Err(error) => Check::undecided(limit, StoreError::Configuration(error)),
+                        }
+                    }))
+                }
                 Stage::Check(check) => break ready!(Pin::new(check).poll(context)),
                 Stage::Pause(pause) => {
                     ready!(pause.as_mut().poll(context));
@@ -131,10 +133,11 @@ impl<S: Stream> Stream for RateLimited<S> {
             Ok(_) => Poll::Ready(this.item.take().map(Ok)),
             Err(rejection) => {
                 let wait = rejection.retry_after().unwrap_or(PAUSE);
-                let pause = with_limiter(this.limiter.as_ref(), |limiter| match limiter {
-                    Ok(limiter) => limiter.pause(wait),
-                    Err(_) => None,
-                });
+                let pause =
+                    with_limiter(this.limiter.as_ref(), this.limit, |limiter| match limiter {
+                        Ok(limiter) => limiter.pause(wait),
+                        Err(_) => None,
+                    });
                 *this.stage = pause.map_or(Stage::Ask, Stage::Pause);
                 Poll::Ready(Some(Err(rejection)))
             }
@@ -148,14 +151,19 @@ impl<S: Stream> Stream for RateLimited<S> {
     }
 }
 
-/// Calls `work` with this limiter, or with the current one.
+/// Calls `work` with this limiter, or with the current one for `limit`.
 fn with_limiter<T>(
     limiter: Option<&RateLimiter>,
+    limit: &Limit,
     work: impl Fn(Result<&RateLimiter, BuildError>) -> T,
 ) -> T {
     match limiter {
         Some(limiter) => work(Ok(limiter)),
-        None => limiter::with_current(|limiter| work(Ok(limiter)), |error| work(Err(error))),
+        None => limiter::with_current(
+            || limit.policy().scope(),
+            |limiter| work(Ok(limiter)),
+            |error| work(Err(error)),
+        ),
     }
 }
 

@@ -1,12 +1,20 @@
 //! The events of a process from its start to its first decision.
 
+use std::convert::Infallible;
 use std::process::Command;
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError, current};
+use futures::{StreamExt, stream};
+use http::{Request, Response};
+use ratelimit_runtime::stream::RateLimitStreamExt;
+use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
+use ratelimit_runtime::{Limit, OnError, Rejection, Scope, current, rate_limit};
 use support::server::Server;
+use tower::{Layer, ServiceExt, service_fn};
 
 const LIMIT: Limit = Limit::sliding("start", 5, Duration::from_secs(60)).on_error(OnError::Deny);
+const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3600)).scope(Scope::Process);
+const THERE: Limit = Limit::fixed("there", 1, Duration::from_secs(3600));
 
 /// The process-wide limiter is built once, from the environment. So the other tests run this test in a process of
 /// its own, with an environment in which it can fail.
@@ -18,13 +26,17 @@ async fn a_process_decides_according_to_its_environment() {
     assert!(decided.is_ok(), "{decided:?}");
 }
 
-/// Runs a process with this Redis URL, and returns its events without their modules.
-fn events_of_a_process(url: &str) -> Vec<String> {
+/// Runs a test in a process with this Redis URL, and returns what it prints.
+fn output_of(test: &str, url: &str) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
-    let test = "startup::a_process_decides_according_to_its_environment";
     process.args([test, "--exact", "--nocapture"]);
     let output = process.env("RATELIMIT_REDIS_URL", url).output().expect("a process");
-    let log = String::from_utf8(output.stdout).expect("UTF-8");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs a process with this Redis URL, and returns its events without their modules.
+fn events_of_a_process(url: &str) -> Vec<String> {
+    let log = output_of("startup::a_process_decides_according_to_its_environment", url);
     let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::"));
     let events = ours.filter_map(|(level, event)| {
         Some(format!("{} {}", level.trim(), event.split_once(": ")?.1))
@@ -68,4 +80,78 @@ fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
 fn a_process_without_redis_reports_that_it_counts_locally() {
     let here = "INFO rate limits are counted in this process: RATELIMIT_REDIS_URL is not set store=Embedded";
     assert_eq!(events_of_a_process(""), [here]);
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+fn here() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1)]
+async fn there() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process", permit = permit)]
+async fn here_with_permit() -> Result<(), Rejection> {
+    permit.settle(1);
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, permit = permit)]
+async fn there_with_permit() -> Result<(), Rejection> {
+    permit.settle(1);
+    Ok(())
+}
+
+async fn is_item_admitted(limit: Limit) -> bool {
+    let limit = limit.wait(Duration::from_millis(1));
+    stream::iter([()]).rate_limited(&limit, "stream").next().await.is_some_and(|item| item.is_ok())
+}
+
+async fn is_request_admitted(layer: RateLimitLayer) -> bool {
+    let handler = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    let response = layer.layer(handler).oneshot(Request::new(String::new())).await;
+    response.expect("infallible").status().is_success()
+}
+
+fn fixed(limit: Limit) -> RateLimitLayer {
+    RateLimitLayer::new().limit(limit, |_| "fixed")
+}
+
+fn chosen(limit: Limit) -> RateLimitLayer {
+    RateLimitLayer::new().limits(move |_, limits: &mut RequestLimits| {
+        limits.add(&limit, "chosen", 1);
+        Ok(())
+    })
+}
+
+/// See [`a_process_decides_according_to_its_environment`].
+#[tokio::test]
+async fn each_kind_of_call_is_decided_by_its_scope() {
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
+    let _guard = tracing::subscriber::set_default(log.without_time().finish());
+    let mut decided = Vec::new();
+    for _ in 0..2 {
+        decided.push([
+            [here().is_ok(), there().await.is_ok()],
+            [here_with_permit().await.is_ok(), there_with_permit().await.is_ok()],
+            [is_item_admitted(HERE).await, is_item_admitted(THERE).await],
+            [is_request_admitted(fixed(HERE)).await, is_request_admitted(fixed(THERE)).await],
+            [is_request_admitted(chosen(HERE)).await, is_request_admitted(chosen(THERE)).await],
+        ]);
+    }
+    println!("decided: {decided:?}");
+}
+
+#[test]
+fn a_wrong_url_rejects_only_what_redis_would_count() {
+    let output =
+        output_of("startup::each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
+    let decided = [[[true, false]; 5], [[false, false]; 5]];
+    assert!(output.contains(&format!("decided: {decided:?}")), "{output}");
+    let errors: Vec<_> =
+        output.lines().filter(|line| line.contains("RATELIMIT_REDIS_URL")).collect();
+    let [error] = &errors[..] else { panic!("{output}") };
+    assert!(error.contains("ERROR") && error.contains("redis+cluster://"), "{error}");
 }

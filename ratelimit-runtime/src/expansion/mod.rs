@@ -122,7 +122,7 @@ fn with_limiter<const N: usize, R>(
 ) -> R {
     match call.limiter() {
         Some(limiter) => act(limiter),
-        None => with_current(act, failed),
+        None => with_current(|| call.first().0.policy().scope(), act, failed),
     }
 }
 

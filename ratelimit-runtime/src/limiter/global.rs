@@ -6,6 +6,7 @@ use std::fmt;
 use once_cell::sync::OnceCell;
 
 use super::{Builder, RateLimiter};
+use crate::limit::Scope;
 use crate::reply::{BuildError, Source};
 use crate::report;
 use crate::sticky::StickyFlag;
@@ -30,7 +31,8 @@ static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
 ///
 /// Call it once, when the application starts, and never in a library. If no limiter is set before the first
 /// call, that call builds one from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or on the embedded
-/// store if the variable is unset or empty.
+/// store if the variable is unset or empty. If the URL is invalid, an `ERROR` event says so once, and all calls are
+/// rejected, except those of limits with [`Scope::Process`].
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};
@@ -53,12 +55,14 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 /// [`BuildError`] when the URL in `RATELIMIT_REDIS_URL` is invalid, or needs a feature that this build lacks.
 /// The next call tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
-    with_current(|limiter| Ok(limiter.clone()), Err)
+    with_current(|| Scope::Global, |limiter| Ok(limiter.clone()), Err)
 }
 
 /// Calls `act` with the limiter that an annotated function called here would use, or `failed` if it cannot be built.
+/// Limits of the [`Scope::Process`], which `scope` returns, do not need the Redis at the URL.
 #[inline]
 pub(crate) fn with_current<R>(
+    scope: impl FnOnce() -> Scope,
     act: impl FnOnce(&RateLimiter) -> R,
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
@@ -73,6 +77,7 @@ pub(crate) fn with_current<R>(
         Some(limiter) => limiter,
         None => match built_from_environment() {
             Ok(limiter) => limiter,
+            Err(_) if scope() == Scope::Process => without_redis(),
             Err(error) => return failed(error),
         },
     };
@@ -228,11 +233,22 @@ fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
         Err(error) => {
             static LOGGED: StickyFlag = StickyFlag::new();
             if LOGGED.set() {
-                tracing::error!(%error, "RATELIMIT_REDIS_URL cannot be used: no rate limit can be decided");
+                tracing::error!(
+                    %error,
+                    "RATELIMIT_REDIS_URL cannot be used: calls are rejected, except those of limits with \
+                     `scope = \"process\"`"
+                );
             }
         }
     }
     built
+}
+
+/// Returns the limiter of limits that this process counts, while the process-wide one cannot be built.
+#[cold]
+fn without_redis() -> &'static RateLimiter {
+    static LOCAL: OnceCell<RateLimiter> = OnceCell::new();
+    LOCAL.get_or_init(|| Builder::default().build_embedded())
 }
 
 /// The error of [`set_global`] if a process-wide limiter is already set. Contains the limiter that was not set.

@@ -8,7 +8,7 @@ use super::request_check::{RequestCheck, StartCheck};
 use super::request_limits::RequestLimits;
 use crate::check::{AdmittedCall, AnyPart, Check, Part};
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
 use crate::reply::{Rejection, Source, StoreError};
 use crate::store::embedded::FEW;
@@ -164,6 +164,7 @@ impl<R, E> LimitSources<R, E> {
         match &self.limiter {
             Some(limiter) => self.start_with(limiter, request),
             None => limiter::with_current(
+                || self.scope(request),
                 |limiter| self.start_with(limiter, request),
                 |error| {
                     // No limiter decides the request.
@@ -197,6 +198,19 @@ impl<R, E> LimitSources<R, E> {
             admission = Admission::of((self.start_check)(limiter, parts), is_local);
         });
         Ok(admission)
+    }
+
+    /// Returns the scope of the limits of a request, which are decided together.
+    fn scope(&self, request: &R) -> Scope {
+        let scope = |limit: &Limit| limit.policy().scope();
+        match self.sources.first() {
+            Some(LimitSource::Fixed(limit, _)) => scope(limit),
+            _ => self
+                .limits_of(request)
+                .ok()
+                .and_then(|it| it.first().map(scope))
+                .unwrap_or(Scope::Global),
+        }
     }
 
     fn limits_of(&self, request: &R) -> Result<RequestLimits, E> {
