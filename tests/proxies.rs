@@ -2,13 +2,20 @@
 //! process.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use futures::FutureExt;
 use http::Request;
-use ratelimit_runtime::web::{Clients, ProxyHeader};
+use ratelimit_runtime::web::{Client, Clients, ProxyHeader, RateLimitLayer};
+use ratelimit_runtime::{Limit, RateLimiter};
 use support::log::Log;
+use tower::ServiceExt;
 
-/// Identifies the client of a request from `peer` with one header, twice. Returns the events.
-fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<String> {
+/// A request from `peer` with one header.
+fn request(peer: Option<&str>, header: Option<&str>) -> Request<Body> {
     let mut request = Request::builder();
     if let Some(peer) = peer {
         let peer: IpAddr = peer.parse().expect("an address");
@@ -17,17 +24,37 @@ fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<St
     if let Some(name) = header {
         request = request.header(name, "203.0.113.7");
     }
-    let request = request.body(()).expect("a request");
+    request.body(Body::empty()).expect("a request")
+}
+
+/// Does `work` twice. Returns the events.
+fn events_of(mut work: impl FnMut()) -> Vec<String> {
     let log = Log::default();
     let format =
         tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(log.writer());
     tracing::subscriber::with_default(format.finish(), || {
         for _ in 0..2 {
-            clients.identify(&request);
+            work();
         }
     });
     let text = log.text();
     text.lines().map(ToOwned::to_owned).collect()
+}
+
+/// Identifies the client of a request. Returns the events.
+fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<String> {
+    let request = request(peer, header);
+    events_of(|| _ = clients.identify(&request))
+}
+
+/// Handles a request by a handler that extracts the client, behind `layer`. Returns the events.
+fn events_behind(layer: &RateLimitLayer, peer: &str, header: Option<&str>) -> Vec<String> {
+    let app = Router::new().route("/", get(async |client: Client| client.to_string()));
+    let app = app.layer(layer.clone());
+    events_of(|| {
+        let response = app.clone().oneshot(request(Some(peer), header)).now_or_never();
+        assert_eq!(response.expect("at once").expect("infallible").status(), 200);
+    })
 }
 
 #[test]
@@ -46,7 +73,7 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
         assert!(events.is_empty(), "{peer} with {header:?}: {events:?}");
     }
 
-    let once = |clients, peer, header, advice: &str| {
+    let once = |clients: &Clients, peer, header, advice: &str| {
         let all = events(clients, peer, header);
         assert!(all.len() == 1 && all[0].contains("WARN") && all[0].contains(advice), "{all:#?}");
         let again = events(clients, peer, header);
@@ -59,4 +86,19 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
     let advice = "write `.header(ProxyHeader::XForwardedFor)`";
     let cloudflare = behind.clone().header(ProxyHeader::CfConnectingIp);
     once(&cloudflare, Some("10.0.0.1"), Some("x-forwarded-for"), advice);
+
+    // The key function knows the proxies, and the handler does not.
+    let limit = Limit::fixed("all", 100, Duration::from_secs(60));
+    let key = behind.clone();
+    let layer = RateLimitLayer::new().limiter(RateLimiter::embedded());
+    let layer = layer.limit(limit, move |request| key.identify(request));
+    let forwarded = Some("x-forwarded-for");
+    assert_eq!(events_behind(&layer, "10.0.0.1", None), [""; 0]);
+    assert_eq!(events_behind(&layer.clone().clients(behind), "10.0.0.1", forwarded), [""; 0]);
+    assert_eq!(events_behind(&layer.clone().clients(direct), "203.0.113.9", forwarded), [""; 0]);
+    // The proxy can have a public address.
+    let all = events_behind(&layer, "203.0.113.9", forwarded);
+    let advice = r#"`.clients(Clients::behind_proxies(["203.0.113.9"])?)`"#;
+    assert!(all.len() == 1 && all[0].contains("WARN") && all[0].contains(advice), "{all:#?}");
+    assert_eq!(events_behind(&layer, "10.0.0.1", forwarded), [""; 0]);
 }

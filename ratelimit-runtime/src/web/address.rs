@@ -48,6 +48,8 @@ use crate::key::Client;
 /// - The peer has a private address, is not trusted, and sends a header of a proxy. Only the first 1,000 requests of
 ///   such peers are looked at.
 /// - A trusted proxy sends a request without the header.
+/// - A request has a header of a proxy, and [`Client::of`] or the extractor [`Client`] finds no `Clients`. Those that a
+///   key function calls itself are not found. Only the first 1,000 requests without `Clients` are looked at.
 #[derive(Clone, Debug)]
 pub struct Clients {
     trusted: Arc<[IpNet]>,
@@ -160,13 +162,16 @@ impl Clients {
     /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the extensions of the
     /// request; behind a Unix socket, see [`behind_unix_socket`](Self::behind_unix_socket).
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
-        let address = self.address(request);
+        self.client(self.address(request))
+    }
+
+    fn client(&self, address: Option<IpAddr>) -> Client {
         let address = address.map(|address| nat64::translated(address, &self.nat64_prefixes));
         Client::new(address, self.ipv6_prefix)
     }
 
     fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
-        let peer = request.peer().map(|peer| peer.to_canonical());
+        let peer = peer(request);
         let is_trusted = peer.map_or(self.trusts_unix_sockets, |peer| self.trusts(peer));
         if !is_trusted {
             setup::check_untrusted_peer(peer, request);
@@ -194,6 +199,10 @@ impl Clients {
     }
 }
 
+fn peer<R: IncomingRequest>(request: &R) -> Option<IpAddr> {
+    request.peer().map(|peer| peer.to_canonical())
+}
+
 /// Converts a network of IPv4-mapped IPv6 addresses to IPv4, as `IpAddr::to_canonical` does for an address.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else { return network };
@@ -211,7 +220,8 @@ impl Default for Clients {
 impl Client {
     /// Returns the client of `request`, identified by the [`Clients`] of the application: those of the middleware that
     /// handles the request, with axum also those in a layer `Extension(clients)`, with actix-web also those in
-    /// `web::Data`. If there are none, the client is the peer of the connection, as for [`Clients::direct`].
+    /// `web::Data`. If there are none, the client is the peer of the connection, as for [`Clients::direct`], and the
+    /// first request with a header of a proxy causes a warning.
     ///
     /// ```
     /// use std::time::Duration;
@@ -227,7 +237,14 @@ impl Client {
     /// ```
     #[must_use]
     pub fn of<R: IncomingRequest>(request: &R) -> Self {
-        request.with_clients(|clients| clients.unwrap_or(&DIRECT).identify(request))
+        request.with_clients(|clients| {
+            if let Some(clients) = clients {
+                return clients.identify(request);
+            }
+            let peer = peer(request);
+            setup::check_without_clients(peer, request);
+            DIRECT.client(peer)
+        })
     }
 }
 

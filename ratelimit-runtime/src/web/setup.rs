@@ -7,40 +7,55 @@ use super::address::IncomingRequest;
 use super::hops::ProxyHeader;
 use crate::sticky::StickyFlag;
 
-/// The number of requests of private peers whose headers are looked at. A wrong setting shows in the first of them.
+/// The number of requests whose headers are looked at, for each event. A wrong setting shows in the first of them.
 const LOOKED_AT: u32 = 1_000;
 
 /// Warns if the peer is unknown, or seems to be a proxy.
 pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, request: &R) {
-    static NO_PEER: StickyFlag = StickyFlag::new();
     static UNTRUSTED: StickyFlag = StickyFlag::new();
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
-    let Some(peer) = peer else {
-        if NO_PEER.set() {
-            tracing::warn!(
-                "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
-                 with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
-                 extensions of the request; in tests of actix-web, set `TestRequest::peer_addr`; for a proxy that \
-                 connects through a Unix socket, write `.behind_unix_socket()`"
-            );
-        }
-        return;
-    };
-    if !is_private(peer) || REQUESTS.load(Ordering::Relaxed) >= LOOKED_AT {
-        return;
-    }
-    REQUESTS.fetch_add(1, Ordering::Relaxed);
-    if let Some(header) = header_of(request)
+    if let Some(peer) = known(peer).filter(|peer| is_private(*peer))
+        && let Some(header) = header_of_early(request, &REQUESTS)
         && UNTRUSTED.set()
     {
-        let name = header.name();
-        let choice =
-            if header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
+        let (name, clients) = (header.name(), clients(peer, header));
         tracing::warn!(
             "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
-             one key: if it is your proxy, write `Clients::behind_proxies([\"{peer}\"])?{choice}`, or its network"
+             one key: if it is your proxy, write `{clients}`, or its network"
         );
     }
+}
+
+/// Warns if the peer is unknown, or can be a proxy, in an application that has not said which proxies it has.
+pub(super) fn check_without_clients<R: IncomingRequest>(peer: Option<IpAddr>, request: &R) {
+    static UNSET: StickyFlag = StickyFlag::new();
+    static REQUESTS: AtomicU32 = AtomicU32::new(0);
+    if let Some(peer) = known(peer)
+        && let Some(header) = header_of_early(request, &REQUESTS)
+        && UNSET.set()
+    {
+        let (name, clients) = (header.name(), clients(peer, header));
+        tracing::warn!(
+            "a request with `{name}` came from {peer}, and the layer has no `Clients`, so all clients behind {peer} \
+             share one key: if it is your proxy, write `.clients({clients})` on the layer, also if a key function \
+             calls `identify`; if clients connect directly, `.clients(Clients::direct())`; without a layer, use \
+             `Extension(clients)` in axum, `web::Data::new(clients)` in actix-web"
+        );
+    }
+}
+
+/// Returns the peer, and warns if there is none.
+fn known(peer: Option<IpAddr>) -> Option<IpAddr> {
+    static NO_PEER: StickyFlag = StickyFlag::new();
+    if peer.is_none() && NO_PEER.set() {
+        tracing::warn!(
+            "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
+             with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
+             extensions of the request; in tests of actix-web, set `TestRequest::peer_addr`; for a proxy that \
+             connects through a Unix socket, write `.clients(Clients::direct().behind_unix_socket())` on the layer"
+        );
+    }
+    peer
 }
 
 /// Warns of a request of a trusted proxy without the header.
@@ -74,6 +89,22 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
 fn header_of<R: IncomingRequest>(request: &R) -> Option<ProxyHeader> {
     let mut headers = ProxyHeader::ALL.into_iter();
     headers.find(|header| request.lines(header.name()).next().is_some())
+}
+
+/// Returns a header of a proxy that one of the first requests has.
+fn header_of_early<R: IncomingRequest>(request: &R, requests: &AtomicU32) -> Option<ProxyHeader> {
+    // Not counted further, so that it cannot overflow.
+    if requests.load(Ordering::Relaxed) >= LOOKED_AT {
+        return None;
+    }
+    requests.fetch_add(1, Ordering::Relaxed);
+    header_of(request)
+}
+
+/// Returns the `Clients` for a proxy that writes `header`.
+fn clients(peer: IpAddr, header: ProxyHeader) -> String {
+    let choice = if header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
+    format!("Clients::behind_proxies([\"{peer}\"])?{choice}")
 }
 
 /// Returns how to choose a header.
