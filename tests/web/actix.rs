@@ -8,7 +8,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::test::TestRequest;
-use actix_web::{App, HttpResponse, HttpServer, web};
+use actix_web::{App, HttpResponse, HttpServer, Responder, ResponseError, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
 use ratelimit_runtime::web::{Client, Clients, Route};
 use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_limit};
@@ -49,6 +49,47 @@ async fn paged() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
+/// A status of a success, which no rejection has.
+#[actix_web::get("/created")]
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn created() -> Result<(String, StatusCode), Rejection> {
+    Ok(("hi".to_owned(), StatusCode::CREATED))
+}
+
+#[actix_web::get("/any")]
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn any() -> actix_web::Result<impl Responder> {
+    Ok("hi".customize().with_status(StatusCode::CREATED))
+}
+
+/// An error of the application, which knows no headers.
+#[derive(Debug)]
+struct TooMany;
+
+impl From<Rejection> for TooMany {
+    fn from(_: Rejection) -> Self {
+        Self
+    }
+}
+
+impl std::fmt::Display for TooMany {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("later")
+    }
+}
+
+impl ResponseError for TooMany {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::TOO_MANY_REQUESTS
+    }
+}
+
+#[actix_web::get("/own")]
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn own() -> Result<(String, StatusCode), TooMany> {
+    Ok(("hi".to_owned(), StatusCode::CREATED))
+}
+
 async fn left(decision: Option<web::ReqData<Decision>>) -> String {
     decision.map_or("none".to_owned(), |decision| decision.remaining.to_string())
 }
@@ -74,6 +115,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter) -> SocketAddr {
                 .wrap(limits.clone())
                 .wrap_fn(move |request, service| limiter.scope(service.call(request)))
                 .service((hi, once, costly, direct))
+                .service((created, any, own))
                 .service(
                     web::resource("/page")
                         .wrap(ErrorHandlers::new().handler(StatusCode::TOO_MANY_REQUESTS, page))
@@ -161,6 +203,22 @@ fn keeps_the_changes_of_the_application_to_a_rejection() {
     assert_eq!((rejected.status, &*rejected.body), (429, "a page"));
     assert_eq!(reported(&rejected), (r#""paged";q=1;w=3600"#, r#""paged";r=0;t=3600"#));
     assert_eq!(rejected.headers.iter().filter(|(name, _)| name == "set-cookie").count(), 2);
+}
+
+/// An error that is a status has no headers. The middleware adds those of the rejection.
+#[test]
+fn a_status_keeps_when_to_come_back() {
+    let (limiter, _) = timed();
+    let address = serve(RateLimits::new(), &limiter);
+    let reason = "too many requests, try again in 1 hour";
+    for (path, text) in [("/created", reason), ("/any", reason), ("/own", "later")] {
+        let first = get(address, path, &[]);
+        assert_eq!((first.status, &*first.body), (201, "hi"), "{path}");
+        let rejected = get(address, path, &[]);
+        assert_eq!((rejected.status, &*rejected.body), (429, text), "{path}");
+        assert_eq!(rejected.header("retry-after"), Some("3600"), "{path}");
+        reported(&rejected);
+    }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
-use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get as route_get;
+use axum::{Json, Router};
 use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest, RequestLimits, TextResponse};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::{get, request};
@@ -36,8 +36,89 @@ async fn text() -> (StatusCode, String) {
     (StatusCode::OK, "hi".to_owned())
 }
 
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn json_or_status() -> Result<Json<u32>, StatusCode> {
+    Ok(Json(7))
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn json_or_text() -> Result<Json<u32>, (StatusCode, String)> {
+    Ok(Json(7))
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn any_or_status() -> Result<impl IntoResponse, StatusCode> {
+    Ok("hi")
+}
+
+/// The rejection of another function, which becomes a status.
+async fn asked() -> Result<Json<u32>, StatusCode> {
+    handled().await?;
+    Ok(Json(7))
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = (), hidden = true)]
+async fn unseen() -> Result<Json<u32>, StatusCode> {
+    Ok(Json(7))
+}
+
+/// Two limits: the second rejects the call.
+#[rate_limit(
+    limit(period = "1h", threshold = 9, key = (), name = "wide"),
+    limit(period = "1m", threshold = 1, key = (), name = "narrow")
+)]
+async fn grouped() -> Result<Json<u32>, StatusCode> {
+    Ok(Json(7))
+}
+
+/// An error of the application, which knows no headers.
+struct TooMany;
+
+impl From<Rejection> for TooMany {
+    fn from(_: Rejection) -> Self {
+        Self
+    }
+}
+
+impl IntoResponse for TooMany {
+    fn into_response(self) -> axum::response::Response {
+        (StatusCode::TOO_MANY_REQUESTS, "later").into_response()
+    }
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn own() -> Result<(), TooMany> {
+    Ok(())
+}
+
+/// A status and a header of the application.
+#[rate_limit(
+    period = "1h",
+    threshold = 1,
+    key = (),
+    on_limited = |_| (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7"), ("cache-control", "private")])
+)]
+async fn said() -> (StatusCode, [(&'static str, &'static str); 2]) {
+    (StatusCode::OK, [("x-a", "1"), ("x-b", "2")])
+}
+
+/// A handler that goes on after a rejection, and has its own reason for its status.
+async fn other(axum::extract::Path(status): axum::extract::Path<u16>) -> StatusCode {
+    let _ = handled().await;
+    StatusCode::from_u16(status).expect("a status")
+}
+
 fn app() -> Router {
     Router::new()
+        .route("/json_or_status", route_get(json_or_status))
+        .route("/json_or_text", route_get(json_or_text))
+        .route("/any_or_status", route_get(any_or_status))
+        .route("/asked", route_get(asked))
+        .route("/unseen", route_get(unseen))
+        .route("/grouped", route_get(grouped))
+        .route("/own", route_get(own))
+        .route("/said", route_get(said))
+        .route("/other/{status}", route_get(other))
         .route("/response", route_get(response))
         .route("/status", route_get(status))
         .route("/text", route_get(text))
@@ -62,9 +143,53 @@ fn handlers_return_responses_and_statuses() {
         assert_eq!((answer.status, &*answer.body), first);
         let answer = ask();
         assert_eq!((answer.status, &*answer.body), (429, rejected), "{path}");
-        assert_eq!(answer.header("retry-after").is_some(), path == "/response");
+        assert_eq!(answer.header("retry-after"), Some("3600"), "{path}");
         assert!(answer.header("ratelimit").is_some(), "{path}");
     }
+}
+
+/// A status has no headers. The layer adds those of the rejection to a 429, and the application keeps its own.
+#[test]
+fn a_status_keeps_when_to_come_back() {
+    let (limiter, _) = timed();
+    let server = serve(app().layer(RateLimitLayer::new()).layer(RateLimitLayer::new()), &limiter);
+    let ask = |path: &str| get(server.address, path, &[]);
+    let reason = "too many requests, try again in 1 hour";
+    for (path, first, rejected, wait) in [
+        ("/json_or_status", "7", "", "3600"),
+        ("/json_or_text", "7", reason, "3600"),
+        ("/any_or_status", "hi", "", "3600"),
+        ("/asked", "7", "", "3600"),
+        ("/grouped", "7", "", "60"),
+        ("/own", "", "later", "3600"),
+    ] {
+        let answer = ask(path);
+        assert_eq!((answer.status, &*answer.body), (200, first), "{path}");
+        assert_eq!(answer.header("retry-after"), None, "{path}");
+        let answer = ask(path);
+        assert_eq!((answer.status, &*answer.body), (429, rejected), "{path}");
+        assert_eq!(answer.header("retry-after"), Some(wait), "{path}");
+        reported(&answer);
+    }
+    assert_eq!(ask("/unseen").status, 200);
+    let answer = ask("/unseen");
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("3600")));
+    assert_eq!(
+        (answer.header("ratelimit"), answer.header("cache-control")),
+        (None, Some("no-store"))
+    );
+    assert_eq!(ask("/said").status, 200);
+    let answer = ask("/said");
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("7")));
+    assert_eq!(answer.header("cache-control"), Some("private"));
+    // Another status asks for no wait.
+    let answer = ask("/other/403");
+    assert_eq!((answer.status, answer.header("retry-after")), (403, None));
+
+    let bare = serve(Router::new().route("/", route_get(json_or_text)), &limiter);
+    let answer = get(bare.address, "/", &[]);
+    assert_eq!((answer.status, &*answer.body), (429, reason));
+    assert_eq!((answer.header("retry-after"), answer.header("ratelimit")), (None, None));
 }
 
 /// The plan of a customer, a key that borrows from the request, requests without limits, and requests without a key.

@@ -138,6 +138,9 @@ fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     #[cfg(any(feature = "tower", feature = "actix"))]
     if !label.shadow {
         request_log::set_decided();
+        if let Err(rejection) = result {
+            request_log::reject(rejection);
+        }
     }
     if let Ok(decision)
     | Err(

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::limit::{Limit, Name, Quota};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Decision, Source};
+use crate::reply::{Decision, Rejection, Source};
 use crate::sticky::StickyFlag;
 
 thread_local! {
@@ -29,6 +29,8 @@ pub(crate) struct RequestLog {
     limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
     has_decided: bool,
+    /// `Retry-After` of the last rejection, also by a limit that clients do not see.
+    retry_after: Option<u32>,
     is_open: bool,
 }
 
@@ -55,8 +57,12 @@ pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 impl RequestLog {
     /// Stands for the log of a thread that has none.
-    const NONE: Self =
-        Self { limits: OneOrMany::Many(Vec::new()), has_decided: false, is_open: false };
+    const NONE: Self = Self {
+        limits: OneOrMany::Many(Vec::new()),
+        has_decided: false,
+        retry_after: None,
+        is_open: false,
+    };
 
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
         self.limits.iter()
@@ -69,6 +75,15 @@ impl RequestLog {
     /// Returns whether a limit has decided while this log, or the log of an inner middleware, was open.
     pub(crate) fn has_decided(&self) -> bool {
         self.has_decided
+    }
+
+    pub(crate) fn retry_after(&self) -> Option<u32> {
+        self.retry_after
+    }
+
+    /// Records why a call was rejected, beside the decisions of its limits.
+    pub(crate) fn reject(&mut self, rejection: &Rejection) {
+        self.retry_after = retry_after(rejection);
     }
 
     /// Adds a limit that decides each request. Skips a shadow and a hidden limit, because clients must not see them.
@@ -186,6 +201,19 @@ impl LoggedDecision {
     }
 }
 
+/// The time after which a client should try again; `None` if no wait helps.
+pub(crate) fn wait(rejection: &Rejection) -> Option<Duration> {
+    match rejection {
+        Rejection::Busy { .. } => Some(BUSY_WAIT),
+        _ => rejection.retry_after(),
+    }
+}
+
+/// Returns `Retry-After` of a rejection; `None` if no wait helps.
+pub(crate) fn retry_after(rejection: &Rejection) -> Option<u32> {
+    wait(rejection).map(|wait| whole_seconds(wait).max(1))
+}
+
 /// Returns the seconds of `span`, rounded up.
 pub(crate) fn whole_seconds(span: Duration) -> u32 {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
@@ -214,6 +242,11 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
 /// Notes in the log that is open, if any, that a limit has decided.
 pub(super) fn set_decided() {
     with_current(|log| log.has_decided = true);
+}
+
+/// Notes in the log that is open, if any, why a call was rejected.
+pub(super) fn reject(rejection: &Rejection) {
+    with_current(|log| log.reject(rejection));
 }
 
 /// Adds a limit to the open log before its decision, so that the log keeps the order of the limits.

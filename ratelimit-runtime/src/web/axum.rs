@@ -39,8 +39,9 @@
 //!
 //! Add the layer with `Router::layer` or `Router::route_layer`, not around the router: the route is known
 //! only inside the router. To send another response, return an error type of your own that implements
-//! `From<Rejection>` and `IntoResponse`. The layer adds the headers that report limits, but not `Retry-After` and
-//! `Cache-Control`: keep those by changing the response of `rejection.into_response()`.
+//! `From<Rejection>` and `IntoResponse`. The layer adds the headers that report limits, and to a 429 also `Retry-After`
+//! and `Cache-Control`. To keep these two with another status or without the layer, change the response of
+//! `rejection.into_response()`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

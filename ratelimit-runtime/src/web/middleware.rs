@@ -10,7 +10,7 @@ use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
-use super::rejected::{self, BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
 use super::slots::{HeldSlots, RequestPermits, RequestSlots};
@@ -33,6 +33,9 @@ pub(crate) trait MiddlewareRequest {
 
     /// The status and the headers of the responses.
     type ResponseHead;
+
+    /// Adds `Retry-After` and `Cache-Control: no-store` to a 429 that lacks them.
+    fn complete(head: &mut Self::ResponseHead, retry_after: u32);
 
     /// Returns the headers of a response.
     fn headers(head: &mut Self::ResponseHead) -> &mut Self::Headers;
@@ -257,6 +260,10 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             );
         }
         self.settle(scope, head);
+        // A status or an error of the application is a response without the headers of the rejection.
+        if let Some(retry_after) = scope.log.retry_after() {
+            R::complete(head, retry_after);
+        }
         self.write_headers(R::headers(head), scope.log());
     }
 
@@ -382,12 +389,19 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
     response
 }
 
+/// Records a rejection that becomes a response without headers, for the middleware that adds them.
+#[cfg(feature = "tower")]
+pub(crate) fn note(rejection: &Rejection) {
+    request_log::with_current(|log| record_rejection(log, rejection));
+}
+
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
     if let Rejection::Limited { name, quota, decision }
     | Rejection::Closed { name, quota, decision }
     | Rejection::Busy { name, quota, decision, .. } = rejection
-        && rejected::wait(rejection).is_some()
+        && request_log::wait(rejection).is_some()
     {
         log.record(name, *quota, decision);
     }
+    log.reject(rejection);
 }

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::headers::push_name;
 use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::Rejection;
-use crate::report::request_log::{BUSY_WAIT, RequestLog, whole_seconds};
+use crate::report::request_log::{self, RequestLog};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +129,7 @@ impl<'a> RejectedRequest<'a> {
     /// many calls are in flight, whose ends are not known. `None` unless the limit is reached.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
-        wait(self.rejection).map(|wait| whole_seconds(wait).max(1))
+        request_log::retry_after(self.rejection)
     }
 
     /// Returns the problem details as JSON (RFC 9457). Their types are those of
@@ -192,14 +191,6 @@ impl fmt::Debug for RequestFacts {
         f.debug_struct("RequestFacts")
             .field("prefers_json", &self.prefers_json)
             .finish_non_exhaustive()
-    }
-}
-
-/// The time after which a client should try again; `None` if no wait helps.
-pub(crate) fn wait(rejection: &Rejection) -> Option<Duration> {
-    match rejection {
-        Rejection::Busy { .. } => Some(BUSY_WAIT),
-        _ => rejection.retry_after(),
     }
 }
 

@@ -139,11 +139,29 @@ impl<B: From<String>> FromRejection for Response<B> {
     }
 }
 
-/// An annotated function can return a status code. A layer adds the headers that report limits, but not `Retry-After`.
+/// Converts a rejection to its status: 429, 413 or 503. In a handler behind a
+/// [`RateLimitLayer`](super::RateLimitLayer), the layer adds the headers of the rejection, with `Retry-After` and
+/// `Cache-Control`. Elsewhere, the response has none of them.
+impl From<Rejection> for StatusCode {
+    fn from(rejection: Rejection) -> Self {
+        middleware::note(&rejection);
+        Self::from_u16(rejected::status(&rejection)).unwrap_or(Self::SERVICE_UNAVAILABLE)
+    }
+}
+
+/// Converts a rejection to its status, as [`StatusCode`] does, and its text.
+impl From<Rejection> for (StatusCode, String) {
+    fn from(rejection: Rejection) -> Self {
+        let text = rejection.to_string();
+        (rejection.into(), text)
+    }
+}
+
+/// An annotated function can return a status code.
 #[diagnostic::do_not_recommend]
 impl FromRejection for StatusCode {
     fn from_rejection(rejection: Rejection) -> Self {
-        Self::from_u16(rejected::status(&rejection)).unwrap_or(Self::SERVICE_UNAVAILABLE)
+        rejection.into()
     }
 }
 
@@ -151,14 +169,21 @@ impl FromRejection for StatusCode {
 #[diagnostic::do_not_recommend]
 impl FromRejection for (StatusCode, String) {
     fn from_rejection(rejection: Rejection) -> Self {
-        let text = rejection.to_string();
-        (StatusCode::from_rejection(rejection), text)
+        rejection.into()
     }
 }
 
 impl MiddlewareRequest for Parts {
     type Headers = HeaderMap;
     type ResponseHead = http::response::Parts;
+
+    fn complete(head: &mut Self::ResponseHead, retry_after: u32) {
+        if head.status == StatusCode::TOO_MANY_REQUESTS {
+            head.headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(retry_after));
+            let no_store = HeaderValue::from_static(CACHE_CONTROL_VALUE);
+            head.headers.entry(CACHE_CONTROL).or_insert(no_store);
+        }
+    }
 
     fn headers(head: &mut Self::ResponseHead) -> &mut HeaderMap {
         &mut head.headers

@@ -51,9 +51,10 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::rejected::{self, CACHE_CONTROL_VALUE};
+use super::rejected::CACHE_CONTROL_VALUE;
 use super::text_response::TextResponse;
 use crate::reply::{FromRejection, Rejection};
+use crate::report::request_log;
 
 /// Converts a rejection to the status in the table of [this module](self).
 impl From<Rejection> for Status {
@@ -78,7 +79,7 @@ impl From<&Rejection> for Status {
         }
         if rejection.is_hidden() {
             let mut details = ErrorDetails::new();
-            details.set_retry_info(rejected::wait(rejection));
+            details.set_retry_info(request_log::wait(rejection));
             return Self::with_error_details(Code::ResourceExhausted, text, details);
         }
         let name = rejection.name();
@@ -94,7 +95,7 @@ impl From<&Rejection> for Status {
             ..QuotaViolation::new(name, &*text)
         };
         let mut details = ErrorDetails::with_quota_failure(vec![violation]);
-        if let Some(wait) = rejected::wait(rejection) {
+        if let Some(wait) = request_log::wait(rejection) {
             details.set_retry_info(Some(wait));
         }
         Self::with_error_details(Code::ResourceExhausted, text, details)

@@ -4,15 +4,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::dev::{Extensions, ResponseHead, ServiceRequest};
-use actix_web::http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
-use actix_web::http::{Method, Uri};
+use actix_web::http::header::{
+    ACCEPT, CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use actix_web::http::{Method, StatusCode, Uri};
 use actix_web::{HttpMessage, HttpRequest, web};
 
 use crate::web::address::Clients;
 use crate::web::address::sealed::RequestAccess;
 use crate::web::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
 use crate::web::middleware::{MiddlewareRequest, RequestExtensions};
-use crate::web::rejected::RequestHead;
+use crate::web::rejected::{CACHE_CONTROL_VALUE, RequestHead};
 
 struct ActixHead {
     method: Method,
@@ -41,6 +43,17 @@ impl RequestHead for ActixHead {
 impl MiddlewareRequest for ServiceRequest {
     type Headers = HeaderMap;
     type ResponseHead = ResponseHead;
+
+    fn complete(head: &mut ResponseHead, retry_after: u32) {
+        if head.status == StatusCode::TOO_MANY_REQUESTS {
+            let no_store = HeaderValue::from_static(CACHE_CONTROL_VALUE);
+            for (name, value) in [(RETRY_AFTER, retry_after.into()), (CACHE_CONTROL, no_store)] {
+                if !head.headers.contains_key(&name) {
+                    head.headers.insert(name, value);
+                }
+            }
+        }
+    }
 
     fn headers(head: &mut ResponseHead) -> &mut HeaderMap {
         &mut head.headers
