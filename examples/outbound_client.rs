@@ -22,7 +22,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::web::{RateLimitLayer, retry_after};
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, rate_limit};
 use tokio::task::JoinSet;
 use tracing::Level;
@@ -58,11 +58,10 @@ impl Weather {
     async fn of(&self, city: &str) -> Result<String, WeatherError> {
         let response = self.http.get(format!("{}/weather/{city}", self.url)).send().await?;
         // With any other status, the header does not ask for a pause.
-        if matches!(response.status().as_u16(), 429 | 503) {
-            let later = response.headers().get("retry-after");
-            if let Some(seconds) = later.and_then(|it| it.to_str().ok()?.parse().ok()) {
-                return Err(WeatherError::Later(Duration::from_secs(seconds)));
-            }
+        if matches!(response.status().as_u16(), 429 | 503)
+            && let Some(wait) = retry_after(response.headers())
+        {
+            return Err(WeatherError::Later(wait));
         }
         Ok(response.error_for_status()?.text().await?)
     }

@@ -82,7 +82,10 @@ async fn unavailable_api() -> (String, Arc<Mutex<Vec<Instant>>>) {
         calls.push(Instant::now());
         let outage = calls.get(4).map(Instant::elapsed);
         if outage.is_some_and(|it| it < Duration::from_secs(4)) {
-            return (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "4")]).into_response();
+            // In four seconds, by a clock that is behind.
+            let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+            let later = ("retry-after", "Sun, 06 Nov 1994 08:49:41 GMT");
+            return (StatusCode::SERVICE_UNAVAILABLE, [date, later]).into_response();
         }
         "fair".into_response()
     };

@@ -12,6 +12,7 @@ mod hyper;
 mod outbound;
 mod rejections;
 mod resets;
+mod retry_after;
 mod ruled;
 mod settings;
 mod tonic;

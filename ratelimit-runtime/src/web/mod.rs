@@ -51,6 +51,8 @@ mod request_check;
 mod request_limits;
 #[cfg(feature = "tower")]
 mod response;
+#[cfg(feature = "tower")]
+mod retry_after;
 #[cfg(any(feature = "axum", feature = "actix"))]
 mod route;
 #[cfg(feature = "tower")]
@@ -87,6 +89,8 @@ pub use self::request_limits::RequestLimits;
 pub use self::response::Grpc;
 #[cfg(feature = "tower")]
 pub use self::response::{Http, ResponseFormat};
+#[cfg(feature = "tower")]
+pub use self::retry_after::retry_after;
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub use self::route::Route;
 #[cfg(feature = "tower")]
