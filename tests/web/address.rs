@@ -160,6 +160,35 @@ fn rejects_what_is_neither_an_address_nor_a_network() {
     }
 }
 
+/// Each client in such a network could choose its key.
+#[test]
+fn rejects_networks_that_are_too_wide_for_proxies() {
+    for wide in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96", "10.0.0.0/1", "2000::/3"] {
+        let error = Clients::behind_proxies(["10.0.0.1", wide]).expect_err(wide).to_string();
+        assert!(error.starts_with(&format!("`{wide}` contains clients")), "{error}");
+        assert!(error.contains("so they could choose their keys: write"), "{error}");
+    }
+    for widest in ["10.0.0.0/8", "fc00::/7", "::ffff:10.0.0.0/104"] {
+        assert!(Clients::behind_proxies([widest]).is_ok(), "{widest}");
+    }
+}
+
+/// A proxy can hide the port of its peer, and not its address (RFC 7239, section 6).
+#[test]
+fn reads_addresses_with_a_hidden_port() {
+    let of = |line: &str| {
+        let forwarded = behind().header(ProxyHeader::Forwarded);
+        client(&forwarded, PROXY, "forwarded", &[line.as_bytes()])
+    };
+    assert_eq!(of(r#"for=1.1.1.1, for="203.0.113.7:_abc""#), "203.0.113.7");
+    assert_eq!(of(r#"for="[2001:db8:1::5]:_x.y-Z_9""#), "2001:db8:1::/64");
+    assert_eq!(of(r#"for="10.0.0.2:_lb";by="_edge", for="10.0.0.3:_lb""#), "10.0.0.2");
+    // Neither a port nor a hidden one.
+    for wrong in ["203.0.113.7:_", "203.0.113.7:_a b", "203.0.113.7:abc", "_abc", "_abc:_x"] {
+        assert_eq!(of(&format!(r#"for="{wrong}""#)), PROXY, "{wrong}");
+    }
+}
+
 const WORDS: [&str; 8] =
     ["for=", "for=\"", "for=6.6.6.6", "6.6.6.6", ", ", "10.0.0.1", "\"", "\\\""];
 

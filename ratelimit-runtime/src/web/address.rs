@@ -63,6 +63,9 @@ pub struct Clients {
 /// Identifies clients for an application that sets no `Clients`.
 static DIRECT: LazyLock<Clients> = LazyLock::new(Clients::direct);
 
+/// The fewest leading bits of a network of proxies: those of `fc00::/7`, the widest private network.
+const FEWEST_BITS: u8 = 7;
+
 impl Clients {
     /// Identifies the client as the peer of the connection. Headers are not read.
     #[must_use]
@@ -84,13 +87,20 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// [`ParseNetworkError`] if a text is neither an address nor a network.
+    /// [`ParseNetworkError`] if a text is neither an address nor a network, or a network of fewer than 7 bits, such as
+    /// `0.0.0.0/0`: it contains clients.
     pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
     ) -> Result<Self, ParseNetworkError> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map(canonical).map_err(|_| ParseNetworkError::of_proxies(text)),
+            Err(_) => match text.parse().map(canonical) {
+                Ok(network) if network.prefix_len() < FEWEST_BITS => {
+                    Err(ParseNetworkError::of_clients(text))
+                }
+                Ok(network) => Ok(network),
+                Err(_) => Err(ParseNetworkError::of_proxies(text)),
+            },
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -248,7 +258,7 @@ impl Client {
     }
 }
 
-/// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they cannot read.
+/// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they do not accept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParseNetworkError {
     text: String,
@@ -258,6 +268,12 @@ pub struct ParseNetworkError {
 impl ParseNetworkError {
     fn of_proxies(text: &str) -> Self {
         let problem = "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
+        Self { text: text.to_owned(), problem }
+    }
+
+    fn of_clients(text: &str) -> Self {
+        let problem = "contains clients, so they could choose their keys: write the addresses or the networks of the \
+                       proxies alone, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
         Self { text: text.to_owned(), problem }
     }
 

@@ -99,14 +99,25 @@ fn node(element: &[u8]) -> Option<IpAddr> {
 }
 
 /// Parses an address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
-/// `[2001:db8::1]:80`. Names of hidden hops, such as `unknown` and `_a`, are not addresses.
+/// `[2001:db8::1]:80`. A port can be hidden: `192.0.2.1:_a`. Names of hidden hops, such as `unknown` and `_a`, are not
+/// addresses.
 fn address(text: &str) -> Option<IpAddr> {
+    let text = match text.rsplit_once(':') {
+        Some((address, port)) if is_hidden(port) => address,
+        _ => text,
+    };
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     text.parse::<IpAddr>()
         .ok()
         .or_else(|| bracketed().map(IpAddr::V6))
         .or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
         .map(|address| address.to_canonical())
+}
+
+/// Returns whether a port is hidden (RFC 7239, section 6.3).
+fn is_hidden(port: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    port.strip_prefix('_').is_some_and(|name| !name.is_empty() && name.bytes().all(is_plain))
 }
 
 #[cfg(test)]
