@@ -13,6 +13,7 @@ mod outbound;
 mod rejections;
 mod resets;
 mod retry_after;
+mod routes;
 mod ruled;
 mod settings;
 mod tonic;

@@ -250,10 +250,17 @@ impl FromRequest for RequestSlots {
     }
 }
 
-/// Returns the route of `request` as a key: the pattern that matches the path, such as `/users/{id}`.
+/// Returns the route of `request` as a key: the first pattern that matches the path, such as `/users/{id}`.
+///
+/// The path is the decoded one that actix-web routes by, so each spelling of it has the same key. A middleware that
+/// changes the path, such as `NormalizePath`, belongs outside of [`RateLimits`]: wrap it after them. Guards are not
+/// asked, also not the method of `#[get]`: if they choose between patterns that match one path, wrap each scope or
+/// resource with limits of its own.
 #[must_use]
 pub fn route(request: &ServiceRequest) -> Route {
-    Route::new(request.match_pattern().map(Template::Actix))
+    // `match_pattern` of the request reads the path as the client has spelled it.
+    let pattern = request.resource_map().match_pattern(request.match_info().as_str());
+    Route::new(pattern.map(Template::Actix))
 }
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
