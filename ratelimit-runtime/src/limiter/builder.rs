@@ -14,6 +14,8 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
 use crate::reply::BuildError;
+#[cfg(feature = "actix")]
+use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 use crate::store::SharedStore;
 use crate::store::embedded::Embedded;
@@ -246,8 +248,13 @@ impl Builder {
     /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
     /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a file of rules that cannot be read or has a
     /// mistake.
+    #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let limiter = self.build_unreported()?;
+        #[cfg(feature = "actix")]
+        if limiter.source() == Source::Embedded {
+            super::workers::check(std::panic::Location::caller());
+        }
         report::describe();
         Ok(limiter)
     }

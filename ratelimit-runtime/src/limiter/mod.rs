@@ -7,6 +7,8 @@ mod global;
 mod rejected_keys;
 mod rules;
 mod shutdown;
+#[cfg(feature = "actix")]
+mod workers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,8 +90,11 @@ pub struct RateLimiter {
 impl RateLimiter {
     /// Creates a limiter on the embedded store, as `RateLimiter::builder().build()` does.
     #[must_use]
+    #[cfg_attr(feature = "actix", track_caller)]
     pub fn embedded() -> Self {
         let limiter = Builder::default().build_embedded();
+        #[cfg(feature = "actix")]
+        workers::check(std::panic::Location::caller());
         report::describe();
         limiter
     }
