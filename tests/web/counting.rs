@@ -25,7 +25,7 @@ use crate::{MINUTE, limiters, reported, serve, timed};
 const FAILURES: Limit = Limit::fixed("failures", 2, MINUTE);
 
 /// Responds with the status in the path.
-async fn handle(request: Request<()>) -> Result<Response<String>, &'static str> {
+async fn handle(request: Request<String>) -> Result<Response<String>, &'static str> {
     let status = match request.uri().path() {
         "/broken" => return Err("the service fails"),
         "/never" => pending().await,
@@ -45,7 +45,7 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
 
 /// Sends a request through `layer`, without a socket. Returns the status of the response; 0 if the service fails.
 async fn send(layer: &RateLimitLayer, path: &str) -> u16 {
-    let request = Request::get(path).body(()).expect("a request");
+    let request = Request::get(path).body(String::new()).expect("a request");
     let response = layer.layer(service_fn(handle)).oneshot(request).await;
     response.map_or(0, |response| response.status().as_u16())
 }

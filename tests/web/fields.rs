@@ -17,9 +17,9 @@ use crate::items;
 fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
     let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
     let inner =
-        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let request = Request::new(());
+    let request = Request::new(String::new());
     let response = runtime.block_on(layer.layer(inner).oneshot(request)).expect("infallible");
     ["ratelimit-policy", "ratelimit"].map(|name| {
         let value = response.headers().get(name).expect("the field");

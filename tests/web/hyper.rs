@@ -57,7 +57,7 @@ async fn frees_the_inner_service_after_a_rejection() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(Limit::fixed("one", 1, MINUTE), |_| ());
     let inner =
-        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let permits = Arc::new(Semaphore::new(1));
     let mut service = ServiceBuilder::new().layer(layer.limiter(limiter)).service(PermitService {
         inner,
@@ -66,7 +66,10 @@ async fn frees_the_inner_service_after_a_rejection() {
     });
     for status in [200, 429] {
         let ready = service.ready().await.expect("infallible");
-        assert_eq!(ready.call(Request::new(())).await.expect("infallible").status(), status);
+        assert_eq!(
+            ready.call(Request::new(String::new())).await.expect("infallible").status(),
+            status
+        );
         assert_eq!(permits.available_permits(), 1);
     }
 }
@@ -84,7 +87,7 @@ impl<S: Clone> Clone for PermitService<S> {
     }
 }
 
-impl<S: Service<Request<()>>> Service<Request<()>> for PermitService<S> {
+impl<S: Service<Request<String>>> Service<Request<String>> for PermitService<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -96,7 +99,7 @@ impl<S: Service<Request<()>>> Service<Request<()>> for PermitService<S> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<()>) -> S::Future {
+    fn call(&mut self, request: Request<String>) -> S::Future {
         self.permit = None;
         self.inner.call(request)
     }

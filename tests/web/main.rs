@@ -18,6 +18,7 @@ mod ruled;
 mod settings;
 mod tonic;
 mod undecided;
+mod uploads;
 mod workers;
 
 use std::net::SocketAddr;

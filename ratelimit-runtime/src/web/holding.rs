@@ -123,6 +123,7 @@ impl<S, F, B, C> Service<Request<B>> for HoldingService<S, F>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
     F: ResponseFormat<C>,
+    B: http_body::Body,
     C: http_body::Body,
 {
     type Response = Response<HeldBody<C>>;
@@ -153,6 +154,7 @@ impl<S, F, B, C> Future for HoldingFuture<S, F, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
     F: ResponseFormat<C>,
+    B: http_body::Body,
     C: http_body::Body,
 {
     type Output = Result<Response<HeldBody<C>>, S::Error>;

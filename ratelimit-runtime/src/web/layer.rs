@@ -70,7 +70,8 @@ use crate::reply::Rejection;
 /// | 503 | the store could not decide |
 ///
 /// The response has `Cache-Control: no-store` and a body. The body is plain text, or problem details in JSON (RFC 9457)
-/// if the client prefers JSON. If a wait helps, the response also has `Retry-After` in whole seconds, rounded up. A
+/// if the client prefers JSON. Over HTTP/1, it comes after the body of the request if that has at most 64 KiB, so that
+/// the client receives it. If a wait helps, the response also has `Retry-After` in whole seconds, rounded up. A
 /// [`Rejection`] that a handler returns becomes the same response. The application can change that response: the layer
 /// only adds headers to the responses of handlers. If a limit has rejected a call of the handler, a response with
 /// status 429 gets `Retry-After` and `Cache-Control: no-store`, unless it has them.

@@ -61,6 +61,8 @@ mod settings;
 mod setup;
 mod slots;
 mod text_response;
+#[cfg(feature = "tower")]
+mod unread;
 
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]

@@ -30,6 +30,11 @@ impl<S: Service<R>, R> PendingRequest<S, R> {
         self.service.as_mut().map(|(_, request)| request)
     }
 
+    /// Takes the request, instead of calling the service.
+    pub(super) fn take_request(&mut self) -> Option<R> {
+        self.service.take().map(|(_, request)| request)
+    }
+
     /// Calls the service, once.
     pub(super) fn call(&mut self) -> S::Future {
         let (mut service, request) = self.service.take().expect(COMPLETED);

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -16,6 +17,7 @@ use super::pending::{COMPLETED, PendingRequest};
 use super::response::{Http, ResponseFormat};
 use super::slots::HeldSlots;
 use super::text_response::TextResponse;
+use super::unread::UnreadBody;
 use crate::reply::Rejection;
 
 /// A service behind a [`RateLimitLayer`].
@@ -40,6 +42,7 @@ impl<S, F, B, C> Service<Request<B>> for RateLimitService<S, F>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
     F: ResponseFormat<C>,
+    B: Body,
 {
     type Response = Response<C>;
     type Error = S::Error;
@@ -66,11 +69,11 @@ where
             Ok(Admission::Rejected(rejection)) => {
                 // Frees what the inner service reserved when it became ready, such as a permit.
                 self.inner = self.inner.clone();
-                RequestStage::Rejected { rejection: Some(rejection) }
+                RequestStage::unhandled(Ok(rejection), request)
             }
             Err(response) => {
                 self.inner = self.inner.clone();
-                RequestStage::Refused { response: Some(response) }
+                RequestStage::unhandled(Err(response), request)
             }
             Ok(Admission::Pending(check)) => {
                 let pending = PendingRequest::new(check, &mut self.inner, request);
@@ -99,8 +102,17 @@ pin_project! {
     enum RequestStage<S, H, B> {
         Pending { pending: Box<PendingRequest<S, Request<B>>> },
         Admitted { #[pin] handler: H },
-        Rejected { rejection: Option<Rejection> },
-        Refused { response: Option<TextResponse> },
+        // Boxed, because few requests with a body are rejected.
+        Unhandled {
+            reason: Option<Result<Rejection, TextResponse>>,
+            unread: Option<Pin<Box<UnreadBody<B>>>>,
+        },
+    }
+}
+
+impl<S, H, B: Body> RequestStage<S, H, B> {
+    fn unhandled(reason: Result<Rejection, TextResponse>, request: Request<B>) -> Self {
+        Self::Unhandled { reason: Some(reason), unread: UnreadBody::of(request) }
     }
 }
 
@@ -108,6 +120,7 @@ impl<S, F, B, C> Future for ResponseFuture<S, F, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
     F: ResponseFormat<C>,
+    B: Body,
 {
     type Output = Result<Response<C>, S::Error>;
 
@@ -124,7 +137,10 @@ where
                             }
                             RequestStage::Admitted { handler: pending.call() }
                         }
-                        Err(rejection) => RequestStage::Rejected { rejection: Some(rejection) },
+                        Err(rejection) => {
+                            let unread = pending.take_request().and_then(UnreadBody::of);
+                            RequestStage::Unhandled { reason: Some(Ok(rejection)), unread }
+                        }
                     }
                 }
                 RequestStageProjection::Admitted { handler } => {
@@ -133,15 +149,18 @@ where
                     config.finish(scope, &mut head);
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
-                RequestStageProjection::Rejected { rejection } => {
-                    let rejection = rejection.take().expect(COMPLETED);
-                    let mut response = F::build(&scope.rejected(&rejection));
-                    config.write_headers(response.headers_mut(), scope.log());
-                    return Poll::Ready(Ok(response));
-                }
-                RequestStageProjection::Refused { response } => {
-                    let response = response.take().expect(COMPLETED);
-                    return Poll::Ready(Ok(F::refuse(response, scope.is_grpc())));
+                RequestStageProjection::Unhandled { reason, unread } => {
+                    if let Some(unread) = unread {
+                        ready!(unread.as_mut().poll(context));
+                    }
+                    return Poll::Ready(Ok(match reason.take().expect(COMPLETED) {
+                        Ok(rejection) => {
+                            let mut response = F::build(&scope.rejected(&rejection));
+                            config.write_headers(response.headers_mut(), scope.log());
+                            response
+                        }
+                        Err(response) => F::refuse(response, scope.is_grpc()),
+                    }));
                 }
             };
             this.stage.set(next);

@@ -269,10 +269,10 @@ async fn the_rejection_of_an_inner_layer_frees_the_outer_slot() {
     let inner = Limit::in_flight("inner", 1);
     let inner = RateLimitLayer::new().holding().limit(inner, |_| ()).limiter(limiter.clone());
     let service = tower::ServiceBuilder::new().layer(layer(&limiter)).layer(inner);
-    let handle = service.service_fn(async |_: http::Request<()>| {
+    let handle = service.service_fn(async |_: http::Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("text")))
     });
-    let send = || tower::ServiceExt::oneshot(handle.clone(), http::Request::new(()));
+    let send = || tower::ServiceExt::oneshot(handle.clone(), http::Request::new(String::new()));
     let first = send().await.expect("infallible");
     assert_eq!((first.status().as_u16(), in_flight(&limiter, &TWO).await), (200, 1));
     let second = send().await.expect("infallible");
@@ -351,11 +351,11 @@ async fn a_layer_that_cannot_hold_says_so() {
     drop(body);
 
     let layer = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
-    let handle = tower::service_fn(async |_: http::Request<()>| {
+    let handle = tower::service_fn(async |_: http::Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("text")))
     });
     let service = tower_layer::Layer::layer(&layer, handle);
-    let answer = pin!(tower::ServiceExt::oneshot(service, http::Request::new(()))).await;
+    let answer = pin!(tower::ServiceExt::oneshot(service, http::Request::new(String::new()))).await;
     let answer = answer.expect("infallible");
     assert_eq!(answer.status(), 503);
 }

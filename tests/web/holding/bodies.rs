@@ -78,18 +78,20 @@ async fn a_body_that_is_not_polled_holds_its_slot_until_it_is_dropped() {
 #[tokio::test]
 async fn a_body_that_is_at_its_end_frees_its_slot_at_once() {
     let (limiter, _) = timed();
-    let empty = service_fn(async |_: Request<()>| {
+    let empty = service_fn(async |_: Request<String>| {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(String::new())))
     });
     let layer = layer(&limiter);
-    let response = layer.layer(empty).oneshot(Request::new(())).await.expect("infallible");
+    let response =
+        layer.layer(empty).oneshot(Request::new(String::new())).await.expect("infallible");
     assert!(response.body().is_end_stream());
     assert_eq!(in_flight(&limiter, &TWO).await, 0);
     drop(response);
-    let full = service_fn(async |_: Request<()>| {
+    let full = service_fn(async |_: Request<String>| {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("text")))
     });
-    let response = layer.layer(full).oneshot(Request::new(())).await.expect("infallible");
+    let response =
+        layer.layer(full).oneshot(Request::new(String::new())).await.expect("infallible");
     assert_eq!(response.body().size_hint().exact(), Some(4));
     assert_eq!(in_flight(&limiter, &TWO).await, 1);
     let mut body = response.into_body();
@@ -103,13 +105,13 @@ async fn a_handler_that_is_dropped_fails_or_panics_frees_its_slot() {
     let redis = Server::start();
     for (limiter, _) in limiters(&redis) {
         let layer = layer(&limiter);
-        let handle = service_fn(async |request: Request<()>| match request.uri().path() {
+        let handle = service_fn(async |request: Request<String>| match request.uri().path() {
             "/never" => pending().await,
             "/panic" => panic!("the handler panics"),
             _ => Err::<Response<Full<Bytes>>, _>("the service fails"),
         });
         let send = |path: &str| {
-            let request = Request::get(path).body(()).expect("a request");
+            let request = Request::get(path).body(String::new()).expect("a request");
             layer.layer(handle).oneshot(request)
         };
         {
@@ -133,10 +135,10 @@ async fn a_handler_that_is_dropped_fails_or_panics_frees_its_slot() {
 #[tokio::test]
 async fn a_body_that_panics_frees_its_slot() {
     let (limiter, _) = timed();
-    let handle = service_fn(async |_: Request<()>| {
+    let handle = service_fn(async |_: Request<String>| {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("text")))
     });
-    let response = layer(&limiter).layer(handle).oneshot(Request::new(())).await;
+    let response = layer(&limiter).layer(handle).oneshot(Request::new(String::new())).await;
     let mut body = response.expect("infallible").into_body().map_frame(|frame| {
         assert!(!frame.is_data(), "the body panics");
         frame

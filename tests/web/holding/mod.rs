@@ -80,12 +80,12 @@ impl Handler {
         path: &str,
     ) -> (Response<HeldBody<SentBody>>, Option<PartSender>) {
         let senders = Arc::clone(&self.senders);
-        let handle = service_fn(move |_: Request<()>| {
+        let handle = service_fn(move |_: Request<String>| {
             let (sender, body) = unbounded_channel();
             senders.lock().expect("no panic").push(sender);
             ready(Ok::<_, Infallible>(Response::new(SentBody(body))))
         });
-        let request = Request::get(path).body(()).expect("a request");
+        let request = Request::get(path).body(String::new()).expect("a request");
         let response = layer.layer(handle).oneshot(request).await.expect("infallible");
         (response, self.senders.lock().expect("no panic").pop())
     }

@@ -80,13 +80,13 @@ async fn slots_of_several_layers_and_of_none_are_taken_together() {
 async fn slots_that_are_taken_too_late_are_gone() {
     let (limiter, _) = timed();
     let (sender, mut kept) = unbounded_channel::<RequestSlots>();
-    let handle = tower::service_fn(move |request: Request<()>| {
+    let handle = tower::service_fn(move |request: Request<String>| {
         let slots = request.extensions().get::<RequestSlots>().cloned().expect("from the layer");
         assert_eq!(format!("{slots:?}"), "RequestSlots { slots: 1 }");
         sender.send(slots).expect("the test receives it");
         std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
     });
-    let response = layer(&limiter).layer(handle).oneshot(Request::new(())).await;
+    let response = layer(&limiter).layer(handle).oneshot(Request::new(String::new())).await;
     let slots = kept.recv().await.expect("sent");
     assert_eq!(in_flight(&limiter, &TWO).await, 0);
     assert!(slots.take().is_empty());

@@ -1,0 +1,64 @@
+//! The unread body of a request that is not handled. If a server over HTTP/1 closes a connection while the client still
+//! sends, the client can lose the response. So a layer reads what is left of a small body before it responds.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf;
+use http::header::EXPECT;
+use http::{Request, Version};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+
+/// The most bytes that are read.
+const MOST: u64 = 64 * 1024;
+
+/// The longest time that a layer waits for a slow client.
+const LONGEST: Duration = Duration::from_secs(1);
+
+pin_project! {
+    /// Ends when the body ends or fails, when more than [`MOST`] bytes are read, or after [`LONGEST`].
+    pub(super) struct UnreadBody<B> {
+        #[pin]
+        body: B,
+        left: u64,
+        // `None` outside of Tokio, which has the timer: then nothing waits for the client.
+        #[pin]
+        end: Option<Sleep>,
+    }
+}
+
+impl<B: Body> UnreadBody<B> {
+    /// Returns the body of `request`; `None` if there is nothing to read, or if reading would not help.
+    pub(super) fn of(request: Request<B>) -> Option<Pin<Box<Self>>> {
+        let (head, body) = request.into_parts();
+        // Over HTTP/2, the end of a stream resets no connection. A client that expects `100 Continue` waits.
+        let is_lost = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
+        if !is_lost || body.is_end_stream() || body.size_hint().lower() > MOST {
+            return None;
+        }
+        let end = Handle::try_current().is_ok().then(|| sleep(LONGEST));
+        Some(Box::pin(Self { body, left: MOST, end }))
+    }
+}
+
+impl<B: Body> Future for UnreadBody<B> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        while let Poll::Ready(frame) = this.body.as_mut().poll_frame(context) {
+            let Some(Ok(frame)) = frame else { return Poll::Ready(()) };
+            let length = frame.data_ref().map_or(0, Buf::remaining);
+            let Some(left) = this.left.checked_sub(length as u64) else { return Poll::Ready(()) };
+            *this.left = left;
+        }
+        if let Some(end) = this.end.as_pin_mut() {
+            ready!(end.poll(context));
+        }
+        Poll::Ready(())
+    }
+}
