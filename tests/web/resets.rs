@@ -45,6 +45,17 @@ impl ResetMoment {
         self.at = at;
         at
     }
+
+    /// The moment that responses report when no unit is left: a bucket has its next unit before the reset.
+    fn next_unit(&self) -> u64 {
+        match self.limit.algorithm() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let unit = self.limit.period().as_micros() as u64 / u64::from(THRESHOLD);
+                self.at - unit * u64::from(THRESHOLD - 1)
+            }
+            _ => self.at,
+        }
+    }
 }
 
 /// Serves a route behind a layer with `limit`.
@@ -96,7 +107,8 @@ fn play(limit: Limit, limiters: &[RateLimiter], clock: &VirtualClock) {
         rejected += others.len();
         admitted.sort_by_key(|response| std::cmp::Reverse(state(response).0));
         for response in &admitted {
-            let (moment, (_, seconds)) = (reset.charge(now), state(response));
+            let (moment, (remaining, seconds)) = (reset.charge(now), state(response));
+            let moment = if remaining == 0 { reset.next_unit() } else { moment };
             let left = (moment - now).div_ceil(SECOND_US);
             assert_eq!(seconds, left, "{limit:?}, step {step}: {response:?}");
             retries.clear();

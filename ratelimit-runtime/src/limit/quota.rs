@@ -11,12 +11,16 @@ use super::Limit;
 pub struct Quota {
     threshold: u32,
     capacity: u32,
-    /// The period in microseconds, with [`HIDDEN`]. Saves a word in each check (`benches/all -- instructions`).
+    /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each check
+    /// (`benches/all -- instructions`).
     period: u64,
 }
 
 /// Set in the period of a limit that responses do not report. A period is below 2⁵² microseconds.
 const HIDDEN: u64 = 1 << 63;
+
+/// Set in the period of a bucket.
+const BUCKET: u64 = 1 << 62;
 
 impl Quota {
     pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: 0 };
@@ -29,6 +33,14 @@ impl Quota {
     /// Returns whether responses do not report the limit.
     pub(crate) const fn is_hidden(self) -> bool {
         self.period & HIDDEN != 0
+    }
+
+    /// Returns the time in which all units but one refill, in microseconds; `None` if this is not a bucket.
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    pub(crate) fn refill_but_one(self) -> Option<u64> {
+        let units = u128::from(self.capacity.saturating_sub(1));
+        let micros = self.period().as_micros() * units / u128::from(self.threshold.max(1));
+        (self.period & BUCKET != 0).then(|| u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
     /// Returns the units that are admitted per period, or that may be in flight.
@@ -46,13 +58,13 @@ impl Quota {
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero for calls in flight.
     #[must_use]
     pub const fn period(self) -> Duration {
-        Duration::from_micros(self.period & !HIDDEN)
+        Duration::from_micros(self.period & !(HIDDEN | BUCKET))
     }
 
     /// Returns whether this is a number of calls in flight.
     #[must_use]
     pub const fn is_in_flight(self) -> bool {
-        self.period & !HIDDEN == 0
+        self.period & !(HIDDEN | BUCKET) == 0
     }
 }
 
@@ -75,6 +87,7 @@ impl Limit {
         let (threshold, capacity) = (amounts.threshold, amounts.capacity);
         let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
         let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
-        Quota { threshold, capacity, period: period | hidden }
+        let bucket = (self.terms.is_bucket() as u64) << BUCKET.trailing_zeros();
+        Quota { threshold, capacity, period: period | hidden | bucket }
     }
 }

@@ -6,6 +6,7 @@
 //! framework.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::mem;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ thread_local! {
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
 static WAS_OPENED: StickyFlag = StickyFlag::new();
 
-/// The limits of one request, in the order of their first check, each with its latest decision.
+/// The limits of one request, in the order of their first check, each with its strictest decision.
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog {
     limits: OneOrMany<LoggedLimit>,
@@ -43,11 +44,12 @@ pub(crate) struct LoggedLimit {
     pub(crate) decision: Option<LoggedDecision>,
 }
 
-/// The latest decision of a limit.
+/// A decision of a limit. If the limit decides about several keys, the strictest one.
 #[derive(Clone, Copy)]
 pub(crate) struct LoggedDecision {
     pub(crate) remaining: u32,
-    /// The seconds until the count is reset or, after a rejection, until the same call can be admitted.
+    /// The seconds until the count is reset, or until a bucket without units has one; after a rejection, until the same
+    /// call can be admitted.
     pub(crate) seconds: u32,
     pub(crate) is_rejection: bool,
 }
@@ -126,7 +128,10 @@ impl RequestLog {
         let index = known.position(is_same).or_else(|| self.limits.iter().position(is_ruled));
         match index.map(|index| &mut self.limits[index]) {
             Some(known) => {
-                let decision = limit.decision.or(known.decision);
+                let decision = match (known.decision, limit.decision) {
+                    (Some(known), Some(later)) => Some(known.or_stricter(later)),
+                    (known, later) => later.or(known),
+                };
                 *known = LoggedLimit { decision, ..limit };
             }
             None => self.limits.push(limit),
@@ -187,7 +192,7 @@ impl LoggedLimit {
 impl LoggedDecision {
     fn new(decision: &Decision, quota: Quota) -> Self {
         let span = if decision.allowed {
-            decision.reset_after
+            next_unit(decision, quota).unwrap_or(decision.reset_after)
         } else if quota.is_in_flight() {
             BUSY_WAIT
         } else {
@@ -199,6 +204,24 @@ impl LoggedDecision {
             is_rejection: !decision.allowed,
         }
     }
+
+    /// Returns the stricter one: a rejection, the one with the longest wait, or else the one with the fewest units.
+    fn or_stricter(self, later: Self) -> Self {
+        let strictness = |it: Self| {
+            let wait = it.is_rejection.then_some(it.seconds);
+            (wait, Reverse(it.remaining))
+        };
+        if strictness(self) > strictness(later) { self } else { later }
+    }
+}
+
+/// Returns the wait for the next unit of a bucket that has none; `None` if that is not known before the reset.
+fn next_unit(decision: &Decision, quota: Quota) -> Option<Duration> {
+    // Leases and fallbacks count under amounts of their own.
+    if decision.remaining > 0 || !matches!(decision.source, Source::Embedded | Source::Redis) {
+        return None;
+    }
+    decision.reset_after.checked_sub(Duration::from_micros(quota.refill_but_one()?))
 }
 
 /// The time after which a client should try again; `None` if no wait helps.

@@ -4,8 +4,9 @@
 //! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`. A bucket whose burst is larger than its threshold
 //! has `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item
 //! of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the
-//! key is reset. After a rejected request, the limit that rejected it comes first, and its `t` is the wait that
-//! `Retry-After` reports. Items of calls in flight have `qu="concurrent-requests"` instead of `w`, and no `t`.
+//! key is reset, or until a bucket without units has one. After a rejected request, the limit that rejected it comes
+//! first, and its `t` is the wait that `Retry-After` reports. Items of calls in flight have `qu="concurrent-requests"`
+//! instead of `w`, and no `t`.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -59,6 +60,9 @@ pub(crate) trait ResponseHeaders {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListPlace {
     First,
+    /// The first item is about the limit that rejected the request.
+    FirstAsRejection,
+    /// The others begin with the limit that rejected the request.
     Last,
 }
 
@@ -108,8 +112,11 @@ pub(crate) fn write<H: ResponseHeaders>(
     }
     if let Some(state) = state::<H>(log, &texts.names, retry_after) {
         let has_rejected = log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
-        let place =
-            if retry_after.is_none() || has_rejected { ListPlace::First } else { ListPlace::Last };
+        let place = match retry_after {
+            None => ListPlace::First,
+            Some(_) if has_rejected => ListPlace::FirstAsRejection,
+            Some(_) => ListPlace::Last,
+        };
         headers.join(HeaderField::State, state, place);
     }
     if has_legacy_headers {
@@ -145,20 +152,54 @@ fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::V
     })
 }
 
-/// The lines of a list as one line: `ours`, and each of `theirs`. Leaves out a line that begins or ends `ours`: a
-/// rejection that became a response outside of the request has reported its limit itself.
+/// The lines of a list as one line: `ours`, and each of `theirs`. Of the items of `RateLimit` with one name, keeps the
+/// one with the fewest remaining units, but a rejection. Of equal items, keeps the first.
 pub(crate) fn joined<'a>(
     ours: &'a [u8],
     theirs: impl Iterator<Item = &'a [u8]>,
     place: ListPlace,
 ) -> Vec<u8> {
-    let begins = |line| matches!(ours.strip_prefix(line), Some([] | [b',', ..]));
-    let theirs = theirs.filter(|line| !begins(*line) && !ours.ends_with(line));
     let mut lines: Vec<_> = iter::once(ours).chain(theirs).collect();
     if place == ListPlace::Last {
         lines.rotate_left(1);
     }
-    lines.join(&b", "[..])
+    let mut items: Vec<&[u8]> = Vec::new();
+    for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+        let is_same = |known: &&[u8]| {
+            let has_units = remaining(known).is_some() && remaining(item).is_some();
+            *known == item || has_units && name(known) == name(item)
+        };
+        match items.iter().position(is_same) {
+            None => items.push(item),
+            Some(0) if place != ListPlace::First => {}
+            Some(index) if remaining(item) < remaining(items[index]) => items[index] = item,
+            Some(_) => {}
+        }
+    }
+    items.join(&b", "[..])
+}
+
+/// Returns the name of an item of a list.
+fn name(item: &[u8]) -> Option<&[u8]> {
+    split(item, b';').next()
+}
+
+/// Returns the `r` of an item of `RateLimit`.
+fn remaining(item: &[u8]) -> Option<u64> {
+    let units = split(item, b';').find_map(|part| part.strip_prefix(b"r="))?;
+    std::str::from_utf8(units).ok()?.parse().ok()
+}
+
+/// Returns the parts of a field between separators that are not in a string.
+fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let parts = text.split(move |byte| {
+        let is_separator = *byte == separator && !is_quoted;
+        is_quoted ^= *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && is_quoted && !is_escaped;
+        is_separator
+    });
+    parts.map(<[u8]>::trim_ascii).filter(|part| !part.is_empty())
 }
 
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,

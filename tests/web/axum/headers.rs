@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::response::AppendHeaders;
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Limit, Rejection, Scope, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
 use support::http::get;
 use support::server::Server;
 
@@ -151,6 +151,63 @@ fn reports_first_the_limit_of_a_group_that_rejects() {
     }
 }
 
+/// A client that has no unit left learns when there is one, and not when there are all.
+#[test]
+fn an_empty_bucket_reports_the_wait_for_its_next_unit() {
+    let redis = Server::start();
+    for (limiter, clock) in limiters(&redis) {
+        let bucket = Limit::token_bucket("bucket", 6, MINUTE).burst(3);
+        let layer = RateLimitLayer::new().legacy_headers().limit(bucket, |_| ());
+        let plain = Router::new().route("/", route_get(async || ()));
+        let server = serve(plain.layer(layer.limiter(limiter.clone())), &limiter);
+        for (advance, status, state, reset) in [
+            (0, 200, r#""bucket";r=2;t=10"#, "10"),
+            (0, 200, r#""bucket";r=1;t=20"#, "20"),
+            (0, 200, r#""bucket";r=0;t=10"#, "10"),
+            (3_500, 429, r#""bucket";r=0;t=7"#, "7"),
+            (6_499, 429, r#""bucket";r=0;t=1"#, "1"),
+            (2_001, 200, r#""bucket";r=0;t=8"#, "8"),
+            (30_000, 200, r#""bucket";r=2;t=10"#, "10"),
+        ] {
+            clock.advance(Duration::from_millis(advance));
+            let answer = get(server.address, "/", &[]);
+            assert_eq!((answer.status, reported(&answer).1), (status, state));
+            assert_eq!(answer.header("x-ratelimit-reset"), Some(reset));
+        }
+    }
+}
+
+/// A limit of each path and of all paths has one item: that of the key with fewer units.
+#[test]
+fn reports_a_limit_of_two_keys_once() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let by_path = |request: &Parts| request.uri.path().to_owned();
+        let layer = || RateLimitLayer::new().limiter(limiter.clone());
+        let plain = || Router::new().fallback(async || ());
+        let one = plain().layer(layer().limit(ALL, |_| "all").limit(ALL, by_path));
+        let two = plain().layer(layer().limit(ALL, by_path)).layer(layer().limit(ALL, |_| "all"));
+        let other = plain().layer(layer().limit(ALL, |_| "all")).layer(layer().limit(ALL, by_path));
+        for (app, path) in [(one, "one"), (two, "two"), (other, "other")] {
+            reset(&limiter);
+            let server = serve(app, &limiter);
+            let state = |remaining| format!(r#""all";r={remaining};t=60"#);
+            for (key, status, remaining) in
+                [("a", 200, 3), ("b", 200, 2), ("b", 200, 1), ("c", 200, 0), ("d", 429, 0)]
+            {
+                let answer = get(server.address, &format!("/{path}/{key}"), &[]);
+                let expected = (r#""all";q=4;w=60"#, &*state(remaining));
+                assert_eq!((answer.status, reported(&answer)), (status, expected), "{path}/{key}");
+            }
+        }
+    }
+}
+
+fn reset(limiter: &RateLimiter) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(limiter.reset(&ALL, "all")).expect("reset");
+}
+
 #[test]
 fn joins_the_headers_of_several_layers() {
     let (limiter, _) = timed();
@@ -228,8 +285,8 @@ fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
 fn joins_headers_that_the_handler_sets() {
     let (limiter, _) = timed();
     let upstream = async || {
-        let lines = [r#""x";r=1;t=1"#, r#""y";r=2;t=2"#];
-        let policies = [r#""x";q=1;w=1"#, r#""y";q=2;w=2"#];
+        let lines = [r#""x";r=1;t=1"#, r#""y,\";z";r=2;t=2"#];
+        let policies = [r#""x";q=1;w=1"#, r#""y,\";z";q=2;w=2"#];
         let policies = policies.map(|line| ("ratelimit-policy", line));
         (AppendHeaders(lines.map(|line| ("ratelimit", line))), AppendHeaders(policies))
     };
@@ -238,8 +295,8 @@ fn joins_headers_that_the_handler_sets() {
     assert_eq!(
         reported(&get(server.address, "/", &[])),
         (
-            r#""all";q=4;w=60, "x";q=1;w=1, "y";q=2;w=2"#,
-            r#""all";r=3;t=60, "x";r=1;t=1, "y";r=2;t=2"#,
+            r#""all";q=4;w=60, "x";q=1;w=1, "y,\";z";q=2;w=2"#,
+            r#""all";r=3;t=60, "x";r=1;t=1, "y,\";z";r=2;t=2"#,
         )
     );
 }
