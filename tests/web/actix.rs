@@ -8,7 +8,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::test::TestRequest;
-use actix_web::{App, HttpResponse, HttpServer, Responder, ResponseError, web};
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, Responder, ResponseError, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
 use ratelimit_runtime::web::{Client, Clients, Route};
 use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_limit};
@@ -16,7 +16,7 @@ use support::http::get;
 use support::server::Server;
 
 use crate::settings::assert_hidden;
-use crate::{MINUTE, limiters, reported, timed};
+use crate::{CACHED, MINUTE, limiters, reported, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
@@ -94,6 +94,15 @@ async fn left(decision: Option<web::ReqData<Decision>>) -> String {
     decision.map_or("none".to_owned(), |decision| decision.remaining.to_string())
 }
 
+/// Responds with the headers in the query.
+async fn cached(request: HttpRequest) -> HttpResponse {
+    let mut response = HttpResponse::Ok();
+    for line in request.query_string().split('&') {
+        response.append_header(line.split_once(':').expect("a header"));
+    }
+    response.finish()
+}
+
 /// A page of the application, with two cookies.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of an error handler")]
 fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerResponse<B>> {
@@ -123,6 +132,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter) -> SocketAddr {
                 )
                 .route("/plain", web::get().to(async || "plain"))
                 .route("/left", web::get().to(left))
+                .route("/cached", web::get().to(cached))
         });
         let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
         tell.send(server.addrs()[0]).expect("the test waits for it");
@@ -335,5 +345,20 @@ fn no_header_and_no_body_shows_a_hidden_limit() {
         let answer = get(address, "/plain", &["accept: application/json"]);
         assert_eq!(answer.status, status);
         assert_hidden(&answer);
+    }
+}
+
+/// As in axum.
+#[test]
+fn reports_nothing_in_responses_that_shared_caches_store() {
+    let (limiter, _) = timed();
+    let limit = Limit::fixed("cached", 99, MINUTE);
+    let limits = RateLimits::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone());
+    let address = serve(limits, &limiter);
+    for (query, is_reported) in CACHED {
+        let answer = get(address, &format!("/cached?{query}"), &[]);
+        for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
+            assert_eq!(answer.header(name).is_some(), is_reported, "{name} beside {query}");
+        }
     }
 }

@@ -74,6 +74,24 @@ fn three() -> u32 {
     3
 }
 
+/// The headers of responses as queries, and whether a layer reports limits beside them.
+const CACHED: [(&str, bool); 14] = [
+    ("cache-control:public", false),
+    ("cache-control:max-age=60,Public", false),
+    ("cache-control:s-maxage=60", false),
+    ("cache-control:max-age=60", false),
+    ("cache-control:no-transform&cache-control:PUBLIC", false),
+    ("cache-control:private=a,max-age=60", false),
+    ("cache-control:private&cdn-cache-control:max-age=60", false),
+    ("cache-control:private", true),
+    ("cache-control:private,max-age=60", true),
+    ("cache-control:max-age=60&cache-control:private", true),
+    ("cache-control:no-store,public", true),
+    ("cache-control:max-age=0,must-revalidate", true),
+    ("cache-control:no-cache", true),
+    ("x-cache-control:public", true),
+];
+
 /// An item of `RateLimit` or `RateLimit-Policy`: its name, and its parameters in their order.
 type Item = (String, Vec<(String, i64)>);
 

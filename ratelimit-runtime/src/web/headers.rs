@@ -23,6 +23,8 @@ pub(crate) enum HeaderField {
     LegacyLimit,
     LegacyRemaining,
     LegacyReset,
+    CacheControl,
+    CdnCacheControl,
 }
 
 impl HeaderField {
@@ -34,6 +36,8 @@ impl HeaderField {
             Self::LegacyLimit => "x-ratelimit-limit",
             Self::LegacyRemaining => "x-ratelimit-remaining",
             Self::LegacyReset => "x-ratelimit-reset",
+            Self::CacheControl => "cache-control",
+            Self::CdnCacheControl => "cdn-cache-control",
         }
     }
 }
@@ -45,6 +49,9 @@ pub(crate) trait ResponseHeaders {
 
     /// Returns `text` as a value. It is printable ASCII.
     fn value(text: &str) -> Option<Self::Value>;
+
+    /// Returns the lines of `field`.
+    fn lines(&self, field: HeaderField) -> impl Iterator<Item = &[u8]>;
 
     /// Returns the value of `field` if it is a number.
     fn number(&self, field: HeaderField) -> Option<u32>;
@@ -95,15 +102,16 @@ impl<V> LimitTexts<V> {
     }
 }
 
-/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones, unless
-/// they report the limit that rejected the request. `texts` are those of `log`.
+/// Writes the headers that report the limits in `log`, unless caches store the response for other clients. Existing
+/// values of these headers follow the new ones, unless they report the limit that rejected the request. `texts` are
+/// those of `log`.
 pub(crate) fn write<H: ResponseHeaders>(
     headers: &mut H,
     log: &RequestLog,
     texts: &LimitTexts<H::Value>,
     has_legacy_headers: bool,
 ) {
-    if log.is_empty() {
+    if log.is_empty() || is_for_all_clients(headers) {
         return;
     }
     let retry_after = headers.number(HeaderField::RetryAfter);
@@ -127,6 +135,24 @@ pub(crate) fn write<H: ResponseHeaders>(
             headers.set_number(HeaderField::LegacyReset, reset);
         }
     }
+}
+
+/// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).
+fn is_for_all_clients<H: ResponseHeaders>(headers: &H) -> bool {
+    [HeaderField::CacheControl, HeaderField::CdnCacheControl].into_iter().any(|field| {
+        let mut is_stored = false;
+        for directive in headers.lines(field).flat_map(|line| split(line, b',')) {
+            let mut parts = split(directive, b'=');
+            let (name, value) = (parts.next().unwrap_or_default(), parts.next());
+            let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+            match value {
+                None if is("private") || is("no-store") => return false,
+                None => is_stored |= is("public"),
+                Some(value) => is_stored |= is("s-maxage") || is("max-age") && value != b"0",
+            }
+        }
+        is_stored
+    })
 }
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.

@@ -61,6 +61,8 @@ use crate::reply::Rejection;
 /// - A limit of calls [in flight](Limit::in_flight) has `qu="concurrent-requests"` instead of `w`, and no `t`.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.
+/// - A response that shared caches store has none of these headers: `Cache-Control` or `CDN-Cache-Control` with
+///   `public`, `s-maxage` or `max-age`, and without `private` and `no-store`.
 /// - In `RateLimit`, a limit that rejected comes first; if several did, the one with the longest wait. An
 ///   item has no `t` if it would be later than `Retry-After`.
 ///

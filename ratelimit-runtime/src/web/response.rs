@@ -221,6 +221,10 @@ impl ResponseHeaders for HeaderMap {
         HeaderValue::from_str(text).ok()
     }
 
+    fn lines(&self, field: HeaderField) -> impl Iterator<Item = &[u8]> {
+        self.get_all(name(field)).iter().map(HeaderValue::as_bytes)
+    }
+
     fn number(&self, field: HeaderField) -> Option<u32> {
         self.get(name(field))?.to_str().ok()?.parse().ok()
     }
@@ -255,5 +259,14 @@ fn name(field: HeaderField) -> &'static HeaderName {
             }
         };
     }
-    names!(RetryAfter, Policy, State, LegacyLimit, LegacyRemaining, LegacyReset)
+    names!(
+        RetryAfter,
+        Policy,
+        State,
+        LegacyLimit,
+        LegacyRemaining,
+        LegacyReset,
+        CacheControl,
+        CdnCacheControl
+    )
 }

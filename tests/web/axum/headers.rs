@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::response::AppendHeaders;
+use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
@@ -12,7 +13,7 @@ use support::http::get;
 use support::server::Server;
 
 use super::{ALL, again, router};
-use crate::{MINUTE, items, limiters, reported, serve, timed};
+use crate::{CACHED, MINUTE, items, limiters, reported, serve, timed};
 
 #[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
 async fn second() -> Result<(), Rejection> {
@@ -206,6 +207,28 @@ fn reports_a_limit_of_two_keys_once() {
 fn reset(limiter: &RateLimiter) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(limiter.reset(&ALL, "all")).expect("reset");
+}
+
+/// Caches between the service and its clients store responses for all clients.
+#[test]
+fn reports_nothing_in_responses_that_shared_caches_store() {
+    let (limiter, _) = timed();
+    let echo = async |request: Request| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let lines = query.split('&').map(|line| line.split_once(':').expect("a header"));
+        let lines = lines.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        AppendHeaders(lines.collect::<Vec<_>>()).into_response()
+    };
+    let limit = Limit::fixed("cached", 99, MINUTE);
+    let layer = RateLimitLayer::new().legacy_headers().limit(limit, |_| ());
+    let app = Router::new().route("/", route_get(echo));
+    let server = serve(app.layer(layer.limiter(limiter.clone())), &limiter);
+    for (query, is_reported) in CACHED {
+        let answer = get(server.address, &format!("/?{query}"), &[]);
+        for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
+            assert_eq!(answer.header(name).is_some(), is_reported, "{name} beside {query}");
+        }
+    }
 }
 
 #[test]

@@ -86,6 +86,10 @@ impl ResponseHeaders for HeaderMap {
         HeaderValue::from_str(text).ok()
     }
 
+    fn lines(&self, field: HeaderField) -> impl Iterator<Item = &[u8]> {
+        self.get_all(field.as_str()).map(HeaderValue::as_bytes)
+    }
+
     fn number(&self, field: HeaderField) -> Option<u32> {
         self.get(field.as_str())?.to_str().ok()?.parse().ok()
     }
