@@ -112,9 +112,9 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                 },
             ) {
                 (limit_3,) => {
-                    match (&user, 1_u32) {
-                        (key, cost) => {
-                            let _ = (&key, cost);
+                    match (::ratelimit_runtime::__private::key(&user), 1_u32) {
+                        (__ratelimit_key, __ratelimit_cost) => {
+                            let _ = (&__ratelimit_key, __ratelimit_cost);
                             ::ratelimit_runtime::__private::acquire_all_now(
                                 &::ratelimit_runtime::__private::LimitGroup::new([
                                     ::ratelimit_runtime::__private::CallPart::constant(
@@ -135,8 +135,8 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                                 SITE.visit(limit)
                                             }
                                         },
-                                        &key,
-                                        cost,
+                                        &__ratelimit_key,
+                                        __ratelimit_cost,
                                     ),
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         match const {
@@ -163,13 +163,13 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                                 SITE.visit(limit)
                                             }
                                         },
-                                        &key,
-                                        cost,
+                                        &__ratelimit_key,
+                                        __ratelimit_cost,
                                     ),
                                     ::ratelimit_runtime::__private::CallPart::of(
                                         &limit_3,
-                                        &key,
-                                        cost,
+                                        &__ratelimit_key,
+                                        __ratelimit_cost,
                                     ),
                                 ]),
                             )

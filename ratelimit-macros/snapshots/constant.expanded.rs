@@ -43,9 +43,9 @@ async fn query(user: u64) -> Result<(), Rejection> {
                     ],
                 )
             };
-            match ((), 1_u32) {
-                (key, cost) => {
-                    let _ = (&key, cost);
+            match ((), 1_u32, ::ratelimit_runtime::__private::key(&user)) {
+                (__ratelimit_key, __ratelimit_cost, __ratelimit_key_1) => {
+                    let _ = (&__ratelimit_key, __ratelimit_cost);
                     ::ratelimit_runtime::__private::check_all(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
@@ -63,8 +63,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &&user,
-                                cost,
+                                &__ratelimit_key_1,
+                                __ratelimit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
@@ -87,8 +87,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                cost,
+                                &__ratelimit_key,
+                                __ratelimit_cost,
                             ),
                         ]),
                     )

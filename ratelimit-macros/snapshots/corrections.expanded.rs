@@ -111,9 +111,13 @@ fn several(team: &str) -> Answer {
                     ],
                 )
             };
-            match (&team, 1_u32) {
-                (key, cost) => {
-                    let _ = (&key, cost);
+            match (
+                ::ratelimit_runtime::__private::key(&team),
+                1_u32,
+                ::ratelimit_runtime::__private::cost(10),
+            ) {
+                (__ratelimit_key, __ratelimit_cost, __ratelimit_cost_2) => {
+                    let _ = (&__ratelimit_key, __ratelimit_cost);
                     ::ratelimit_runtime::__private::acquire_all_now(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
@@ -134,8 +138,8 @@ fn several(team: &str) -> Answer {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                cost,
+                                &__ratelimit_key,
+                                __ratelimit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
@@ -162,8 +166,8 @@ fn several(team: &str) -> Answer {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                10,
+                                &__ratelimit_key,
+                                __ratelimit_cost_2,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
@@ -190,8 +194,8 @@ fn several(team: &str) -> Answer {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                cost,
+                                &__ratelimit_key,
+                                __ratelimit_cost,
                             ),
                         ]),
                     )

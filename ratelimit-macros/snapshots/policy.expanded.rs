@@ -88,8 +88,8 @@ async fn hidden() -> Option<()> {
                 )
             };
             match ((), 1_u32) {
-                (key, cost) => {
-                    let _ = (&key, cost);
+                (__ratelimit_key, __ratelimit_cost) => {
+                    let _ = (&__ratelimit_key, __ratelimit_cost);
                     ::ratelimit_runtime::__private::check_all(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
@@ -110,8 +110,8 @@ async fn hidden() -> Option<()> {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                cost,
+                                &__ratelimit_key,
+                                __ratelimit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
@@ -138,8 +138,8 @@ async fn hidden() -> Option<()> {
                                         SITE.visit(limit)
                                     }
                                 },
-                                &key,
-                                cost,
+                                &__ratelimit_key,
+                                __ratelimit_cost,
                             ),
                         ]),
                     )

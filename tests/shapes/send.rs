@@ -46,7 +46,37 @@ async fn not_send(rc: Rc<String>) -> Result<(), Rejection> {
     Ok(())
 }
 
+async fn price() -> u32 {
+    tokio::task::yield_now().await;
+    1
+}
+
+/// The cost is awaited beside the temporaries of a format string.
+#[rate_limit(period = "1h", threshold = 9, key = "{user}:{tenant:?}", cost = price().await)]
+async fn priced(user: u64, tenant: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+async fn tenant_of(user: u64) -> String {
+    tokio::task::yield_now().await;
+    format!("tenant {user}")
+}
+
+#[rate_limit(
+    limit(period = "1h", threshold = 9),
+    limit(period = "1d", threshold = price().await + 9, key = tenant_of(user).await),
+    limit(period = "1m", threshold = 9, key = "{user:x}", cost = price().await),
+    limit(period = "2m", threshold = 9, key = (user, "a"), cost = price().await + 1),
+    key = "{user}:{name:?}",
+    cost = price().await
+)]
+async fn several(user: u64, name: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
 async fn run() {
+    assert_send(priced(1, "a")).await.unwrap();
+    assert_send(several(1, "a")).await.unwrap();
     assert_send(format(1, "a")).await.unwrap();
     assert_send(expression(1)).await.unwrap();
     assert_send(cell(Cell::new(0))).await;

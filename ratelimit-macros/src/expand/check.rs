@@ -49,10 +49,26 @@ impl Expansion<'_> {
                     }
                     None => limit,
                 };
-                let key = self.key(key_and_cost.key.as_ref());
-                let cost = cost(key_and_cost.cost.as_ref());
-                let check = self.check_function(function);
-                quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key, #cost))
+                let KeyAndCost { key, cost } = key_and_cost;
+                let (check, key_tokens) = (self.check_function(function), self.key(key.as_ref()));
+                match (key, cost) {
+                    // A cost may await, and what a format string borrows is not `Send`.
+                    (Some(Key::Format(_)), Some(cost)) => {
+                        let (limit_variable, cost_variable) = (variable("limit"), variable("cost"));
+                        let cost = self.cost(Some(cost));
+                        quote_spanned! {hygienic()=>
+                            match (#limit, #cost) {
+                                (#limit_variable, #cost_variable) => {
+                                    #rt::__private::#check(#limit_variable, #key_tokens, #cost_variable)
+                                }
+                            }
+                        }
+                    }
+                    (_, cost) => {
+                        let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
+                        quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key_tokens, #cost))
+                    }
+                }
             }
             Charges::Several(group) => self.check_group(group, function),
         }
@@ -82,7 +98,18 @@ impl Expansion<'_> {
         let rt = &self.rt;
         let ChargeGroup { name, charges, shared, shared_after_call } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
-        let variable = |name| Ident::new(name, hygienic()).into_token_stream();
+        // The values of the user's keys and costs, in their order. Format strings follow, because what they borrow is
+        // not `Send`, and a cost may await.
+        let mut values: Vec<(Ident, TokenStream)> = Vec::new();
+        let (shared_key, shared_cost) = (variable("key"), variable("cost"));
+        let shared_format = match &shared.key {
+            Some(Key::Format(pieces)) => Some(format_key(rt, pieces)),
+            key => {
+                values.push((shared_key.clone(), self.key_of_group(key.as_ref())));
+                None
+            }
+        };
+        values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
         // The limits whose amounts each call computes, before the key and the cost.
         let mut call_limits: Vec<(Ident, TokenStream)> = Vec::new();
         let own_name = |own: Option<&LitStr>, number: usize| {
@@ -112,9 +139,20 @@ impl Expansion<'_> {
                     }
                 };
                 let KeyAndCost { key, cost } = key_and_cost;
-                let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
-                let cost =
-                    cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
+                let mut own_value = |name, value| {
+                    let variable = variable(&format!("{name}_{number}"));
+                    values.push((variable.clone(), value));
+                    variable.into_token_stream()
+                };
+                let key = match key {
+                    Some(Key::Format(pieces)) => format_key(rt, pieces),
+                    Some(key) => own_value("key", self.key_of_group(Some(key))),
+                    None => shared_key.to_token_stream(),
+                };
+                let cost = match cost {
+                    Some(cost) => own_value("cost", self.cost(Some(cost))),
+                    None => shared_cost.to_token_stream(),
+                };
                 if limit.varies() {
                     let variable = Ident::new(&format!("limit_{number}"), hygienic());
                     call_limits.push((variable.clone(), self.call_limit(limit, false, &tokens)));
@@ -124,20 +162,21 @@ impl Expansion<'_> {
                 }
             }).collect();
         let agree = self.agreement(charges);
-        let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
-        // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
-        // alive while they are borrowed.
         let check_all = self.check_function(&format!("{function}_all"));
         let limiter = self.limiter();
         let on = limiter.as_ref().map(|_| quote_spanned!(hygienic()=> .on(limiter)));
         let mut check = quote_spanned! {hygienic()=>
-            match (#key, #cost) {
-                (key, cost) => {
-                    let _ = (&key, cost);
-                    #rt::__private::#check_all(&#rt::__private::LimitGroup::new([#(#parts),*])#on)
-                }
+            {
+                let _ = (&#shared_key, #shared_cost);
+                #rt::__private::#check_all(&#rt::__private::LimitGroup::new([#(#parts),*])#on)
             }
         };
+        // A `match` keeps the temporaries of the keys alive while they are borrowed.
+        if let Some(format) = shared_format {
+            check = quote_spanned!(hygienic()=> match #format { #shared_key => #check });
+        }
+        let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+        check = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #check });
         if !call_limits.is_empty() {
             let (variables, limits): (Vec<_>, Vec<_>) = call_limits.into_iter().unzip();
             check = quote_spanned! {hygienic()=>
@@ -192,10 +231,35 @@ impl Expansion<'_> {
             Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
     }
+
+    /// The key of an expression, for a variable. A value that is no key is an error at the expression.
+    fn key_of_group(&self, key: Option<&Key>) -> TokenStream {
+        let (rt, tokens) = (&self.rt, self.key(key));
+        match key {
+            Some(Key::Expr(expr)) => {
+                spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::key(#tokens)))
+            }
+            _ => tokens,
+        }
+    }
+
+    /// The cost, for a variable. A value of another type is an error at the expression.
+    fn cost(&self, given: Option<&Expr>) -> TokenStream {
+        let rt = &self.rt;
+        given.map_or_else(one_unit, |cost| {
+            spanned_at(cost, quote_spanned!(hygienic()=> #rt::__private::cost(#cost)))
+        })
+    }
 }
 
-fn cost(given: Option<&Expr>) -> TokenStream {
-    given.map_or_else(|| quote_spanned!(hygienic()=> 1_u32), ToTokens::to_token_stream)
+/// A variable that the user cannot name.
+fn variable(name: &str) -> Ident {
+    Ident::new(&format!("__ratelimit_{name}"), hygienic())
+}
+
+/// The cost of a call that sets none.
+fn one_unit() -> TokenStream {
+    quote_spanned!(hygienic()=> 1_u32)
 }
 
 /// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.

@@ -267,6 +267,19 @@ pub fn leased(limit: &Limit) -> (Limit, u64) {
     (limit.counted_as_lease(), limit.terms().lease_us())
 }
 
+/// Returns a key of a group. Its type is hidden, so a value that is no key is one error, at the key.
+#[inline]
+pub fn key(key: impl Key) -> impl Key {
+    key
+}
+
+/// Returns a cost.
+#[must_use]
+#[inline]
+pub const fn cost(cost: u32) -> u32 {
+    cost
+}
+
 /// Returns the return value of a rejected call.
 #[must_use]
 pub fn reject<R: FromRejection>(rejection: Rejection) -> R {

@@ -24,4 +24,9 @@ async fn with_a_port(addr: std::net::SocketAddr) -> Option<u16> {
     Some(addr.port())
 }
 
+#[rate_limit(limit(period = 30, threshold = 2), limit(period = 60, threshold = 3, key = user), key = 1)]
+async fn in_a_group(user: User) -> Option<u64> {
+    Some(user.id)
+}
+
 fn main() {}
