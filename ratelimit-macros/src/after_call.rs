@@ -82,8 +82,10 @@ impl AfterCall {
         };
         let settle = read(ArgumentName::Settle).map(|expr| expr.map(Correction::Settle));
         let count_if = read(ArgumentName::CountIf).map(|expr| expr.map(Correction::CountIf));
-        let permit =
-            args.optional(ArgumentName::Permit, |expr| read_permit(expr).map(Correction::Permit));
+        let permit = args.optional(ArgumentName::Permit, |expr| {
+            let bindings = function.map(Function::bindings).unwrap_or_default();
+            read_permit(expr, &bindings).map(Correction::Permit)
+        });
         let function = read(ArgumentName::Close).transpose();
         let at_most = read_ceiling(args).transpose();
         let correction = settle.or(count_if).or(permit).transpose();
@@ -221,9 +223,16 @@ fn find(tokens: TokenStream, variable: &Ident) -> Option<Ident> {
     })
 }
 
-fn read_permit(expr: &Expr) -> syn::Result<Ident> {
+/// `bindings` are the names of the arguments, which the variable would shadow.
+fn read_permit(expr: &Expr, bindings: &[Ident]) -> syn::Result<Ident> {
     let ident = as_path(expr).and_then(|path| path.path.get_ident());
     let message = match ident {
+        Some(ident) if ident != "self" && bindings.contains(ident) => {
+            format!(
+                "the function has an argument `{ident}`, which the variable of `permit` would hide: choose \
+                 another name"
+            )
+        }
         Some(ident) if ident != "self" => return Ok(ident.clone()),
         _ => format!(
             "`permit` must be the name of a variable, with which the body corrects the charge, such as \

@@ -3,7 +3,7 @@
 
 use syn::{Expr, Lit, LitStr, Path, parse_quote, parse_str};
 
-use crate::after_call::AfterCall;
+use crate::after_call::{AfterCall, Correction};
 use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::{ReportedError, written};
@@ -103,6 +103,7 @@ impl ChargeGroup {
         let charges: Vec<_> =
             args.groups.iter().map(|group| Charge::validate(group, args, function)).collect();
         check_counts_differ(args, &charges);
+        check_permits_differ(args, &charges);
         // The shared cost has to fit the smallest capacity that is known.
         let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
         let capacity = sharing
@@ -171,6 +172,20 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>
             args.errors.report(syn::Error::new(name.span(), message));
         }
         counts.push(count);
+    }
+}
+
+/// Rejects two permits with one name: the body could not use the first.
+fn check_permits_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
+    let mut names = Vec::new();
+    for charge in charges.iter().flatten() {
+        let Some(Correction::Permit(name)) = &charge.after_call.correction else { continue };
+        if names.contains(&name) {
+            let message =
+                format!("two permits are named `{name}`: choose another name for one of them");
+            args.errors.report(syn::Error::new(name.span(), message));
+        }
+        names.push(name);
     }
 }
 
