@@ -76,7 +76,10 @@ impl AfterCall {
         let read = |name| {
             args.optional(name, |expr| {
                 let function_of_result = read_function(name, function, expr)?;
-                function.map_or(Ok(()), |function| require_no_moved(name, function, expr))?;
+                if let Some(function) = function {
+                    require_no_moved(name, function, expr)?;
+                    function.require_no_track_caller(&format!("`{name}`"), &in_the_body(name))?;
+                }
                 Ok(function_of_result)
             })
         };

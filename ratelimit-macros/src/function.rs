@@ -4,6 +4,7 @@
 //! not break the attribute, and errors in the body point into the body.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
@@ -86,6 +87,20 @@ impl Function {
                 errors.report(syn::Error::new_spanned(path, message));
             }
         }
+    }
+
+    /// Rejects `#[track_caller]` on a function whose body runs in a closure, because of `cause`.
+    pub(crate) fn require_no_track_caller(&self, cause: &str, advice: &str) -> syn::Result<()> {
+        let attributes = self.attrs.iter().chain(&self.inner_attrs);
+        let mut attributes = attributes
+            .filter(|it| it.path().is_ident("track_caller") || it.path().is_ident("cfg_attr"));
+        let word = attributes.find_map(|attribute| find_track_caller(attribute.to_token_stream()));
+        let Some(word) = word.filter(|_| self.is_synchronous()) else { return Ok(()) };
+        let message = format!(
+            "with {cause}, the body runs in a closure, in which `Location::caller` is not the caller of the function: \
+             remove `#[track_caller]`, or {advice}"
+        );
+        Err(syn::Error::new(word.span(), message))
     }
 
     /// The type that the future of the function resolves to; `None` is `()`.
@@ -230,6 +245,15 @@ fn collect_bindings(pat: &Pat, found: &mut Vec<Ident>) {
         Pat::Or(pat) => pat.cases.first().into_iter().for_each(|pat| collect_bindings(pat, found)),
         _ => {}
     }
+}
+
+/// Finds the word in an attribute, also in a `cfg_attr`.
+fn find_track_caller(tokens: TokenStream) -> Option<Ident> {
+    tokens.into_iter().find_map(|tree| match tree {
+        TokenTree::Ident(word) if word == "track_caller" => Some(word),
+        TokenTree::Group(group) => find_track_caller(group.stream()),
+        _ => None,
+    })
 }
 
 fn unwrap_parens(ty: &Type) -> &Type {

@@ -72,6 +72,12 @@ impl Guard {
         let limiter = args.optional(ArgumentName::Limiter, read_limiter);
         let on_limited = args.optional(ArgumentName::OnLimited, read_on_limited);
         let runtime = args.optional(ArgumentName::Crate, read_runtime);
+        if let Some(function) = function.filter(|it| it.returns_impl_trait())
+            && on_limited.is_none()
+        {
+            let cause = "`-> impl Trait` and without `on_limited`";
+            args.errors.record(function.require_no_track_caller(cause, "write `on_limited`"))?;
+        }
         Ok(Guard {
             charges: charges?,
             policy: policy?,

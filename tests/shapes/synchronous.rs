@@ -1,5 +1,7 @@
 //! Functions that are not async, with `scope = "process"`: their calls are decided at once.
 
+use std::panic::Location;
+
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
 
 #[rate_limit(period = "1h", threshold = 2, scope = "process", key = id)]
@@ -47,6 +49,17 @@ const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
 #[rate_limit(limit(limit = PATIENT, key = id), limit(limit = PATIENT), scope = "process")]
 fn impatient(id: u8) -> Result<u8, Rejection> {
     Ok(id)
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process", permit = _permit)]
+#[track_caller]
+fn tracked() -> Result<u32, Rejection> {
+    Ok(Location::caller().line())
+}
+
+#[test]
+fn the_body_knows_the_caller() {
+    assert_eq!(tracked(), Ok(line!()));
 }
 
 #[test]
