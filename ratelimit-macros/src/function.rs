@@ -47,21 +47,24 @@ impl Function {
             let message = "the calls of a `const fn` can be made by the compiler, which counts nothing: remove `const`";
             return Err(errors.report(syn::Error::new_spanned(constness, message)));
         }
-        if !self.is_synchronous() || is_local && !self.blocks_on_a_future() {
+        if !self.is_synchronous() || is_local {
             return Ok(self);
         }
         let name = &self.sig.ident;
-        let message = if self.blocks_on_a_future() {
-            "an attribute above `#[rate_limit]` has made this function synchronous, as \
-             `#[tokio::main]` and `#[tokio::test]` do: move `#[rate_limit]` above that attribute"
-                .to_owned()
-        } else {
+        let advice = format!(
+            "write `async fn {name}`, or put the attribute on the async function that calls `{name}`; with \
+             `scope = \"process\"` in the attribute, nothing is awaited"
+        );
+        let advice = if self.blocks_on_a_future() {
             format!(
-                "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn \
-                 {name}`, or put the attribute on the async function that calls `{name}`; with \
-                 `scope = \"process\"` in the attribute, nothing is awaited"
+                "if an attribute above it has made this function synchronous, as `#[tokio::main]` and \
+                 `#[tokio::test]` do, move `#[rate_limit]` above that attribute; otherwise, {advice}"
             )
+        } else {
+            advice
         };
+        let message =
+            format!("`#[rate_limit]` awaits the decision, so it needs an `async fn`: {advice}");
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
     }
 

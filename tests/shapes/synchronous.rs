@@ -51,6 +51,26 @@ fn impatient(id: u8) -> Result<u8, Rejection> {
     Ok(id)
 }
 
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+fn blocking() -> Option<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { Some(7) })
+}
+
+#[tokio::main(flavor = "current_thread")]
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+async fn below_main() -> Option<u8> {
+    tokio::task::yield_now().await;
+    Some(7)
+}
+
+/// A function that blocks on a future is limited before it blocks.
+#[test]
+fn a_body_can_block_on_a_future() {
+    assert_eq!([blocking(), blocking()], [Some(7), None]);
+    assert_eq!([below_main(), below_main()], [Some(7), None]);
+}
+
 #[rate_limit(period = "1h", threshold = 1, scope = "process", permit = _permit)]
 #[track_caller]
 fn tracked() -> Result<u32, Rejection> {
