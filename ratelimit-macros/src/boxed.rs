@@ -6,6 +6,7 @@ use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
 use syn::buffer::Cursor;
 use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
 use syn::{
     GenericArgument, Pat, Path, PathArguments, ReturnType, Token, Type, TypeParamBound, braced,
     parenthesized, token,
@@ -122,7 +123,12 @@ pub(crate) fn future_output(output: &ReturnType) -> Option<&Type> {
     let Type::TraitObject(future) = type_argument(type_argument(ty)?)? else {
         return None;
     };
-    future.bounds.iter().find_map(|bound| {
+    future_of(&future.bounds)
+}
+
+/// `T` of the bounds `Future<Output = T> + ..`.
+pub(crate) fn future_of(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<&Type> {
+    bounds.iter().find_map(|bound| {
         let TypeParamBound::Trait(bound) = bound else {
             return None;
         };
@@ -135,6 +141,16 @@ pub(crate) fn future_output(output: &ReturnType) -> Option<&Type> {
             _ => None,
         })
     })
+}
+
+/// Whether a type is `Pin<Box<dyn Future<..>>>`, or a name for it such as `BoxFuture<..>`.
+pub(crate) fn is_boxed_future(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.path.segments.last().is_some_and(|last| last.ident.to_string().ends_with("BoxFuture"))
+        || type_argument(ty).and_then(type_argument).is_some_and(|ty| match ty {
+            Type::TraitObject(object) => future_of(&object.bounds).is_some(),
+            _ => false,
+        })
 }
 
 /// `T` of `Wrapper<T>`.

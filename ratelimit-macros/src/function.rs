@@ -8,11 +8,11 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Attribute, FnArg, LitStr, Pat, ReturnType, Signature, Token, Type, Visibility};
+use syn::{Attribute, Expr, FnArg, LitStr, Pat, ReturnType, Signature, Token, Type, Visibility};
 use syn::{braced, token};
 
 use crate::boxed::{self, BoxedBody};
-use crate::diagnostics::{Errors, ReportedError};
+use crate::diagnostics::{Errors, ReportedError, written};
 
 /// A function with a body, as written.
 pub(crate) struct Function {
@@ -23,6 +23,15 @@ pub(crate) struct Function {
     /// The `#![…]` at the start of the body, which apply to the whole function.
     pub(crate) inner_attrs: Vec<Attribute>,
     pub(crate) body: Body,
+}
+
+/// A return type that is a future.
+struct ReturnedFuture<'a> {
+    ty: &'a Type,
+    /// Whether the type is `impl Future`.
+    is_opaque: bool,
+    /// What to write instead.
+    message: String,
 }
 
 pub(crate) enum Body {
@@ -47,7 +56,16 @@ impl Function {
             let message = "the calls of a `const fn` can be made by the compiler, which counts nothing: remove `const`";
             return Err(errors.report(syn::Error::new_spanned(constness, message)));
         }
-        if !self.is_synchronous() || is_local {
+        if !self.is_synchronous() {
+            return Ok(self);
+        }
+        let returned = self.returned_future();
+        if let Some(ReturnedFuture { ty, is_opaque, message }) = returned
+            && (!is_local || is_opaque && self.is_async_block())
+        {
+            return Err(errors.report(syn::Error::new_spanned(ty, message)));
+        }
+        if is_local {
             return Ok(self);
         }
         let name = &self.sig.ident;
@@ -66,6 +84,32 @@ impl Function {
         let message =
             format!("`#[rate_limit]` awaits the decision, so it needs an `async fn`: {advice}");
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
+    }
+
+    /// The future that the return type is, if it is one.
+    fn returned_future(&self) -> Option<ReturnedFuture<'_>> {
+        let ReturnType::Type(_, ty) = &self.sig.output else { return None };
+        let (ty, name) = (unwrap_parens(ty), &self.sig.ident);
+        if let Type::ImplTrait(opaque) = ty {
+            let output = written(boxed::future_of(&opaque.bounds)?);
+            let output = output.replace(" <", "<").replace("< ", "<").replace(" >", ">");
+            let message = format!(
+                "`#[rate_limit]` limits an `async fn`, and this function returns a future: write `async fn \
+                 {name}(..) -> {output}`, with the body of its `async` block"
+            );
+            return Some(ReturnedFuture { ty, is_opaque: true, message });
+        }
+        let message = format!(
+            "`#[rate_limit]` limits a function that returns a boxed future if its body is one \
+             `Box::pin(async move {{ .. }})`: move everything else into that block, or write `async fn {name}`"
+        );
+        boxed::is_boxed_future(ty).then_some(ReturnedFuture { ty, is_opaque: false, message })
+    }
+
+    /// Whether the body is nothing but `async { .. }` or `async move { .. }`.
+    fn is_async_block(&self) -> bool {
+        let Body::Plain(body) = &self.body else { return false };
+        matches!(syn::parse2(body.clone()), Ok(Expr::Async(_)))
     }
 
     /// Whether the body runs a future to its end, as that of `#[tokio::main]` does.
