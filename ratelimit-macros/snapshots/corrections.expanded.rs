@@ -32,10 +32,10 @@ async fn complete(
         }
     };
     let output = async move {
-        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
-        if false {
-            let unreached: Result<Answer, Rejection> = loop {};
-            return unreached;
+        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+            Result<Answer, Rejection>,
+        > {
+            return __ratelimit_returned;
         }
         {
             let _ = &_parameter_2;
@@ -250,10 +250,10 @@ async fn closed() -> Answer {
         }
     };
     let output = async move {
-        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
-        if false {
-            let unreached: Answer = loop {};
-            return unreached;
+        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+            Answer,
+        > {
+            return __ratelimit_returned;
         }
         { { ask().await } }
     }
@@ -298,10 +298,10 @@ async fn closed_and_counted() -> Answer {
         }
     };
     let output = async move {
-        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
-        if false {
-            let unreached: Answer = loop {};
-            return unreached;
+        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+            Answer,
+        > {
+            return __ratelimit_returned;
         }
         { { ask().await } }
     }
@@ -352,10 +352,10 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
     };
     let (tokens, permit_0) = ::ratelimit_runtime::__private::split_for_close(permit_0);
     let output = async move {
-        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
-        if false {
-            let unreached: Answer = loop {};
-            return unreached;
+        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+            Answer,
+        > {
+            return __ratelimit_returned;
         }
         { { ask(tokens).await } }
     }

@@ -20,6 +20,7 @@ mod cost;
 mod counted;
 mod crate_path;
 mod drop_order;
+mod forbidden;
 mod format_keys;
 mod free_function;
 mod future_size;

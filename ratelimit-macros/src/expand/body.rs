@@ -5,6 +5,7 @@ use quote::{ToTokens, quote_spanned};
 use syn::{Expr, FnArg, Pat, Signature, parse_quote};
 
 use super::Expansion;
+use super::check::variable;
 use crate::after_call::{AfterCall, Close, Correction};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at};
@@ -66,11 +67,10 @@ impl Expansion<'_> {
         }
         // The block returns a value of the type here, so its other values coerce to the type.
         let returned = ty.map(|ty| {
+            let value = variable("returned");
             quote_spanned! {hygienic()=>
-                #[allow(unreachable_code, clippy::all, clippy::pedantic)]
-                if false {
-                    let unreached: #ty = loop {};
-                    return unreached;
+                if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#ty> {
+                    return #value;
                 }
             }
         });

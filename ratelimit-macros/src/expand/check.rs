@@ -253,7 +253,7 @@ impl Expansion<'_> {
 }
 
 /// A variable that the user cannot name.
-fn variable(name: &str) -> Ident {
+pub(super) fn variable(name: &str) -> Ident {
     Ident::new(&format!("__ratelimit_{name}"), hygienic())
 }
 
