@@ -1,7 +1,10 @@
 //! The body, and what happens once it has ended.
 
+use std::mem;
+
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
+use syn::ext::IdentExt;
 use syn::{Expr, FnArg, Pat, Signature, parse_quote};
 
 use super::Expansion;
@@ -83,7 +86,10 @@ impl Expansion<'_> {
             return block.clone();
         }
         // A block drops what it owns in the order in which it names it.
-        let owned = self.function.parameters().into_iter().rev().map(|(index, name)| {
+        let parameters = self.function.parameters().into_iter().rev();
+        let used = parameters
+            .filter(|(_, name)| name.as_ref().is_none_or(|name| self.is_used(name, block)));
+        let owned = used.map(|(index, name)| {
             let name = name.unwrap_or_else(|| unnamed(index));
             let conditions = self.function.conditions(index);
             quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
@@ -92,6 +98,16 @@ impl Expansion<'_> {
         let mut owning = Group::new(Delimiter::Brace, tokens);
         owning.set_span(hygienic());
         owning
+    }
+
+    /// Whether the attribute or the body may use a parameter, or the compiler does not care. If the block named any
+    /// other parameter, the compiler would not report it as unused.
+    fn is_used(&self, name: &Ident, block: &Group) -> bool {
+        let name = name.unraw().to_string();
+        name == "self"
+            || name.starts_with('_')
+            || mentions(self.arguments, &name)
+            || mentions(&block.stream(), &name)
     }
 
     /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays
@@ -196,6 +212,26 @@ impl Expansion<'_> {
     pub(super) fn wraps_output(&self) -> bool {
         self.guard.on_limited.is_none() && self.function.returns_impl_trait()
     }
+}
+
+/// Whether tokens contain a name, other than as a field. A text that contains it can be a format string.
+fn mentions(tokens: &TokenStream, name: &str) -> bool {
+    let mut dots = 0;
+    tokens.clone().into_iter().any(|tree| {
+        let is_field = mem::take(&mut dots) == 1;
+        match tree {
+            TokenTree::Ident(word) => !is_field && word.unraw() == name,
+            TokenTree::Literal(text) => text.to_string().contains(name),
+            TokenTree::Group(group) => mentions(&group.stream(), name),
+            TokenTree::Punct(punct) => {
+                // `..name` is no field.
+                if punct.as_char() == '.' {
+                    dots = if is_field { 2 } else { 1 };
+                }
+                false
+            }
+        }
+    })
 }
 
 /// The name of a parameter that has none.

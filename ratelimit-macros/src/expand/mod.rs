@@ -19,16 +19,18 @@ use crate::guard::Guard;
 use crate::spans::{hygienic, spanned_at};
 
 struct Expansion<'a> {
+    /// The arguments of the attribute, as written.
+    arguments: &'a TokenStream,
     function: &'a Function,
     guard: &'a Guard,
     /// The path of the runtime.
     rt: TokenStream,
 }
 
-pub(crate) fn expand(function: &Function, guard: &Guard) -> TokenStream {
+pub(crate) fn expand(arguments: &TokenStream, function: &Function, guard: &Guard) -> TokenStream {
     let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
     let rt = guard.runtime.as_ref().map_or_else(default, ToTokens::to_token_stream);
-    Expansion { function, guard, rt }.function()
+    Expansion { arguments, function, guard, rt }.function()
 }
 
 impl Expansion<'_> {
