@@ -74,6 +74,25 @@ impl Dog {
     }
 }
 
+/// One call makes the functions of both, so they have one place.
+macro_rules! pets {
+    ($($pet:ident $align:literal)*) => {$(
+        impl $pet {
+            #[rate_limit(period = 1, threshold = 10)]
+            async fn play(&self) -> Option<()> {
+                Some(())
+            }
+
+            #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = $align, name = "brush")]
+            async fn brush(&self) -> Option<()> {
+                Some(())
+            }
+        }
+    )*};
+}
+
+pets! { Cat "utc" Dog "+08:00" }
+
 /// All instances of a generic function are the same function.
 #[rate_limit(period = 1, threshold = 10)]
 async fn greet<T: fmt::Debug>(_: T) -> Option<()> {
@@ -100,6 +119,10 @@ async fn each_accidentally_shared_name_causes_one_warning() {
                 Dog.wash().await,
                 Cat.walk().await,
                 Dog.walk().await,
+                Cat.play().await,
+                Dog.play().await,
+                Cat.brush().await,
+                Dog.brush().await,
                 greet(1).await,
                 greet("one").await,
             ] {
@@ -111,12 +134,14 @@ async fn each_accidentally_shared_name_causes_one_warning() {
     let log = log.text();
     let warnings: Vec<_> =
         log.lines().filter(|line| line.contains("two functions share the counts")).collect();
-    assert_eq!(warnings.len(), 2, "{log}");
+    assert_eq!(warnings.len(), 3, "{log}");
     assert!(warnings[0].contains("name=\"names::feed\""), "{log}");
     assert!(warnings[0].contains("tests/names.rs:"), "{log}");
     assert!(warnings[1].contains("name=\"names::walk#1\""), "{log}");
+    assert!(warnings[2].contains("name=\"names::play\""), "{log}");
     let separate: Vec<_> = log.lines().filter(|line| line.contains("count separately")).collect();
-    assert_eq!(separate.len(), 2, "{log}");
+    assert_eq!(separate.len(), 3, "{log}");
     assert!(separate[0].contains("name=\"names::groom\""), "{log}");
     assert!(separate[1].contains("name=\"wash\""), "{log}");
+    assert!(separate[2].contains("name=\"brush\""), "{log}");
 }

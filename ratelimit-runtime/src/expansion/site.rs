@@ -120,8 +120,9 @@ impl Site {
             let terms = limit.terms();
             FirstLimit { index, name: *terms.name(), period: terms.period() }
         });
-        // Once the site is initialised, because a subscriber can call this function.
-        let Some(first) = first.filter(|first| first.place != place) else { return };
+        // Once the site is initialised, because a subscriber can call this function. The first is another site: each
+        // registers once. Its place can be the same, if one call of a macro made both functions.
+        let Some(first) = first else { return };
         if self.name == SiteName::Constant {
             return;
         }
