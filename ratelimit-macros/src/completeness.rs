@@ -50,6 +50,16 @@ fn every_argument_changes_the_expansion() {
 }
 
 #[test]
+fn every_path_starts_at_the_given_runtime() {
+    for name in ArgumentName::ALL.iter().filter(|name| **name != ArgumentName::Crate) {
+        let others = other_arguments(*name);
+        let output = expand(&format!("{others} {}, crate = acme::limits", name.example()));
+        assert!(output.contains("acme"), "{output}");
+        assert!(!output.contains("ratelimit_runtime"), "{name}: {output}");
+    }
+}
+
+#[test]
 fn every_argument_is_documented() {
     let docs = read("docs/rate_limit.md");
     for name in ArgumentName::ALL {

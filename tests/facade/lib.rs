@@ -1,0 +1,3 @@
+//! A facade: it re-exports the runtime in one line.
+
+pub use ratelimit_runtime as limits;
