@@ -1,7 +1,7 @@
 //! The limiter of a scope: tasks take it along, and a call outside of every scope can be made an error. The only test
 //! of its process, because `require_scope` cannot be undone.
 
-use ratelimit_runtime::{BuildError, RateLimiter, Rejection, StoreError, in_scope, rate_limit};
+use ratelimit_runtime::{BuildError, Mistake, RateLimiter, Rejection, in_scope, rate_limit};
 
 #[rate_limit(period = "1h", threshold = 1)]
 async fn once() -> Result<(), Rejection> {
@@ -21,7 +21,7 @@ async fn on(limiter: &RateLimiter) -> Result<(), Rejection> {
 fn is_outside(result: &Result<(), Rejection>) -> bool {
     matches!(
         result,
-        Err(Rejection::Unavailable { error: StoreError::Configuration(BuildError::NoScope), .. })
+        Err(Rejection::Mistake { mistake: Mistake::Configuration(BuildError::NoScope), .. })
     )
 }
 

@@ -321,7 +321,7 @@ pub use crate::limiter::{
 };
 pub use crate::registry::CallCounts;
 pub use crate::reply::{
-    Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError, Usage,
+    Answer, BuildError, Decision, FromRejection, Mistake, Rejection, Source, StoreError, Usage,
 };
 pub use crate::report::{RejectedCall, RejectedKey};
 pub use crate::rules::{Rule, RuleSet, RuleSetError};

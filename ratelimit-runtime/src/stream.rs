@@ -13,7 +13,7 @@ use crate::check::Check;
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, Pause, RateLimiter};
-use crate::reply::{BuildError, Rejection, StoreError};
+use crate::reply::{BuildError, Rejection};
 
 /// Adds [`rate_limited`](Self::rate_limited) to each stream.
 pub trait RateLimitStreamExt: Stream + Sized {
@@ -117,7 +117,7 @@ impl<S: Stream> Stream for RateLimited<S> {
                         let (limit, key) = (&*this.limit, &*this.key);
                         match limiter {
                             Ok(limiter) => limiter.check(limit, key, 1),
-                            Err(error) => Check::undecided(limit, StoreError::Configuration(error)),
+                            Err(error) => Check::undecided(limit, error),
                         }
                     }))
                 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection, Rule, RuleSet, StoreError};
+use ratelimit_runtime::{Limit, Mistake, Part, Permit, RateLimiter, Rejection, Rule, RuleSet};
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::time::{sleep, timeout};
@@ -82,7 +82,7 @@ async fn a_cost_is_the_weight_of_a_call() {
 async fn checks_of_calls_in_flight_are_refused() {
     const RATE: Limit = Limit::sliding("rate", 5, MINUTE);
     let is_refused = |error: &Rejection| {
-        matches!(error, Rejection::Unavailable { error: StoreError::NeedsPermit, .. })
+        matches!(error, Rejection::Mistake { mistake: Mistake::NeedsPermit, .. })
     };
     let server = Server::start();
     for test in TestLimiter::each(&server) {

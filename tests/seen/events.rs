@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError, Rejection, Rule, RuleSet, rate_limit};
+use futures::executor::block_on;
+use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, rate_limit};
 use redis::Commands;
 use support::server::Server;
 
@@ -179,6 +180,60 @@ async fn undecided_calls_are_reported_without_their_key() {
         "{events:#?}"
     );
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
+}
+
+const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(30));
+const LEASED: Limit = Limit::sliding("leased ahead", 5, Duration::from_secs(3600)).lease(2);
+const MORE: Limit = Limit::sliding("events", 2, Duration::from_secs(3600));
+
+/// Makes each mistake that a call can have, except a limiter that cannot be built, which `startup` has.
+async fn make_mistakes(limiter: &RateLimiter) {
+    assert!(limiter.check(&NIGHTLY, KEY, 1).await.is_err());
+    assert!(limiter.check(&NIGHTLY.shadow(true), KEY, 1).await.is_err());
+    assert!(limiter.acquire(&LEASED, KEY, 1).await.is_err());
+    assert!(limiter.check_all(&[]).await.is_err());
+    for other in [&LIMIT.shadow(true), &MORE] {
+        let parts = [Part::new(&LIMIT, &KEY, 1), Part::new(other, &KEY, 1)];
+        assert!(limiter.check_all(&parts).await.is_err());
+    }
+    assert!(limiter.check_now(&LIMIT, KEY, 1).is_err());
+    // Without a runtime of tokio, whatever `on_error` says. A shadow admits the call.
+    for on_error in [OnError::Local, OnError::Allow, OnError::Deny] {
+        let limit = LIMIT.on_error(on_error);
+        assert!(limiter.check(&limit, KEY, 1).await.is_err());
+        assert!(limiter.check(&limit.shadow(true), KEY, 1).await.is_ok());
+    }
+}
+
+/// It is no outage: nothing that an operator does helps.
+#[test]
+fn a_mistake_of_the_program_is_an_error_once_for_each_limit() {
+    let server = Server::start();
+    let limiter = TestLimiter::redis(&server).limiter;
+    let events = block_on(events_of(make_mistakes(&limiter)));
+    let (errors, others): (Vec<_>, Vec<_>) =
+        events.into_iter().partition(|event| event.starts_with("ERROR"));
+    let words = [
+        ("nightly", "use `acquire` and keep the permit"),
+        ("leased ahead", "remove its `lease`"),
+        ("", "pass at least one"),
+        ("events", "have the same `scope`, `on_error`, `shadow` and `wait`"),
+        ("events", "rename one of them"),
+        ("events", "await `check`"),
+        ("events", "await this in a tokio runtime"),
+    ];
+    assert_eq!(errors.len(), words.len(), "{errors:#?}");
+    for (error, (limit, words)) in errors.iter().zip(words) {
+        let start = format!(
+            "ERROR not decided, because the program has a mistake limit=\"{limit}\" error="
+        );
+        assert!(error.starts_with(&start) && error.contains(words), "{error}");
+    }
+    assert!(
+        others.iter().all(|event| event.starts_with("DEBUG not decided limit=")),
+        "{others:#?}"
+    );
+    assert_eq!(others.len(), 6, "{others:#?}");
 }
 
 #[rate_limit(

@@ -114,7 +114,7 @@ async fn every_call_is_counted_once() {
             ("wide", "rejected_by_another", source, 1),
         ]);
         let mixed = Recording::during(calls::mixed_limits(&test)).await;
-        mixed.assert(&[("plain", "unavailable", "none", 1)]);
+        mixed.assert(&[("plain", "mistake", "none", 1)]);
         Recording::during(calls::other_operations(&test)).await.assert(&[]);
     }
 }

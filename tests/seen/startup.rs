@@ -26,23 +26,40 @@ async fn a_process_decides_according_to_its_environment() {
     assert!(decided.is_ok(), "{decided:?}");
 }
 
-/// Runs a test in a process with this Redis URL, and returns what it prints.
+#[rate_limit(period = "1m", threshold = 5, name = "start")]
+async fn start() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// Runs in a process of its own, too: there, the URL is invalid.
+#[tokio::test]
+async fn a_process_calls_a_limited_function_twice() {
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
+    let _guard = tracing::subscriber::set_default(log.without_time().finish());
+    for _ in 0..2 {
+        let _ = start().await;
+    }
+}
+
+/// Runs a test of this file in a process with this Redis URL, and returns what it prints.
 fn output_of(test: &str, url: &str) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
-    process.args([test, "--exact", "--nocapture"]);
+    process.args([&*format!("startup::{test}"), "--exact", "--nocapture"]);
     let output = process.env("RATELIMIT_REDIS_URL", url).output().expect("a process");
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Runs a process with this Redis URL, and returns its events without their modules.
-fn events_of_a_process(url: &str) -> Vec<String> {
-    let log = output_of("startup::a_process_decides_according_to_its_environment", url);
+/// Runs a test of this file in a process with this Redis URL, and returns its events without their modules.
+fn events_of_a_process(test: &str, url: &str) -> Vec<String> {
+    let log = output_of(test, url);
     let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::"));
     let events = ours.filter_map(|(level, event)| {
         Some(format!("{} {}", level.trim(), event.split_once(": ")?.1))
     });
     events.collect()
 }
+
+const DECIDES: &str = "a_process_decides_according_to_its_environment";
 
 const WILL_COUNT: &str = "INFO rate limits will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
                           decision connects to it store=Redis";
@@ -52,7 +69,7 @@ fn a_process_reports_that_it_has_connected() {
     let server = Server::start();
     let node = format!("127.0.0.1:{}", server.port());
     assert_eq!(
-        events_of_a_process(&server.url),
+        events_of_a_process(DECIDES, &server.url),
         [WILL_COUNT.to_owned(), format!("INFO connected to Redis node={node}")]
     );
 }
@@ -62,7 +79,7 @@ fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
     let server = Server::start();
     let wrong_password = server.url.replace("redis://", "redis://ann:wrong@");
     for url in ["redis://127.0.0.1:1", &wrong_password] {
-        let events = events_of_a_process(url);
+        let events = events_of_a_process(DECIDES, url);
         let [first, warnings @ ..] = &events[..] else { panic!("no events") };
         assert_eq!(first, WILL_COUNT);
         let expected = [
@@ -79,7 +96,16 @@ fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
 #[test]
 fn a_process_without_redis_reports_that_it_counts_locally() {
     let here = "INFO rate limits are counted in this process: RATELIMIT_REDIS_URL is not set store=Embedded";
-    assert_eq!(events_of_a_process(""), [here]);
+    assert_eq!(events_of_a_process(DECIDES, ""), [here]);
+}
+
+#[test]
+fn a_process_with_an_invalid_url_reports_an_error_once_for_each_limit() {
+    let events = events_of_a_process("a_process_calls_a_limited_function_twice", "http://redis");
+    let [error, again] = &events[..] else { panic!("{events:#?}") };
+    let start = "ERROR not decided, because the program has a mistake limit=\"start\" error=RATELIMIT_REDIS_URL";
+    assert!(error.starts_with(start) && error.contains("write `redis://"), "{error}");
+    assert!(again.starts_with("DEBUG not decided limit=\"start\""), "{again}");
 }
 
 #[rate_limit(period = "1h", threshold = 1, scope = "process")]
@@ -147,11 +173,13 @@ async fn each_kind_of_call_is_decided_by_its_scope() {
 #[test]
 fn a_wrong_url_rejects_only_what_redis_would_count() {
     let output =
-        output_of("startup::each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
+        output_of("each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
     let decided = [[[true, false]; 5], [[false, false]; 5]];
     assert!(output.contains(&format!("decided: {decided:?}")), "{output}");
-    let errors: Vec<_> =
-        output.lines().filter(|line| line.contains("RATELIMIT_REDIS_URL")).collect();
-    let [error] = &errors[..] else { panic!("{output}") };
-    assert!(error.contains("ERROR") && error.contains("redis+cluster://"), "{error}");
+    let mut errors: Vec<_> = output.lines().filter(|line| line.contains("ERROR")).collect();
+    assert!(errors.iter().all(|error| error.contains("redis+cluster://")), "{output}");
+    let all = errors.len();
+    errors.sort_unstable();
+    errors.dedup();
+    assert!(all > 2 && errors.len() == all, "one for each limit: {output}");
 }

@@ -120,7 +120,7 @@ fn a_limit_of_the_process_is_checked_without_a_runtime() {
         Err(Rejection::CostExceedsCapacity { .. })
     ));
     let rejection = limiter.check_now(&HERE, "key", 1).expect_err("counted in Redis");
-    let Rejection::Unavailable { error, .. } = rejection else { panic!("{rejection:?}") };
-    assert!(error.to_string().contains("await `check`"), "{error}");
+    let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection:?}") };
+    assert!(mistake.to_string().contains("await `check`"), "{mistake}");
     assert!(limiter.check_now(&local.shadow(true), "key", 1).is_ok());
 }

@@ -230,7 +230,7 @@ async fn refuses_limits_with_leases() {
         limits.add(&leased, (), 1);
         Ok(())
     });
-    assert_eq!(send(&chosen.limiter(RateLimiter::embedded()), "/200").await, 503);
+    assert_eq!(send(&chosen.limiter(RateLimiter::embedded()), "/200").await, 500);
 }
 
 /// Over a socket, beside an outer layer that counts each request.

@@ -9,6 +9,7 @@ mod crowd;
 mod fields;
 mod holding;
 mod hyper;
+mod mistakes;
 mod outbound;
 mod rejections;
 mod resets;

@@ -187,6 +187,19 @@ async fn takes_clients_as_keys_of_methods_and_of_the_layer() {
 }
 
 #[tokio::test]
+async fn responds_with_internal_if_the_program_has_a_mistake() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::grpc().limits(|_, limits| {
+        limits.add(&ALL, (), 1);
+        limits.add(&ALL.shadow(true), (), 1);
+        Ok(())
+    });
+    let mut client = serve(layer.limiter(limiter.clone()), limiter).await;
+    let status = greet(&mut client, "ann", "").await.expect_err("a mistake");
+    assert_eq!((status.code(), status.details()), (Code::Internal, &[][..]));
+}
+
+#[tokio::test]
 async fn responds_with_unavailable_if_the_store_cannot_decide() {
     let (limiter, _) = timed();
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);

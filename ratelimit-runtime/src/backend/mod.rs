@@ -218,7 +218,8 @@ impl Backend {
         result
     }
 
-    /// Applies the `on_error` of the policy to a request that failed.
+    /// Applies the `on_error` of the policy to a request that failed. A call without a runtime is a mistake of the
+    /// program, and fails.
     pub(crate) fn fall_back(
         &self,
         policy: Policy,
@@ -226,6 +227,7 @@ impl Backend {
         error: StoreError,
     ) -> Result<Reply, StoreError> {
         match self.on_error(policy) {
+            _ if error == StoreError::NoRuntime => Err(error),
             OnError::Local => Ok(self.apply_share(request)),
             OnError::Allow if !request.gives_back() => {
                 let outcomes = request.charges().iter().map(|_| Outcome::UNDECIDED);

@@ -13,7 +13,7 @@ use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
-use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::reply::{BuildError, Decision, Rejection, Source};
 use crate::report::{self, Started};
 use crate::store::embedded::LocalCharge;
 
@@ -134,7 +134,7 @@ impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
     }
 
     /// Creates the call of `parts` parts for which there is no limiter.
-    pub(crate) fn undecided(limit: &Limit, error: StoreError, parts: usize) -> Self {
+    pub(crate) fn undecided(limit: &Limit, error: BuildError, parts: usize) -> Self {
         Refusal::undecided(limit, error).into_call(CallOptions::ACQUIRE, parts).into()
     }
 

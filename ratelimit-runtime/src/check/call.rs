@@ -8,7 +8,7 @@ use super::judge::{Outcomes, apply_shadow, judge, record_others};
 use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Access, Limit, LimitLabel};
-use crate::reply::{Decision, Rejection, StoreError};
+use crate::reply::{BuildError, Decision, Mistake, Rejection, StoreError};
 use crate::report::{Report, Started};
 use crate::rules::Ruled;
 use crate::store::Reply;
@@ -108,15 +108,15 @@ impl StartedCall {
 
 impl Refusal {
     /// Creates the refusal of a call with a mistake. A shadow does not hide it.
-    pub(super) fn mistake(report: Report, label: LimitLabel, error: StoreError) -> Self {
-        let rejection = Rejection::unavailable_by(&label, error);
+    pub(super) fn mistake(report: Report, label: LimitLabel, mistake: Mistake) -> Self {
+        let rejection = Rejection::mistake_by(&label, mistake);
         Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
     }
 
-    /// Creates the refusal of a call for which there is no limiter.
-    pub(super) fn undecided(limit: &Limit, error: StoreError) -> Self {
+    /// Creates the refusal of a call for which there is no limiter. A shadow admits it.
+    pub(super) fn undecided(limit: &Limit, error: BuildError) -> Self {
         let label = limit.label();
-        let rejection = Rejection::unavailable_by(&label, error);
+        let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
         Self { report: Report::start(), label, rejection }
     }
 
@@ -127,12 +127,12 @@ impl Refusal {
         backend: &Backend,
     ) -> Option<Self> {
         let Part { limit, cost, .. } = *part;
-        let mistake = |error| Some(Self::mistake(Report::start(), limit.label(), error));
+        let mistake = |mistake| Some(Self::mistake(Report::start(), limit.label(), mistake));
         if options.settles && limit.leases() {
-            return mistake(StoreError::Leased);
+            return mistake(Mistake::Leased);
         }
         if !options.settles && limit.is_in_flight() {
-            return mistake(StoreError::NeedsPermit);
+            return mistake(Mistake::NeedsPermit);
         }
         let refuse = || {
             let rejection = Rejection::exceeds_capacity_of(&limit.label(), cost);
@@ -201,6 +201,6 @@ pub(super) fn now<T>(
     let mut call = call;
     match Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        Poll::Pending => Err(Rejection::unavailable_by(&label(), StoreError::NotLocal)),
+        Poll::Pending => Err(Rejection::mistake_by(&label(), Mistake::NotLocal)),
     }
 }

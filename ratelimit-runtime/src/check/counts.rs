@@ -8,7 +8,7 @@ use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Answer, Decision, Rejection, Usage};
+use crate::reply::{Answer, Decision, Rejection, StoreError, Usage};
 use crate::rules::{Asker, Ruled};
 use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 
@@ -90,7 +90,12 @@ impl Count<'_> {
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
         Answer::pending(async move {
             let reply = match backend.try_execute(policy, &request).await {
-                Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
+                Err(error)
+                    if backend.on_error(policy) != OnError::Local
+                        || error == StoreError::NoRuntime =>
+                {
+                    return Err(error);
+                }
                 Err(_) => backend.apply_share(&request),
                 Ok(reply) => reply,
             };

@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::check::{AnyPart, CallOptions, Check, Checker};
-    use crate::reply::{Decision, Rejection, StoreError};
+    use crate::reply::{Decision, Mistake, Rejection};
     use crate::{Clock, Limit, Part, RateLimiter, RejectedCall, VirtualClock};
 
     const WIDE: Limit = Limit::sliding("wide", 9, Duration::from_secs(60));
@@ -216,11 +216,11 @@ mod tests {
         let shared = [parts[0], Part::new(&other, &"key", 1)];
         let error = check(&limiter, &shared).expect_err("a mistake");
         assert!(
-            matches!(&error, Rejection::Unavailable { error: StoreError::SharedCount { .. }, .. }),
+            matches!(&error, Rejection::Mistake { mistake: Mistake::SharedCount { .. }, .. }),
             "{error:?}"
         );
         let error = check(&limiter, &[parts[0], Part::new(&SHADOW, &"key", 1)]);
-        let Err(Rejection::Unavailable { error: StoreError::MixedLimits, .. }) = error else {
+        let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = error else {
             panic!("{error:?}")
         };
         let costly = [parts[0], Part::new(&NARROW, &"key", 3)];

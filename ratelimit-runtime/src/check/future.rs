@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, now};
 use crate::algorithm::Outcome;
 use crate::limit::{Limit, LimitLabel, Name, Quota};
-use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::reply::{BuildError, Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 // No enum, and no number at a place where another check has one of another width: the parts then stay in registers, or
@@ -113,7 +113,7 @@ impl Check {
     }
 
     /// Creates the check of a call for which there is no limiter.
-    pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
+    pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Self {
         Self::from(Refusal::undecided(limit, error).end())
     }
 

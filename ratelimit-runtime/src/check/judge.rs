@@ -103,6 +103,8 @@ pub(super) fn apply_shadow(
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
             Ok(Decision::cost_exceeds(capacity))
         }
-        Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(label.capacity)),
+        Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
+            Ok(Decision::undecided(label.capacity))
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::lease::LeasedCall;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Rejection, StoreError};
+use crate::reply::{Mistake, Rejection, StoreError};
 use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 
@@ -123,7 +123,7 @@ impl Checker {
         };
         if let Some(reply) = reply {
             let reply = reply.or_else(|error| match error {
-                StoreError::ShuttingDown | StoreError::NoRuntime => Err(error),
+                StoreError::ShuttingDown => Err(error),
                 // No store has decided the call: its deadline has passed, or its line could not be driven.
                 error => self.backend.fall_back(policy, &request, error),
             });
@@ -148,26 +148,27 @@ impl<'a> CountedCall<'a> {
     ) -> Result<Self, Box<Refusal>> {
         let backend = &checker.backend;
         let report = Report::since(started.unwrap_or_else(Started::now));
-        let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
+        let mistake =
+            |report, label, mistake| Err(Box::new(Refusal::mistake(report, label, mistake)));
         let first = parts[0].limit;
         let policy = first.policy();
         if !options.can_wait && backend.is_shared(policy.scope()) {
-            return mistake(report, first.label(), StoreError::NotLocal);
+            return mistake(report, first.label(), Mistake::NotLocal);
         }
         let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
         if let Some(Part { limit, .. }) = held {
-            return mistake(report, limit.label(), StoreError::NeedsPermit);
+            return mistake(report, limit.label(), Mistake::NeedsPermit);
         }
         let lacks_hold =
             |part: &&AnyPart<'_>| part.limit.is_in_flight() && part.limit.get_hold().is_none();
         if let Some(Part { limit, .. }) = parts.iter().find(lacks_hold)
             && backend.is_shared(policy.scope())
         {
-            return mistake(report, limit.label(), StoreError::NoHold);
+            return mistake(report, limit.label(), Mistake::NoHold);
         }
         let leased = parts.iter().find(|part| options.settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
-            return mistake(report, limit.label(), StoreError::Leased);
+            return mistake(report, limit.label(), Mistake::Leased);
         }
         let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
         if parts.len() > 1 {
@@ -179,7 +180,7 @@ impl<'a> CountedCall<'a> {
             Ok(counted) => counted,
             Err(shared) => {
                 let name = *shared.terms().name();
-                return mistake(report, shared.label(), StoreError::SharedCount { name });
+                return mistake(report, shared.label(), Mistake::SharedCount { name });
             }
         };
         let counts = &*counted.counts;

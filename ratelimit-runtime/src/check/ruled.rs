@@ -9,7 +9,7 @@ use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::one_or_many::OneOrMany;
-use crate::reply::StoreError;
+use crate::reply::Mistake;
 use crate::report::Report;
 use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::waiting::OwnedPart;
@@ -79,14 +79,14 @@ impl Checker {
 
     /// Starts a call by requests, in a line or by leases, under the rules in force.
     pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
-        let mistake = |label, error| {
-            Refusal::mistake(Report::start(), label, error).into_call(options, parts.len())
+        let mistake = |label, mistake| {
+            Refusal::mistake(Report::start(), label, mistake).into_call(options, parts.len())
         };
         let Some(first) = parts.first().map(|part| part.limit) else {
-            return mistake(LimitLabel::unnamed(), StoreError::NoLimits);
+            return mistake(LimitLabel::unnamed(), Mistake::NoLimits);
         };
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
-            return mistake(first.label(), StoreError::MixedLimits);
+            return mistake(first.label(), Mistake::MixedLimits);
         }
         if let Some(DecideWaiting(start)) = DecideWaiting::of(parts, options, &self.rules) {
             return start(self, parts, options);

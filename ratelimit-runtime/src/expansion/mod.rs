@@ -33,7 +33,7 @@ pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
-use crate::reply::{Answer, BuildError, Decision, Rejection, StoreError};
+use crate::reply::{Answer, BuildError, Decision, Rejection};
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
 use crate::store::{Request, Store};
@@ -133,7 +133,7 @@ fn start_check<const N: usize>(call: &impl AnnotatedCall<N>, options: CallOption
         |limiter| call.check(limiter.checker(), options),
         |error| match call.first() {
             (_, Access::Unlimited) => Check::unlimited(),
-            (limit, _) => Check::undecided(limit, StoreError::Configuration(error)),
+            (limit, _) => Check::undecided(limit, error),
         },
     )
 }
@@ -147,7 +147,7 @@ fn start_acquire<const N: usize>(
         |limiter| call.acquire(limiter.checker(), options),
         |error| match call.first() {
             (_, Access::Unlimited) => AcquiredCall::unlimited(N),
-            (limit, _) => AcquiredCall::undecided(limit, StoreError::Configuration(error), N),
+            (limit, _) => AcquiredCall::undecided(limit, error, N),
         },
     )
 }

@@ -151,7 +151,7 @@ impl Site {
 pub(super) fn count_call(sites: &[&Site], rejection: Option<&Rejection>) {
     let end = match rejection {
         None => CallEnd::Admitted,
-        Some(Rejection::Unavailable { .. }) => CallEnd::Undecided,
+        Some(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => CallEnd::Undecided,
         Some(rejection) => return count_rejection(sites, rejection),
     };
     for site in sites {

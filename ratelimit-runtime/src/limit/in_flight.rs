@@ -42,7 +42,7 @@ impl Limit {
     /// ```
     ///
     /// Nothing else returns the units of such a limit, so `check` rejects each call with
-    /// [`StoreError::NeedsPermit`](crate::StoreError::NeedsPermit).
+    /// [`Mistake::NeedsPermit`](crate::Mistake::NeedsPermit).
     ///
     /// # Panics
     ///

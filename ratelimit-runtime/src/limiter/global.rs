@@ -68,9 +68,6 @@ pub(crate) fn with_current<R>(
 ) -> R {
     let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
     if scoped.is_none() && SCOPED_ONCE.is_set() && SCOPE_REQUIRED.is_set() {
-        tracing::error!(
-            "a limited call outside of every scope is rejected: in a task, carry the scope with `in_scope`"
-        );
         return failed(BuildError::NoScope);
     }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
@@ -155,7 +152,7 @@ impl RateLimiter {
     }
 
     /// From now on, rejects the calls of annotated functions outside of a [scope](Self::scope), with
-    /// [`BuildError::NoScope`] and an `ERROR` event. Call it in each test that uses a scope: a task that leaves its
+    /// [`Rejection::Mistake`](crate::Rejection::Mistake) and [`BuildError::NoScope`]. Call it in each test that uses a scope: a task that leaves its
     /// scope by mistake then fails the test, and does not count in the limiter of the process. It cannot be undone.
     ///
     /// ```
@@ -171,7 +168,7 @@ impl RateLimiter {
     /// RateLimiter::require_scope();
     /// let in_a_task = async { tokio::spawn(report()).await.expect("no panic") };
     /// let rejection = RateLimiter::embedded().scope(in_a_task).await.unwrap_err();
-    /// assert!(matches!(rejection, Rejection::Unavailable { .. }));
+    /// assert!(matches!(rejection, Rejection::Mistake { .. }));
     /// # }
     /// ```
     pub fn require_scope() {
@@ -216,30 +213,17 @@ fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
         builder_from_environment()?.build_unreported()
     });
     // Reported once the cell is set, because subscribers and recorders can call limited functions.
-    match &built {
-        Ok(limiter) if is_new => {
-            report::describe();
-            tracing::info!(
-                store = ?limiter.source(),
-                "rate limits {}",
-                match limiter.source() {
-                    Source::Redis => "will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
-                                      decision connects to it",
-                    _ => "are counted in this process: RATELIMIT_REDIS_URL is not set",
-                }
-            );
-        }
-        Ok(_) => {}
-        Err(error) => {
-            static LOGGED: StickyFlag = StickyFlag::new();
-            if LOGGED.set() {
-                tracing::error!(
-                    %error,
-                    "RATELIMIT_REDIS_URL cannot be used: calls are rejected, except those of limits with \
-                     `scope = \"process\"`"
-                );
+    if let (Ok(limiter), true) = (&built, is_new) {
+        report::describe();
+        tracing::info!(
+            store = ?limiter.source(),
+            "rate limits {}",
+            match limiter.source() {
+                Source::Redis => "will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
+                                  decision connects to it",
+                _ => "are counted in this process: RATELIMIT_REDIS_URL is not set",
             }
-        }
+        );
     }
     built
 }

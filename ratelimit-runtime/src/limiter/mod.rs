@@ -145,7 +145,8 @@ impl RateLimiter {
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Closed`] while the key is
     /// [closed](Self::close), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
-    /// and [`OnError`] is `Deny`.
+    /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake, such as a call outside of a
+    /// tokio runtime.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.checker.start(Part::of(limit, &key, cost), CallOptions::CHECK, None)
@@ -195,8 +196,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check). For a limit that is counted in Redis, [`Rejection::Unavailable`] with
-    /// [`StoreError::NotLocal`](crate::StoreError::NotLocal).
+    /// As for [`check`](Self::check). For a limit that is counted in Redis, [`Mistake::NotLocal`](crate::Mistake).
     #[inline]
     pub fn check_now(
         &self,
@@ -214,7 +214,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
+    /// [`Rejection::CostExceedsCapacity`], [`Rejection::Unavailable`] and [`Rejection::Mistake`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.checker.count(limit, &key).peek(cost)
@@ -249,7 +249,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check). [`Rejection::Unavailable`] also reports a wrong list of limits: an empty
+    /// As for [`check`](Self::check). [`Rejection::Mistake`] also reports a wrong list of limits: an empty
     /// list, limits that differ in scope, `on_error`, shadow or wait, or two different limits that share a
     /// count.
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
@@ -281,8 +281,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Rejection::Unavailable`] with
-    /// [`StoreError::Leased`](crate::StoreError::Leased).
+    /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Mistake::Leased`](crate::Mistake).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
         self.checker.start(Part::of(limit, &key, cost), CallOptions::ACQUIRE, None)
     }
@@ -292,8 +291,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for [`check_all`](Self::check_all). If a limit has a [lease](Limit::lease), [`Rejection::Unavailable`] with
-    /// [`StoreError::Leased`](crate::StoreError::Leased).
+    /// As for [`check_all`](Self::check_all). If a limit has a [lease](Limit::lease),
+    /// [`Mistake::Leased`](crate::Mistake).
     pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
         let parts: Vec<_> = parts.iter().map(Part::any).collect();
         self.checker.start_all(&parts, CallOptions::ACQUIRE).into()

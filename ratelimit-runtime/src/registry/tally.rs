@@ -40,9 +40,10 @@ pub struct CallCounts {
     /// The calls that this limit has rejected. If several limits are decided together, only the limit that the
     /// [`Rejection`](crate::Rejection) names counts the call.
     pub rejected: u64,
-    /// The calls that were rejected because no store could decide: [`Rejection::Unavailable`].
+    /// The calls that were rejected without a decision: [`Rejection::Unavailable`] and [`Rejection::Mistake`].
     ///
     /// [`Rejection::Unavailable`]: crate::Rejection::Unavailable
+    /// [`Rejection::Mistake`]: crate::Rejection::Mistake
     pub undecided: u64,
 }
 

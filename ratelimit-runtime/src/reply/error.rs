@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limit::{Name, debug_as_text};
+use crate::limit::debug_as_text;
 
 /// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,8 +53,6 @@ pub enum StoreError {
     },
     /// The future was polled outside a tokio runtime, which Redis connections and timers need.
     NoRuntime,
-    /// A synchronous check of a limit that is counted in Redis. Nothing was charged.
-    NotLocal,
     /// This limiter counts in this process, and shares nothing with others.
     NotShared,
     /// The rules in Redis have changed since they were read, so
@@ -72,22 +70,6 @@ pub enum StoreError {
         /// was dropped.
         cause: Option<Arc<StoreError>>,
     },
-    /// `check_all` was called without limits.
-    NoLimits,
-    /// Two different limits of one call share a count: they have the same name, algorithm, period, align and
-    /// scope.
-    #[non_exhaustive]
-    SharedCount {
-        /// The name of both.
-        name: Name,
-    },
-    /// The limits of one call differ in scope, `on_error`, shadow or wait.
-    MixedLimits,
-    /// A charge of a limit that leases its units cannot be settled. Nothing was charged.
-    Leased,
-    /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
-    /// back. Nothing was charged.
-    NeedsPermit,
     /// [`shutdown`](crate::RateLimiter::shutdown) has given back all else, and calls still run that hold units
     /// [in flight](crate::Limit::in_flight).
     #[non_exhaustive]
@@ -95,11 +77,6 @@ pub enum StoreError {
         /// The units that they hold.
         units: u64,
     },
-    /// A limit of calls [in flight](crate::Limit::in_flight) that is counted in Redis has no
-    /// [`hold`](crate::Limit::hold). Nothing was charged.
-    NoHold,
-    /// The process-wide limiter could not be built from the environment.
-    Configuration(BuildError),
 }
 
 /// A part of the error message of Dragonfly when a script uses a key that its call does not declare.
@@ -136,10 +113,6 @@ impl fmt::Display for StoreError {
                 "Redis connections and waiting calls need tokio: await this in a tokio runtime with I/O \
                  and time enabled, such as the one of `#[tokio::main]`",
             ),
-            Self::NotLocal => f.write_str(
-                "this limit is counted in Redis, so it cannot be checked synchronously: await `check`, or \
-                 set the scope of the limit to `Scope::Process`",
-            ),
             Self::NotShared => f.write_str(
                 "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
                  rules of this process with `set_rules`",
@@ -158,36 +131,11 @@ impl fmt::Display for StoreError {
                     None => f.write_str("they were not sent, because too many were pending"),
                 }
             }
-            Self::NoLimits => {
-                f.write_str("`check_all` was called without limits: pass at least one")
-            }
-            Self::SharedCount { name } => write!(
-                f,
-                "two limits named `{name}` have the same algorithm, period and align, so they would share a \
-                 count: rename one of them"
-            ),
-            Self::MixedLimits => f.write_str(
-                "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
-                 them, or check the limits one after the other (in separate layers)",
-            ),
-            Self::Leased => f.write_str(
-                "units of this limit are leased in advance, so they belong to no call: to settle charges, \
-                 remove its `lease`",
-            ),
-            Self::NeedsPermit => f.write_str(
-                "a call of this limit holds its units until it ends, and a check returns nothing that could give \
-                 them back: use `acquire` and keep the permit, the attribute, or a layer with `holding`",
-            ),
             Self::InFlight { units } => write!(
                 f,
                 "calls hold {units} units in flight: end them before the shutdown, or keep the process until they have \
                  ended"
             ),
-            Self::NoHold => f.write_str(
-                "Redis keeps the units of calls in flight for a time after a process was killed: set it with `hold`, \
-                 or set the scope of the limit to `Scope::Process`",
-            ),
-            Self::Configuration(error) => error.fmt(f),
         }
     }
 }

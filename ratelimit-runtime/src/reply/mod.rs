@@ -3,6 +3,7 @@
 mod answer;
 mod decision;
 mod error;
+mod mistake;
 mod rejection;
 mod usage;
 
@@ -11,5 +12,6 @@ pub use self::decision::{Decision, Source};
 #[cfg(feature = "redis")]
 pub(crate) use self::error::UNDECLARED_KEY;
 pub use self::error::{BuildError, StoreError};
+pub use self::mistake::Mistake;
 pub use self::rejection::{FromRejection, Rejection};
 pub use self::usage::Usage;

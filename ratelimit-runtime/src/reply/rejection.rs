@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Decision, Source, StoreError};
+use super::{Decision, Mistake, Source, StoreError};
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
@@ -65,14 +65,25 @@ pub enum Rejection {
         /// Whether the limit is [hidden](Limit::hidden) from clients.
         hidden: bool,
     },
-    /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`. This is also the rejection if the limiter or
-    /// the call is set up wrongly: see the variants of [`StoreError`].
+    /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`; or the limiter was shut down. On the web, the
+    /// status is 503.
     #[non_exhaustive]
     Unavailable {
         /// The name of the limit.
         name: Name,
         /// Why the store could not decide.
         error: StoreError,
+        /// Whether the limit is [hidden](Limit::hidden) from clients.
+        hidden: bool,
+    },
+    /// The program has a mistake, which an `ERROR` event reports once for each limit. Neither
+    /// [`OnError`](crate::OnError) nor a shadow excuses a mistake in the code. On the web, the status is 500.
+    #[non_exhaustive]
+    Mistake {
+        /// The name of the limit.
+        name: Name,
+        /// What is wrong, and what to write.
+        mistake: Mistake,
         /// Whether the limit is [hidden](Limit::hidden) from clients.
         hidden: bool,
     },
@@ -139,6 +150,12 @@ impl Rejection {
         Self::unavailable_by(&limit.label(), error)
     }
 
+    /// Creates the rejection of a call with a mistake of the program, for tests.
+    #[must_use]
+    pub fn mistake(limit: &Limit, mistake: Mistake) -> Self {
+        Self::mistake_by(&limit.label(), mistake)
+    }
+
     /// Creates the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
     /// `Duration::MAX` without an end.
     pub(crate) fn closed_without_count(limit: &Limit, retry_after: Duration) -> Self {
@@ -151,13 +168,21 @@ impl Rejection {
         Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
     }
 
+    /// Creates the rejection of a call that was not decided. Without a runtime, the program has a mistake.
     pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
-        Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() }
+        match error {
+            StoreError::NoRuntime => Self::mistake_by(label, Mistake::NoRuntime),
+            error => Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() },
+        }
+    }
+
+    pub(crate) fn mistake_by(label: &LimitLabel, mistake: Mistake) -> Self {
+        Self::Mistake { name: label.name, mistake, hidden: label.quota.is_hidden() }
     }
 
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the
     /// threshold or the burst of the call is 0, for `CostExceedsCapacity`, because waiting does not help, and for
-    /// `Busy` and `Unavailable`, because no time is known.
+    /// `Busy`, `Unavailable` and `Mistake`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -176,7 +201,9 @@ impl Rejection {
             Self::Limited { quota, .. } | Self::Closed { quota, .. } | Self::Busy { quota, .. } => {
                 quota.is_hidden()
             }
-            Self::CostExceedsCapacity { hidden, .. } | Self::Unavailable { hidden, .. } => *hidden,
+            Self::CostExceedsCapacity { hidden, .. }
+            | Self::Unavailable { hidden, .. }
+            | Self::Mistake { hidden, .. } => *hidden,
         }
     }
 
@@ -188,7 +215,8 @@ impl Rejection {
             | Self::Closed { name, .. }
             | Self::Busy { name, .. }
             | Self::CostExceedsCapacity { name, .. }
-            | Self::Unavailable { name, .. } => name.as_str(),
+            | Self::Unavailable { name, .. }
+            | Self::Mistake { name, .. } => name.as_str(),
         }
     }
 }
@@ -220,6 +248,9 @@ impl fmt::Display for Rejection {
             Self::Unavailable { .. } => f.write_str(
                 "the service cannot take this request right now, try again in a few minutes",
             ),
+            Self::Mistake { .. } => {
+                f.write_str("the service cannot take this request because of an internal error")
+            }
         }
     }
 }
@@ -229,6 +260,7 @@ impl fmt::Debug for Rejection {
         write!(f, "the limit `{}`: ", self.name())?;
         match self {
             Self::Unavailable { error, .. } => write!(f, "{error}"),
+            Self::Mistake { mistake, .. } => write!(f, "{mistake}"),
             _ => write!(f, "{self}"),
         }
     }
@@ -238,6 +270,7 @@ impl std::error::Error for Rejection {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unavailable { error, .. } => Some(error),
+            Self::Mistake { mistake, .. } => Some(mistake),
             _ => None,
         }
     }
@@ -347,7 +380,7 @@ mod tests {
     #[test]
     fn tells_end_users_what_to_do_and_no_name() {
         let blocked = "requests are blocked for now, try again in 10 minutes";
-        let unavailable = Rejection::unavailable(&LIMIT, StoreError::NoRuntime);
+        let unavailable = Rejection::unavailable(&LIMIT, StoreError::ShuttingDown);
         for (rejection, text) in [
             (Rejection::closed(&LIMIT, Duration::from_secs(600)), blocked),
             (Rejection::closed(&LIMIT, Duration::MAX), "requests are blocked until further notice"),
@@ -362,6 +395,10 @@ mod tests {
             (
                 unavailable,
                 "the service cannot take this request right now, try again in a few minutes",
+            ),
+            (
+                Rejection::mistake(&LIMIT, Mistake::NoLimits),
+                "the service cannot take this request because of an internal error",
             ),
         ] {
             assert_eq!(rejection.to_string(), text);

@@ -126,6 +126,7 @@ enum MetricOutcome {
     Busy,
     CostExceedsCapacity,
     Unavailable,
+    Mistake,
     ShadowAllowed,
     ShadowLimited,
     RejectedByAnother,
@@ -133,13 +134,14 @@ enum MetricOutcome {
 
 impl MetricOutcome {
     /// The texts of the values, in the order of the variants.
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "allowed",
         "limited",
         "closed",
         "busy",
         "cost_exceeds_capacity",
         "unavailable",
+        "mistake",
         "shadow_allowed",
         "shadow_limited",
         "rejected_by_another",
@@ -163,6 +165,7 @@ impl MetricOutcome {
                 (either(Self::CostExceedsCapacity, Self::ShadowLimited), None)
             }
             Err(Rejection::Unavailable { .. }) => (Self::Unavailable, None),
+            Err(Rejection::Mistake { .. }) => (Self::Mistake, None),
         }
     }
 }

@@ -15,9 +15,13 @@ pub(crate) mod request_log;
 mod settings;
 mod trace;
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::mem::{Discriminant, discriminant};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use once_cell::sync::Lazy;
 
 pub(crate) use self::metrics::{
     Started, describe, in_flight_changed, keys_changed, settled, settlement_lost, wait_ended,
@@ -32,7 +36,7 @@ pub(crate) use self::trace::is_traced;
 use self::trace::{KeyTrace, LoggedKey, TracedKey};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
-use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::reply::{Decision, Mistake, Rejection, Source, StoreError};
 use crate::sticky::StickyFlag;
 
 /// The report of a check that is not finished.
@@ -339,6 +343,23 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
         Rejection::Unavailable { name, error, .. } => {
             tracing::debug!(limit = name.as_str(), error = %Keyless(error), "not decided");
         }
+        Rejection::Mistake { name, mistake, .. } => emit_mistake(name, mistake),
+    }
+}
+
+/// Emits the event of a mistake of the program: an error, once for each limit.
+fn emit_mistake(name: &Name, mistake: &Mistake) {
+    type Reported = HashSet<(Name, Discriminant<Mistake>)>;
+    static REPORTED: Lazy<Mutex<Reported>> = Lazy::new(Mutex::default);
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = reported.insert((*name, discriminant(mistake)));
+    // A subscriber can call limited functions.
+    drop(reported);
+    let limit = name.as_str();
+    if is_new {
+        tracing::error!(limit, error = %mistake, "not decided, because the program has a mistake");
+    } else {
+        tracing::debug!(limit, error = %mistake, "not decided");
     }
 }
 

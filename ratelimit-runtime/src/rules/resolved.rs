@@ -152,7 +152,7 @@ mod tests {
     use std::{fmt, thread};
 
     use crate::key::{Key, KeyWriter};
-    use crate::reply::{Rejection, StoreError};
+    use crate::reply::{Mistake, Rejection};
     use crate::{Limit, Part, RateLimiter, Rule, RuleSet};
 
     const ONE: Limit = Limit::fixed("one", 3, Duration::from_secs(60));
@@ -218,7 +218,7 @@ mod tests {
         });
         let parts = [Part::new(&ONE, &"key", 1), Part::new(&shadow, &"key", 1)];
         let result = limiter.check_all(&parts).now(|| ONE.label());
-        let Err(Rejection::Unavailable { error: StoreError::MixedLimits, .. }) = result else {
+        let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };
     }

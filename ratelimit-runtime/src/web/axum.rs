@@ -58,9 +58,9 @@ use super::{Client, RequestSlots};
 use crate::reply::Rejection;
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
-/// with 503 if the store could not decide. Behind a [`RateLimitLayer`], the body is plain text or problem details in
-/// JSON, as the client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that
-/// rejected the request.
+/// with 503 if the store could not decide, with 500 if the program has a mistake. Behind a [`RateLimitLayer`], the body
+/// is plain text or problem details in JSON, as the client prefers. Elsewhere, the body is plain text, and the response
+/// has the headers of the limit that rejected the request.
 ///
 /// [`RateLimitLayer`]: super::RateLimitLayer
 impl IntoResponse for Rejection {

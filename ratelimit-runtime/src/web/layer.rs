@@ -73,6 +73,7 @@ use crate::reply::Rejection;
 /// | 429 | the limit is reached |
 /// | 413 | the cost exceeds the capacity: the request can never be admitted |
 /// | 503 | the store could not decide |
+/// | 500 | the program has a mistake |
 ///
 /// The response has `Cache-Control: no-store` and a body. The body is plain text, or problem details in JSON (RFC 9457)
 /// if the client prefers JSON. Over HTTP/1, it comes after the body of the request if that has at most 64 KiB, so that

@@ -10,7 +10,7 @@ use crate::check::{AdmittedCall, AnyPart, Check, Part};
 use crate::key::Key;
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
-use crate::reply::{Rejection, Source, StoreError};
+use crate::reply::{Rejection, Source};
 use crate::store::embedded::FEW;
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
@@ -170,7 +170,6 @@ impl<R, E> LimitSources<R, E> {
                     // No limiter decides the request.
                     let limits = self.limits_of(request)?;
                     let first = limits.first();
-                    let error = StoreError::Configuration(error);
                     let undecided = |first| RequestCheck::Check(Check::undecided(first, error));
                     Ok(Admission::of(first.map(undecided), true))
                 },

@@ -119,7 +119,7 @@ impl<'a> RejectedRequest<'a> {
     }
 
     /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
-    /// the store could not decide.
+    /// the store could not decide, 500 if the program has a mistake.
     #[must_use]
     pub fn status(&self) -> u16 {
         status(self.rejection)
@@ -145,6 +145,7 @@ impl<'a> RejectedRequest<'a> {
             }
             Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
             Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
+            Rejection::Mistake { .. } => ("about:blank", "Internal Server Error", false),
         };
         let status = self.status();
         let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{status}"#);
@@ -203,6 +204,7 @@ pub(crate) fn status(rejection: &Rejection) -> u16 {
         | Rejection::CostExceedsCapacity { varies: true, .. } => 429,
         Rejection::CostExceedsCapacity { .. } => 413,
         Rejection::Unavailable { .. } => 503,
+        Rejection::Mistake { .. } => 500,
     }
 }
 

@@ -51,7 +51,7 @@ macro_rules! limit_settings {
         ///
         /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different
         /// limits that share a count: such a request is rejected with
-        /// [`Rejection::Unavailable`](crate::Rejection::Unavailable).
+        /// [`Rejection::Mistake`](crate::Rejection::Mistake).
         #[must_use]
         pub fn limits(
             self,
@@ -115,7 +115,7 @@ macro_rules! server_settings {
         /// # Panics
         ///
         /// If a limit has a [lease](crate::Limit::lease). A request to which [`limits`](Self::limits) adds such a limit
-        /// is rejected with [`Rejection::Unavailable`](crate::Rejection::Unavailable).
+        /// is rejected with [`Rejection::Mistake`](crate::Rejection::Mistake).
         #[must_use]
         pub fn count_if(self, counts: impl Fn(&$head) -> bool + Send + Sync + 'static) -> Self {
             self.configure(|config| config.set_count_if(counts))

@@ -33,6 +33,7 @@
 //! | too many calls are in flight | `RESOURCE_EXHAUSTED` | `RetryInfo` with a second, `QuotaFailure` |
 //! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
 //! | the store could not decide | `UNAVAILABLE` | |
+//! | the program has a mistake | `INTERNAL` | |
 //!
 //! The details are the `google.rpc` messages, in `grpc-status-details-bin`. In `QuotaFailure`, the subject and the
 //! quota ID are the name of the limit, and the quota value is its threshold (for a cost that exceeds the capacity, the
@@ -74,8 +75,10 @@ impl FromRejection for Status {
 impl From<&Rejection> for Status {
     fn from(rejection: &Rejection) -> Self {
         let text = rejection.to_string();
-        if let Rejection::Unavailable { .. } = rejection {
-            return Self::new(Code::Unavailable, text);
+        match rejection {
+            Rejection::Unavailable { .. } => return Self::new(Code::Unavailable, text),
+            Rejection::Mistake { .. } => return Self::new(Code::Internal, text),
+            _ => {}
         }
         if rejection.is_hidden() {
             let mut details = ErrorDetails::new();
@@ -90,7 +93,7 @@ impl From<&Rejection> for Status {
                 | Rejection::Closed { quota, .. }
                 | Rejection::Busy { quota, .. } => quota.threshold().into(),
                 Rejection::CostExceedsCapacity { capacity, .. } => (*capacity).into(),
-                Rejection::Unavailable { .. } => 0,
+                Rejection::Unavailable { .. } | Rejection::Mistake { .. } => 0,
             },
             ..QuotaViolation::new(name, &*text)
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{
-    Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source,
-    StoreError, VirtualClock,
+    Algorithm, Clock, Decision, Limit, Mistake, OnError, Part, RateLimiter, Rejection, Scope,
+    Source, VirtualClock,
 };
 use support::ALGORITHMS;
 use support::model::{ExpectedDecision, Model};
@@ -257,18 +257,18 @@ async fn the_policies_of_the_limits_apply_to_the_call() {
 async fn limits_that_cannot_be_decided_together_are_an_error() {
     let limiter = RateLimiter::embedded();
     let error = async |parts: &[Part<'_>]| match limiter.check_all(parts).await {
-        Err(Rejection::Unavailable { error, .. }) => error,
+        Err(Rejection::Mistake { mistake, .. }) => mistake,
         other => panic!("{other:?}"),
     };
-    assert_eq!(error(&[]).await, StoreError::NoLimits);
+    assert_eq!(error(&[]).await, Mistake::NoLimits);
     let shadow = BURST.shadow(true);
     let mixed = [Part::new(&shadow, &1, 1), Part::new(&DAILY, &1, 1)];
-    assert_eq!(error(&mixed).await, StoreError::MixedLimits);
+    assert_eq!(error(&mixed).await, Mistake::MixedLimits);
     let more = Limit::fixed("daily", 26, Duration::from_secs(86_400));
     let one_count = [Part::new(&more, &1, 1), Part::new(&DAILY, &1, 1)];
     let one_count = error(&one_count).await;
     assert!(
-        matches!(&one_count, StoreError::SharedCount { name, .. } if *name == "daily"),
+        matches!(&one_count, Mistake::SharedCount { name, .. } if *name == "daily"),
         "{one_count:?}"
     );
     // With different keys, they have different counts.
@@ -339,10 +339,8 @@ async fn a_leased_limit_shares_its_count_on_both_stores() {
         for limits in [[&leased, &plain], [&plain, &leased]] {
             let parts = limits.map(|limit| Part::new(limit, &"key", 1));
             let error = test.limiter.check_all(&parts).await.expect_err("one count");
-            let is_shared_count = matches!(
-                &error,
-                Rejection::Unavailable { error: StoreError::SharedCount { .. }, .. }
-            );
+            let is_shared_count =
+                matches!(&error, Rejection::Mistake { mistake: Mistake::SharedCount { .. }, .. });
             assert!(is_shared_count, "{error:?}");
         }
     }

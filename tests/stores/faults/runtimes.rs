@@ -5,10 +5,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
-use ratelimit_runtime::{Limit, StoreError};
+use ratelimit_runtime::{Limit, Mistake, OnError, Rejection};
 use support::server::Server;
 
-use super::{DAILY, store_error};
+use super::DAILY;
 
 /// A runtime that is no longer polled while it connects.
 #[test]
@@ -63,11 +63,15 @@ fn a_limiter_outlives_its_runtimes() {
 fn a_call_without_a_runtime_is_an_error_and_no_panic() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let mut check = pin!(limiter.check(&DAILY, (), 1));
-    let Poll::Ready(result) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("the call is pending")
-    };
-    assert_eq!(store_error(result), StoreError::NoRuntime);
+    // It is a mistake, and no outage.
+    for on_error in [OnError::Deny, OnError::Local, OnError::Allow] {
+        let mut check = pin!(limiter.check(&DAILY.on_error(on_error), (), 1));
+        let result = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Err(Rejection::Mistake { mistake, .. })) = result else {
+            panic!("{result:?}")
+        };
+        assert_eq!(mistake, Mistake::NoRuntime);
+    }
 }
 
 /// Code of the application that blocks its runtime for longer than the deadline.

@@ -1,8 +1,7 @@
 //! Automatic leases: only busy keys are leased, and never more than one percent of the threshold stands idle.
 
 use ratelimit_runtime::{
-    Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, StoreError, VirtualClock,
-    rate_limit,
+    Limit, Mistake, Part, RateLimiter, Rejection, Rule, RuleSet, Source, VirtualClock, rate_limit,
 };
 use support::limits::{MINUTE, is_bucket};
 use support::server::Server;
@@ -276,15 +275,15 @@ async fn an_automatic_lease_is_a_lease() {
     assert_eq!((decision.limit, decision.source), (200, Source::Embedded));
 
     let rejection = limiter.acquire(&WINDOW, "key", 1).await.expect_err("leased");
-    let Rejection::Unavailable { error, .. } = rejection else { panic!("{rejection}") };
-    assert_eq!(error, StoreError::Leased);
+    let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection}") };
+    assert_eq!(mistake, Mistake::Leased);
 
     let server = Server::start();
     let plain = Limit::sliding("auto", 9, MINUTE);
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let parts = [&WINDOW, &plain].map(|limit| Part::new(limit, &"key", 1));
         let error = test.limiter.check_all(&parts).await.expect_err("one count");
-        let Rejection::Unavailable { error, .. } = error else { panic!("{error}") };
-        assert!(matches!(error, StoreError::SharedCount { .. }), "{error:?}");
+        let Rejection::Mistake { mistake, .. } = error else { panic!("{error}") };
+        assert!(matches!(mistake, Mistake::SharedCount { .. }), "{mistake:?}");
     }
 }

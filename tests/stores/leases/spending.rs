@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source, StoreError, VirtualClock};
+use ratelimit_runtime::{Decision, Limit, Mistake, Part, Rejection, Source, VirtualClock};
 use support::limits::MINUTE;
 use support::server::Server;
 
@@ -163,7 +163,7 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     assert_eq!(alone.source, Source::Lease);
     // Whether units are held changes from call to call, so they do not decide whether a call needs Redis.
     let here = limiter.check_now(&LEASED, "key", 1).expect_err("counted in Redis");
-    assert!(matches!(here, Rejection::Unavailable { error: StoreError::NotLocal, .. }), "{here}");
+    assert!(matches!(here, Rejection::Mistake { mistake: Mistake::NotLocal, .. }), "{here}");
     let refund = limiter.credit(&LEASED, "key", 1).await.expect("the leases are returned");
     assert_eq!(refund.remaining, 1_000 - 113);
     limiter.reset(&LEASED, "key").await.expect("a reset");

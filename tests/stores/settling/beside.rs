@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection, Scope, Source, StoreError};
+use ratelimit_runtime::{
+    Limit, Mistake, Part, Permit, RateLimiter, Rejection, Scope, Source, StoreError,
+};
 use support::limits::{MINUTE, SECOND, is_bucket, limits};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
@@ -138,8 +140,8 @@ async fn leased_units_cannot_be_settled() {
     let parts = [Part::new(&limit, &"key", 1)];
     let several = limiter.acquire_all(&parts).await.expect_err("leased");
     for rejection in [alone, several] {
-        let Rejection::Unavailable { error, .. } = rejection else { panic!("{rejection}") };
-        assert_eq!(error, StoreError::Leased);
+        let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection}") };
+        assert_eq!(mistake, Mistake::Leased);
     }
 }
 

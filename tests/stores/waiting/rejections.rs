@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+    Clock, Limit, Mistake, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
 use support::limits::{MINUTE, SECOND};
 use support::proxy::{Network, Proxy};
@@ -116,10 +116,8 @@ fn a_call_that_waits_needs_a_runtime() {
     let limit = bucket(1).wait(SECOND);
     let mut call = Box::pin(limiter.check(&limit, "key", 1));
     let result = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    let Poll::Ready(Err(Rejection::Unavailable { error, .. })) = result else {
-        panic!("{result:?}")
-    };
-    assert_eq!(error, StoreError::NoRuntime);
+    let Poll::Ready(Err(Rejection::Mistake { mistake, .. })) = result else { panic!("{result:?}") };
+    assert_eq!(mistake, Mistake::NoRuntime);
 }
 
 /// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.

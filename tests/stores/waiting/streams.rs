@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use ratelimit_runtime::stream::RateLimitStreamExt;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError, VirtualClock};
+use ratelimit_runtime::{Limit, Mistake, OnError, RateLimiter, Rejection, VirtualClock};
 use support::ALGORITHMS;
 use support::limits::SECOND;
 use support::server::Server;
@@ -152,7 +152,7 @@ fn a_stream_without_a_runtime_keeps_its_item() {
             panic!("nothing can wait")
         };
         let is_missing =
-            matches!(&rejection, Rejection::Unavailable { error: StoreError::NoRuntime, .. });
+            matches!(&rejection, Rejection::Mistake { mistake: Mistake::NoRuntime, .. });
         assert!(is_missing, "{rejection:?}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();

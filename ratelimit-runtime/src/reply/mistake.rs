@@ -1,0 +1,83 @@
+//! Mistakes of the program. Each text says what is wrong and what to write.
+
+use std::fmt;
+
+use super::{BuildError, StoreError};
+use crate::limit::{Name, debug_as_text};
+
+/// A mistake in the program, or in its environment, because of which no store is asked about a call:
+/// [`Rejection::Mistake`](crate::Rejection::Mistake). Nothing was charged.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mistake {
+    /// The future was polled outside a tokio runtime, which Redis connections and timers need.
+    NoRuntime,
+    /// A synchronous check of a limit that is counted in Redis.
+    NotLocal,
+    /// `check_all` was called without limits.
+    NoLimits,
+    /// Two different limits of one call share a count: they have the same name, algorithm, period, align and
+    /// scope.
+    #[non_exhaustive]
+    SharedCount {
+        /// The name of both.
+        name: Name,
+    },
+    /// The limits of one call differ in scope, `on_error`, shadow or wait.
+    MixedLimits,
+    /// A charge of a limit that leases its units cannot be settled.
+    Leased,
+    /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
+    /// back.
+    NeedsPermit,
+    /// A limit of calls [in flight](crate::Limit::in_flight) that is counted in Redis has no
+    /// [`hold`](crate::Limit::hold).
+    NoHold,
+    /// The process-wide limiter could not be built from the environment, or a call was made outside of every scope
+    /// after [`require_scope`](crate::RateLimiter::require_scope).
+    Configuration(BuildError),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRuntime => StoreError::NoRuntime.fmt(f),
+            Self::NotLocal => f.write_str(
+                "this limit is counted in Redis, so it cannot be checked synchronously: await `check`, or \
+                 set the scope of the limit to `Scope::Process`",
+            ),
+            Self::NoLimits => {
+                f.write_str("`check_all` was called without limits: pass at least one")
+            }
+            Self::SharedCount { name } => write!(
+                f,
+                "two limits named `{name}` have the same algorithm, period and align, so they would share a \
+                 count: rename one of them"
+            ),
+            Self::MixedLimits => f.write_str(
+                "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
+                 them, or check the limits one after the other (in separate layers)",
+            ),
+            Self::Leased => f.write_str(
+                "units of this limit are leased in advance, so they belong to no call: to settle charges, \
+                 remove its `lease`",
+            ),
+            Self::NeedsPermit => f.write_str(
+                "a call of this limit holds its units until it ends, and a check returns nothing that could give \
+                 them back: use `acquire` and keep the permit, the attribute, or a layer with `holding`",
+            ),
+            Self::NoHold => f.write_str(
+                "Redis keeps the units of calls in flight for a time after a process was killed: set it with `hold`, \
+                 or set the scope of the limit to `Scope::Process`",
+            ),
+            Self::Configuration(error @ (BuildError::NoScope | BuildError::RedisDisabled)) => {
+                error.fmt(f)
+            }
+            Self::Configuration(error) => write!(f, "RATELIMIT_REDIS_URL cannot be used: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+debug_as_text!(Mistake);
