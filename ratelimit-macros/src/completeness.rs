@@ -31,10 +31,9 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         ArgumentName::Burst => "period = \"1d\", threshold = 100, algo = \"token_bucket\",",
         ArgumentName::Align => "period = \"1d\", threshold = 100, algo = \"fixed\",",
         ArgumentName::CloseAtMost => "period = \"1d\", threshold = 100, close = retry_after,",
-        ArgumentName::InFlight => "hold = \"30s\",",
         ArgumentName::Hold => "in_flight = 2,",
-        // The same limit, described by the arguments.
-        ArgumentName::Limit => "",
+        // Each describes a limit.
+        ArgumentName::InFlight | ArgumentName::Limit => "",
         _ => "period = \"1d\", threshold = 100,",
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct InFlight {
     /// `None`: the path of the function.
     pub(crate) name: Option<LitStr>,
     pub(crate) most: Amount,
-    /// How long Redis keeps the units of a process that says nothing; `None` if only this process counts.
+    /// How long Redis keeps the units of a process that says nothing; `None`: as the runtime sets it.
     pub(crate) hold: Option<Constant<u64>>,
 }
 
@@ -68,16 +68,12 @@ impl InFlight {
             args.reject(name, &message);
         }
         let is_of_process = attribute.is_word(ArgumentName::Scope, "process");
-        let hold = if is_of_process {
+        if is_of_process {
             let message = "`hold` has no effect with `scope = \"process\"`: this process knows when its calls have \
                            ended. Remove one of the two";
             args.reject(ArgumentName::Hold, message);
-            Ok(None)
-        } else {
-            let missing = "missing `hold`: write for how long Redis keeps the slots of a process that was killed, such \
-                           as `hold = \"30s\"`; or `scope = \"process\"`, if each process counts by itself";
-            args.required(ArgumentName::Hold, missing, read_hold).map(Some)
-        };
+        }
+        let hold = args.optional(ArgumentName::Hold, read_hold).transpose();
         let name = args.optional(ArgumentName::Name, read_name).transpose();
         Some(most.and_then(|most| Ok(Self { name: name?, most, hold: hold? })))
     }

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use ratelimit_runtime::{Builder, Limit, OnError, Permit, RateLimiter, Rejection, Source};
+use ratelimit_runtime::{
+    Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
+};
+use redis::Commands;
 use support::limits::SECOND;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
@@ -314,12 +317,33 @@ async fn a_waiting_call_hears_of_another_process() {
     assert!(started.elapsed() < 3 * SECOND, "{:?}", started.elapsed());
 }
 
+#[rate_limit(in_flight = 2, name = "held by an attribute")]
+async fn held() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// However the limit is written. Under a rule, too.
 #[tokio::test]
-async fn a_limit_without_a_hold_is_refused() {
+async fn a_hold_is_thirty_seconds_unless_set() {
     let server = Server::start();
     let limiter = process(&server);
-    let error = acquire(&limiter, &Limit::in_flight("no hold", 2)).await.expect_err("refused");
-    assert!(format!("{error:?}").contains("`hold`"), "{error:?}");
+    let written = r#"{"name": "held by a file", "in_flight": 1}"#;
+    let limits = [Limit::in_flight("held", 1), serde_json::from_str(written).expect("a limit")];
+    let mut rules = RuleSet::new();
+    rules.set("held", Rule::new().in_flight(2)).expect("valid");
+    limiter.set_rules(rules).expect("valid");
+    for limit in limits {
+        assert_eq!(limit.get_hold(), Some(30 * SECOND));
+        let permit = acquire(&limiter, &limit).await.expect("admitted");
+        assert_eq!(permit.decision().source, Source::Redis);
+        let (mut connection, pattern) = (server.connection(), format!("*:{}{{*", limit.name()));
+        let keys: Vec<String> = connection.keys(pattern).expect("KEYS");
+        let ttl: i64 = connection.pttl(&keys[0]).expect("PTTL");
+        assert!((29_000..=61_000).contains(&ttl), "{keys:?}: {ttl}");
+        drop(permit);
+    }
+    limiter.scope(held()).await.expect("admitted");
+    assert_eq!(Limit::fixed("rate", 1, SECOND).get_hold(), None);
     let own = Limit::in_flight("own", 2).scope(ratelimit_runtime::Scope::Process);
     let permit = acquire(&limiter, &own).await.expect("admitted");
     assert_eq!(permit.decision().source, Source::Embedded);

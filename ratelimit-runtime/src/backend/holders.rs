@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::call_deadline::CallDeadline;
 use super::statements::StatementJob;
@@ -20,9 +19,6 @@ use crate::store::{
     TakingRequest,
 };
 use crate::threads::Mutex;
-
-/// How long the store keeps units whose limit sets no hold: the rejection of such a limit says that it needs one.
-const NO_HOLD: Duration = Duration::from_secs(1);
 
 /// The holders of a limiter. A process that was forked has none of its parent.
 #[derive(Default)]
@@ -60,7 +56,7 @@ impl Backend {
         let is_new = known.is_none();
         let holder = known
             .unwrap_or_else(|| Holder::new(process, charge.key_id, Arc::clone(&holders.changes)));
-        holder.set_hold(policy.hold().unwrap_or(NO_HOLD).as_micros() as u64);
+        holder.set_hold(policy.hold().as_micros() as u64);
         let charge = Arc::new(Charge { holder: Some(holder), ..charge });
         if is_new {
             counts.by_count.insert(charge.key_id, Arc::clone(&charge));

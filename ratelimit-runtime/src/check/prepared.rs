@@ -159,13 +159,6 @@ impl<'a> CountedCall<'a> {
         if let Some(Part { limit, .. }) = held {
             return mistake(report, limit.label(), Mistake::NeedsPermit);
         }
-        let lacks_hold =
-            |part: &&AnyPart<'_>| part.limit.is_in_flight() && part.limit.get_hold().is_none();
-        if let Some(Part { limit, .. }) = parts.iter().find(lacks_hold)
-            && backend.is_shared(policy.scope())
-        {
-            return mistake(report, limit.label(), Mistake::NoHold);
-        }
         let leased = parts.iter().find(|part| options.settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
             return mistake(report, limit.label(), Mistake::Leased);

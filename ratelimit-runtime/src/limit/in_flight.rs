@@ -6,6 +6,9 @@ use super::{
     Algorithm, Amounts, Capability, Identity, Limit, LimitError, Name, Period, Policy, Terms,
 };
 
+/// The hold unless one is set.
+const DEFAULT_HOLD: Duration = Duration::from_secs(30);
+
 /// The shortest hold. Heartbeats are sent three times in it.
 const MIN_HOLD: Duration = Duration::from_secs(1);
 
@@ -80,14 +83,16 @@ impl Limit {
             Ok(amounts) => {
                 const COUNTED_BY: Capability = Algorithm::InFlight.counted_by();
                 let identity = Identity::new(name, Algorithm::InFlight, COUNTED_BY, NO_PERIOD);
-                Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
+                let hold_ms = DEFAULT_HOLD.as_millis() as u32;
+                let policy = Policy { hold_ms, ..Policy::DEFAULT };
+                Ok(Self { terms: Terms { identity, amounts }, policy })
             }
             Err(invalid) => Err(invalid),
         }
     }
 
-    /// Sets for how long Redis keeps the units of a process from which it hears nothing. A process says three times in
-    /// this time what it holds. If it is killed, its units are free after this time; if it is stopped or cut off for
+    /// Sets for how long Redis keeps the units of a process from which it hears nothing: 30 seconds unless set. A process
+    /// says three times in this time what it holds. If it is killed, its units are free after this time; if it is stopped or cut off for
     /// so long, its calls [lose](crate::Permit::is_lost) them.
     ///
     /// # Errors
@@ -115,7 +120,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// Sets for how long Redis keeps the units of a process from which it hears nothing; see
+    /// Sets for how long Redis keeps the units of a process from which it hears nothing, 30 seconds unless set; see
     /// [`try_hold`](Self::try_hold).
     ///
     /// # Panics
@@ -130,10 +135,10 @@ impl Limit {
         }
     }
 
-    /// Returns the [hold](Self::hold), if one is set.
+    /// Returns the [hold](Self::hold) of a limit of calls in flight; `None` for a rate.
     #[must_use]
     pub const fn get_hold(&self) -> Option<Duration> {
-        self.policy.hold()
+        if self.is_in_flight() { Some(self.policy.hold()) } else { None }
     }
 
     /// Returns whether this limits the calls that run at the same time.

@@ -15,7 +15,7 @@ pub(crate) struct Policy {
     pub(super) shadow: bool,
     pub(super) wait: Option<Wait>,
     pub(super) lease: Lease,
-    /// How long units in flight are held by a process that says nothing, in milliseconds; 0 unless set. Keeps a limit
+    /// How long units in flight are held by a process that says nothing, in milliseconds; 0 for a rate. Keeps a limit
     /// small.
     pub(super) hold_ms: u32,
     /// Whether responses do not report the limit.
@@ -58,12 +58,9 @@ impl Policy {
         self.on_error
     }
 
-    /// Returns how long units in flight are held by a process that says nothing, if that is set.
-    pub(crate) const fn hold(self) -> Option<Duration> {
-        match self.hold_ms {
-            0 => None,
-            millis => Some(Duration::from_millis(millis as u64)),
-        }
+    /// Returns how long units in flight are held by a process that says nothing; zero for a rate.
+    pub(crate) const fn hold(self) -> Duration {
+        Duration::from_millis(self.hold_ms as u64)
     }
 
     /// Returns how long a call may wait. A shadow keeps its wait.
@@ -242,8 +239,8 @@ impl fmt::Display for Policy {
             Lease::None => {}
             lease => write!(f, ", lease {lease:?}")?,
         }
-        if let Some(hold) = self.hold() {
-            write!(f, ", hold {hold:?}")?;
+        if !self.hold().is_zero() {
+            write!(f, ", hold {:?}", self.hold())?;
         }
         for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {
             if is_set {

@@ -178,7 +178,7 @@ mod tests {
         let limit = limit.wait(Duration::from_secs(2)).scope(Scope::Process);
         let expected = "Limit(api: 5 per 1s sliding, Process, wait 2s, shadow, hidden)";
         assert_eq!(format!("{limit:?}"), expected);
-        let slots = Limit::in_flight("exports", 2).hold(Duration::from_secs(30));
+        let slots = Limit::in_flight("exports", 2);
         assert_eq!(format!("{slots:?}"), "Limit(exports: 2 in flight, hold 30s)");
     }
 

@@ -30,9 +30,6 @@ pub enum Mistake {
     /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
     /// back.
     NeedsPermit,
-    /// A limit of calls [in flight](crate::Limit::in_flight) that is counted in Redis has no
-    /// [`hold`](crate::Limit::hold).
-    NoHold,
     /// The process-wide limiter could not be built from the environment, or a call was made outside of every scope
     /// after [`require_scope`](crate::RateLimiter::require_scope).
     Configuration(BuildError),
@@ -65,10 +62,6 @@ impl fmt::Display for Mistake {
             Self::NeedsPermit => f.write_str(
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \
                  them back: use `acquire` and keep the permit, the attribute, or a layer with `holding`",
-            ),
-            Self::NoHold => f.write_str(
-                "Redis keeps the units of calls in flight for a time after a process was killed: set it with `hold`, \
-                 or set the scope of the limit to `Scope::Process`",
             ),
             Self::Configuration(error @ (BuildError::NoScope | BuildError::RedisDisabled)) => {
                 error.fmt(f)

@@ -1,11 +1,6 @@
-//! Calls in flight have no period, and need a hold on Redis.
+//! Calls in flight have no period.
 
 use ratelimit_runtime::{Rejection, rate_limit};
-
-#[rate_limit(in_flight = 2)]
-async fn without_hold() -> Result<(), Rejection> {
-    Ok(())
-}
 
 #[rate_limit(in_flight = 2, hold = "30s", scope = "process")]
 async fn hold_of_a_process() -> Result<(), Rejection> {
