@@ -67,7 +67,8 @@ impl RulesInForce {
     ) -> Result<(), RuleSetError> {
         let bits = |counts: fn(&LimitRules) -> bool| {
             let counted = set.limits.iter().filter(|(_, rules)| counts(rules));
-            counted.fold(0, |bits, (name, _)| bits | 1 << bit_of_name(&name.name))
+            let names = counted.flat_map(|(name, _)| [&name.name, &name.written]);
+            names.fold(0, |bits, name| bits | 1 << bit_of_name(name))
         };
         let (names, dependent) = (bits(|_| true), bits(LimitRules::depend));
         let table = RuleTable::new(set, &fingerprint)?;

@@ -1,6 +1,8 @@
 //! A set of rules, as an operator writes it.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::rule::NO_AMOUNT;
 use super::{Rule, RuleSetError};
@@ -11,7 +13,7 @@ use crate::limit::Period;
 /// [`RateLimiter::set_rules`](crate::RateLimiter::set_rules).
 ///
 /// - A limit is written by its name, `api`. If limits of different periods have the name, this means all of them; one
-///   is written with its period: `api/1m`.
+///   is written with its period: `api/1m`. A limit whose own name is `api/1m` is written so, too.
 /// - A key is written as the attribute writes it into Redis and into logs: `alice`, the tuple `(alice:42)`, the format
 ///   string `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`. The
 ///   key of a limit without `key` is `%`. A byte that is not ASCII, or that is a control, can be written as `%FF`.
@@ -40,13 +42,34 @@ pub struct RuleSet {
 }
 
 /// The name of a limit, and its period if the rule names it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 pub(crate) struct LimitName {
-    /// As it is written, with the period in its shortest form.
+    /// As it is written: it can be the name of a limit as a whole.
     pub(crate) written: String,
     pub(crate) name: String,
     pub(super) period: Option<Period>,
 }
+
+/// Names with the same period are equal, however it is written.
+impl Ord for LimitName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (&self.name, self.period).cmp(&(&other.name, other.period))
+    }
+}
+
+impl PartialOrd for LimitName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for LimitName {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for LimitName {}
 
 /// The rules of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +98,7 @@ impl LimitName {
     /// Returns whether a limit with this name and period has this name.
     #[cfg(feature = "rules")]
     pub(crate) fn is_of(&self, name: &str, period: Period) -> bool {
-        self.name == name && self.period.is_none_or(|it| it == period)
+        self.written == name || self.name == name && self.period.is_none_or(|it| it == period)
     }
 
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
@@ -86,14 +109,8 @@ impl LimitName {
         let with_period = written.rsplit_once('/').and_then(|(name, period)| {
             Some((name, Period::parse(period).filter(|_| !name.is_empty())?))
         });
-        Ok(match with_period {
-            Some((name, period)) => Self {
-                written: format!("{name}/{period}"),
-                name: name.to_owned(),
-                period: Some(period),
-            },
-            None => Self { written: written.to_owned(), name: written.to_owned(), period: None },
-        })
+        let (name, period) = with_period.map_or((written, None), |(name, it)| (name, Some(it)));
+        Ok(Self { written: written.to_owned(), name: name.to_owned(), period })
     }
 }
 
@@ -201,17 +218,14 @@ impl RuleSet {
 
     /// Fails if the set names a limit both with a period and without.
     fn check_names(&self, name: &LimitName) -> Result<(), RuleSetError> {
-        let alone = LimitName { written: name.name.clone(), name: name.name.clone(), period: None };
         let other = if name.period.is_some() {
-            self.limits.get_key_value(&alone).map(|(other, _)| other)
+            self.limits.get_key_value(&LimitName { period: None, ..name.clone() })
         } else {
-            let start = format!("{}/", name.name);
-            let from = LimitName { written: start.clone(), ..alone };
-            let mut others = self.limits.range(from..).map(|(other, _)| other);
-            let mut others = others.by_ref().take_while(|other| other.written.starts_with(&start));
-            others.find(|other| other.name == name.name && other.period.is_some())
+            // The names with a period follow the name alone.
+            let mut after = self.limits.range::<LimitName, _>((Excluded(name), Unbounded));
+            after.next().filter(|(other, _)| other.name == name.name)
         };
-        if let Some(other) = other {
+        if let Some((other, _)) = other {
             let with_period = if name.period.is_some() { name } else { other };
             return Err(RuleSetError::new(format_args!(
                 "`{}` and `{}` name the same limit: write both with their period",

@@ -60,8 +60,8 @@ pub(super) struct RuleTable {
 
 /// The rules of the limits with one name.
 struct NamedRules {
-    of_name: Option<CountRules>,
-    by_period: Vec<(Period, CountRules)>,
+    of_name: Option<Arc<CountRules>>,
+    by_period: Vec<(Period, Arc<CountRules>)>,
     /// The first period of a limit with this name.
     period: OnceCell<Period>,
     /// Whether it was reported that limits of several periods have this name.
@@ -90,12 +90,14 @@ impl RuleTable {
     ) -> Result<Self, RuleSetError> {
         let mut by_name = BTreeMap::new();
         for (name, rules) in &set.limits {
-            let named = by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
-            let rules = CountRules::new(rules, fingerprint)?;
-            match name.period {
-                Some(period) => named.by_period.push((period, rules)),
-                None => named.of_name = Some(rules),
+            let rules = Arc::new(CountRules::new(rules, fingerprint)?);
+            if let Some(period) = name.period {
+                let named = by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
+                named.by_period.push((period, Arc::clone(&rules)));
             }
+            // A name that ends like a period is also tried as it is written.
+            let named = by_name.entry(name.written.clone()).or_insert_with(NamedRules::new);
+            named.of_name = Some(rules);
         }
         Ok(Self { set, by_name })
     }
@@ -165,11 +167,11 @@ impl NamedRules {
     /// Returns the rules of a limit.
     fn of(&self, limit: &Limit) -> Option<&CountRules> {
         if limit.is_in_flight() {
-            return self.of_name.as_ref();
+            return self.of_name.as_deref();
         }
         let period = limit.terms().period();
         let Some(rules) = &self.of_name else {
-            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules);
+            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| &**rules);
         };
         let first = *self.period.get_or_init(|| period);
         if first != period && rules.has_amounts && !self.was_reported.swap(true, Ordering::Relaxed)

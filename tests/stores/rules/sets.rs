@@ -9,9 +9,9 @@ async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
     let (minute, hour) = (Limit::fixed("two", 1, MINUTE), Limit::fixed("two", 10, HOUR));
     let mut rules = RuleSet::new();
     rules.set("two/60s", Rule::new().threshold(3)).expect("valid");
-    assert_eq!(rules.iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["two/1m"]);
+    assert_eq!(rules.iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["two/60s"]);
     let error = rules.set("two", Rule::new().threshold(3)).expect_err("a period is missing");
-    assert!(error.to_string().contains("`two` and `two/1m` name the same limit"), "{error}");
+    assert!(error.to_string().contains("`two` and `two/60s` name the same limit"), "{error}");
     let mut of_all = RuleSet::new();
     of_all.set("two", Rule::new().threshold(3)).expect("valid");
     let mut closed = RuleSet::new();
@@ -30,6 +30,26 @@ async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
             let result = limiter.check(limit, "key", 1).await;
             assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_ends_like_a_period_is_tried_as_it_is_written() {
+    for name in ["login/1h", "login/60s"] {
+        let limit = Limit::fixed(name, 5, MINUTE);
+        let mut rules = RuleSet::new();
+        rules.set(name, Rule::new().threshold(7)).expect("valid");
+        rules.set_key(name, "mallory", Rule::new().closed(true)).expect("valid");
+        let limiter = RateLimiter::embedded();
+        limiter.set_rules(RuleSet::from_json(&rules.to_json()).expect("its own")).expect("valid");
+        assert_eq!(limiter.check(&limit, "alice", 1).await.expect("admitted").limit, 7, "{name}");
+        let closed = limiter.check(&limit, "mallory", 1).await;
+        assert!(matches!(closed, Err(Rejection::Closed { .. })), "{name}: {closed:?}");
+        // Its period can be written as well.
+        let mut rules = RuleSet::new();
+        rules.set(&format!("{name}/1m"), Rule::new().threshold(9)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        assert_eq!(limiter.check(&limit, "alice", 1).await.expect("admitted").limit, 9, "{name}");
     }
 }
 

@@ -163,7 +163,14 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
                 return Ok(());
             }
             let hint = hint(field, &fields);
-            Err(RuleSetError::new(format_args!("{place}: unknown field `{field}`: {hint}")))
+            let (limit, is_limit) = (place.limit, place.key.is_none());
+            // `[shop.login]` is a field `login` of `shop`.
+            let quotes = if is_limit && closest(field, fields.iter().copied()).is_none() {
+                format!("; a limit named `{limit}.{field}` is written `[\"{limit}.{field}\"]`")
+            } else {
+                String::new()
+            };
+            Err(RuleSetError::new(format_args!("{place}: unknown field `{field}`: {hint}{quotes}")))
         };
         while let Some(field) =
             map.next_key_seed(WordSeed(|field: &str| check_field(field, &seen)))?
@@ -297,6 +304,16 @@ mod tests {
                 "[api]\ntreshold = 5",
                 2,
                 "the rule of `api`: unknown field `treshold`: did you mean `threshold`?",
+            ),
+            (
+                "[api]\nthreshold = 5\n[shop.login]\nclosed = true",
+                3,
+                "the rule of `shop`: unknown field `login`: it can be `threshold`",
+            ),
+            (
+                "[shop.login]\nclosed = true",
+                1,
+                "a limit named `shop.login` is written `[\"shop.login\"]`",
             ),
             (
                 "[api]\nperiod = 5",
