@@ -88,7 +88,7 @@ async fn with_devices(limiter: &RateLimiter, login: &Try) -> LoginResult {
 /// Plays a day in which each of some addresses guesses once a second, and Ann tries once a minute. Returns how many
 /// guesses are checked, and how many tries of Ann are rejected.
 fn day(
-    log_in: impl AsyncFn(&RateLimiter, &Try) -> LoginResult,
+    log_in: &impl AsyncFn(&RateLimiter, &Try) -> LoginResult,
     addresses: u8,
     device: Option<u64>,
 ) -> (usize, usize) {
@@ -116,8 +116,11 @@ fn a_day_of_guesses_costs_what_the_guide_says() {
         let row = format!("| {name} | {} |", days.join(" | "));
         assert!(guide.contains(&row), "not in the guide:\n{row}");
     };
-    row("`user`: 5 in 15 minutes", [1, 2, 3].map(|it| day(by_user, it, None)));
-    row("`(user, client)`: 5 in 15 minutes", [1, 2, 3].map(|it| day(by_user_and_client, it, None)));
-    row("and `user`: 1,000 a day", [1, 2, 3].map(|it| day(with_a_day, it, None)));
-    row("and counts of known devices", [1, 2, 3].map(|it| day(with_devices, it, Some(7))));
+    row("`user`: 5 in 15 minutes", [1, 2, 3].map(|it| day(&by_user, it, None)));
+    row(
+        "`(user, client)`: 5 in 15 minutes",
+        [1, 2, 3].map(|it| day(&by_user_and_client, it, None)),
+    );
+    row("and `user`: 1,000 a day", [1, 2, 3].map(|it| day(&with_a_day, it, None)));
+    row("and counts of known devices", [1, 2, 3].map(|it| day(&with_devices, it, Some(7))));
 }

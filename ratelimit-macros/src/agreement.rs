@@ -42,7 +42,7 @@ impl Values {
         );
         let arguments = arguments.join(", ").parse().expect("tokens");
         let item = "async fn call() -> Option<()> { None }".parse().expect("an item");
-        let output = crate::rewrite::rewrite(arguments, &item);
+        let output = crate::rewrite::rewrite(&arguments, &item);
         !output.to_string().contains("compile_error")
     }
 

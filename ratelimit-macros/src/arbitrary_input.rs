@@ -77,7 +77,7 @@ fn does_not_panic_on_random_words() {
         let _ = crate::key_macro::expand_key(key).to_string();
         let function = FUNCTIONS[random(FUNCTIONS.len())];
         let item: TokenStream = function.parse().expect("an item");
-        let output = crate::rewrite::rewrite(arguments, &item).to_string();
+        let output = crate::rewrite::rewrite(&arguments, &item).to_string();
         parsed += 1;
         accepted += usize::from(!output.contains("compile_error"));
     }
@@ -95,7 +95,7 @@ fn does_not_panic_on_the_corpus() {
         let Ok(text) = String::from_utf8(text) else { continue };
         let (arguments, item) = text.split_once("\n---\n").unwrap_or((&text, FUNCTIONS[0]));
         if let (Ok(arguments), Ok(item)) = (arguments.parse(), item.parse::<TokenStream>()) {
-            let _ = crate::rewrite::rewrite(arguments, &item).to_string();
+            let _ = crate::rewrite::rewrite(&arguments, &item).to_string();
             replayed += 1;
         }
     }

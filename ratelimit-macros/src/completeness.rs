@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
 fn expand(arguments: &str) -> String {
     let item = "async fn call(user_id: u64) -> Result<(), Rejection> { Ok(()) }";
     let item: TokenStream = item.parse().expect("an item");
-    crate::rewrite::rewrite(arguments.parse().expect("tokens"), &item).to_string()
+    crate::rewrite::rewrite(&arguments.parse().expect("tokens"), &item).to_string()
 }
 
 /// The other arguments that an attribute with `name` needs.

@@ -41,7 +41,7 @@ pub fn rate_limit(
     arguments: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    rewrite::rewrite(arguments.into(), &item.into()).into()
+    rewrite::rewrite(&arguments.into(), &item.into()).into()
 }
 
 /// The macro that `ratelimit_runtime::key!` calls.

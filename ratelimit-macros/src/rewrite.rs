@@ -13,7 +13,7 @@ use crate::guard::Guard;
 use crate::policy::Scope;
 use crate::words::Word;
 
-pub(crate) fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream {
+pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStream {
     let errors = Errors::default();
     let args = Args::parse(arguments.clone(), &errors);
     let function = errors.record(syn::parse2::<Function>(item.clone()));
@@ -27,7 +27,7 @@ pub(crate) fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream
     }
     let function = function.and_then(|function| function.require_async(is_local, &errors));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
-        Ok((function, guard)) => expand(&arguments, &function, &guard),
+        Ok((function, guard)) => expand(arguments, &function, &guard),
         // The function stays, so that its callers do not fail to compile as well.
         Err(compile_errors) => quote!(#item #compile_errors),
     }

@@ -56,7 +56,7 @@ fn expand_one(attribute: Attribute, function: &impl ToTokens) -> TokenStream {
     let Meta::List(attribute) = attribute.meta else {
         panic!("`#[rate_limit(…)]` is the first attribute")
     };
-    crate::rewrite::rewrite(attribute.tokens, &function.to_token_stream())
+    crate::rewrite::rewrite(&attribute.tokens, &function.to_token_stream())
 }
 
 #[test]

@@ -140,9 +140,9 @@ async fn until_counted(redis: &Server, user: &str, guesses: u32, by_client: u32)
     let client = "127.0.0.1";
     let started = Instant::now();
     loop {
-        let guessed = observer.peek(&guess_limit, (user, client), 1).await.expect("a decision");
+        let by_both = observer.peek(&guess_limit, (user, client), 1).await.expect("a decision");
         let of_client = observer.peek(&client_limit, client, 1).await.expect("a decision");
-        let counted = (5 - guessed.remaining, 20 - of_client.remaining);
+        let counted = (5 - by_both.remaining, 20 - of_client.remaining);
         if counted == (guesses, by_client) {
             return;
         }

@@ -172,8 +172,7 @@ async fn each_kind_of_call_is_decided_by_its_scope() {
 
 #[test]
 fn a_wrong_url_rejects_only_what_redis_would_count() {
-    let output =
-        output_of("each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
+    let output = output_of("each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
     let decided = [[[true, false]; 5], [[false, false]; 5]];
     assert!(output.contains(&format!("decided: {decided:?}")), "{output}");
     let mut errors: Vec<_> = output.lines().filter(|line| line.contains("ERROR")).collect();
