@@ -58,6 +58,6 @@ target!(|text: &str| {
     // The compiler passes only token sequences to a macro.
     if let (Ok(arguments), Ok(item)) = (arguments.parse::<TokenStream>(), item.parse()) {
         let _ = key_macro::expand_key(arguments.clone()).to_string();
-        let _ = rewrite::rewrite(arguments, &item).to_string();
+        let _ = rewrite::rewrite(&arguments, &item).to_string();
     }
 });
