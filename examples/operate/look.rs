@@ -19,11 +19,6 @@ pub(crate) async fn list(limiter: &RateLimiter) -> anyhow::Result<()> {
     if shared.version().is_empty() && has_lost {
         println!("Redis has lost the rules: `restore` a file of `save`, or `set` them again");
     }
-    if fleet.is_empty() {
-        println!(
-            "no process has announced itself: each one with `Rules::redis()` does so every ten seconds"
-        );
-    }
     for process in &fleet {
         let limits = process.limits.len() + process.left_out;
         let note = note_on_rules(process, shared.version());

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Without a URL, the tool uses the Redis of `RATELIMIT_REDIS_URL`.
-//! The services must read their rules from this Redis, with `Rules::redis()`. If they have a key prefix, set
-//! `KEY_PREFIX`. The changes are signed with `USER`.
+//! The services must read their rules from this Redis, with `Rules::redis()`. If they have a `key_prefix`, write it, as
+//! `--prefix shop`, or set `KEY_PREFIX`. The changes are signed with `USER`.
 
 mod change;
 mod fleet;
@@ -30,13 +30,13 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use ratelimit_runtime::{OwnedKey, RateLimiter, Rules};
 
 use crate::text::{duration, read_duration, shown};
 
 const USAGE: &str = "\
-usage: operate [URL] COMMAND
+usage: operate [--prefix PREFIX] [URL] COMMAND
 
   list                        the limits of the fleet, its processes, and the rules
   get LIMIT [KEY]             the rule of a limit, or of one key
@@ -54,8 +54,14 @@ usage: operate [URL] COMMAND
   close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
   open LIMIT KEY              opens it again
 
+  --prefix PREFIX             the `key_prefix` of the services: rl, unless KEY_PREFIX is set
+  --yes                       changes rules also while no process has announced itself
+
 A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.
 Without a URL, the Redis of RATELIMIT_REDIS_URL.";
+
+/// The prefix of the services unless one is set, as in the library.
+const DEFAULT_PREFIX: &str = "rl";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -65,7 +71,16 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> anyhow::Result<()> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
+    let (mut arguments, mut prefix, mut is_sure) = (Vec::new(), env::var("KEY_PREFIX").ok(), false);
+    let mut words = env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--prefix" => prefix = Some(words.next().context(USAGE)?),
+            "--yes" => is_sure = true,
+            _ => arguments.push(word),
+        }
+    }
+    let prefix = prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let from_environment = env::var("RATELIMIT_REDIS_URL");
     let (url, command) = match (&arguments[..], &from_environment) {
@@ -78,12 +93,21 @@ async fn run() -> anyhow::Result<()> {
         [set @ .., "for", lasts] if set.len() > 2 => (set, Some(read_duration(lasts)?)),
         command => (command, None),
     };
-    let mut builder = RateLimiter::builder().redis(url).rules(Rules::redis());
-    if let Ok(prefix) = env::var("KEY_PREFIX") {
-        builder = builder.key_prefix(prefix);
-    }
+    let builder = RateLimiter::builder().redis(url).rules(Rules::redis()).key_prefix(prefix);
     let limiter = builder.deadline(Duration::from_secs(5)).build()?;
     limiter.ping().await.context("Redis does not reply")?;
+    if limiter.fleet().await?.is_empty() {
+        let alone = format!(
+            "no process has announced itself under the key prefix `{prefix}`: each one with `Rules::redis()` does so \
+             every ten seconds. If the services have another `key_prefix`, write it with `--prefix`"
+        );
+        let changes_rules = matches!(command, ["set" | "unset" | "restore", ..]);
+        ensure!(
+            is_sure || !changes_rules,
+            "{alone}. To change the rules all the same, add `--yes`"
+        );
+        eprintln!("{}", shown(&alone));
+    }
     match command {
         ["list"] => look::list(&limiter).await,
         ["log"] => look::log(&limiter).await,

@@ -23,7 +23,14 @@ fn operate(server: &Server, command: &[&str]) -> std::process::Command {
 async fn an_operator_changes_the_limits_of_a_service() {
     let server = Server::start();
     let run = |command: &[&str]| output(operate(&server, command));
-    assert!(run(&["set", "api", "closed"]).contains("no process has announced its limits yet"));
+    let alone = "no process has announced itself under the key prefix `rl`";
+    for command in [&["set", "api", "closed"][..], &["unset", "api"], &["restore", "rules.json"]] {
+        let error = error_output(operate(&server, command));
+        assert!(error.contains(alone) && error.contains("add `--yes`"), "{error}");
+    }
+    assert_eq!(run(&["get", "api"]), "no rule\n");
+    let written = run(&["set", "api", "closed", "--yes"]);
+    assert!(written.contains("no process has announced its limits yet"), "{written}");
     let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
     let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
     service.ping().await.expect("ready");
@@ -65,12 +72,42 @@ async fn an_operator_changes_the_limits_of_a_service() {
         (&["set", "api", "treshold = 5"][..], "the rule of `api`: unknown field `treshold`"),
         (&["peek", "apy", "acme"], "no process of the fleet has a limit `apy`"),
         (&["unset", "api"], "there was no rule"),
-        (&["change"], "usage: operate [URL] COMMAND"),
+        (&["change"], "usage: operate [--prefix PREFIX] [URL] COMMAND"),
     ] {
         let error = error_output(operate(&server, command));
         assert!(error.contains(words), "{error}");
     }
     restores_saved_rules(&server);
+}
+
+/// Under the prefix of another service, the tool finds neither processes nor limits, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_names_the_key_prefix_of_the_services() {
+    let server = Server::start();
+    let run = |command: &[&str]| output(operate(&server, command));
+    let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
+    let service = service.key_prefix("shop").deadline(Duration::from_secs(30));
+    let service = service.build().expect("valid");
+    service.ping().await.expect("ready");
+    service.scope(call("acme")).await.expect("admitted");
+    while !run(&["--prefix", "shop", "list"]).contains("limit api: ") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(run(&["set", "api", "closed", "--prefix", "shop"]), "in force in 1 process\n");
+    let mut by_environment = operate(&server, &["get", "api"]);
+    by_environment.env("KEY_PREFIX", "shop");
+    assert_eq!(output(by_environment), "closed = true\n");
+
+    let other = ["--prefix", "shpo"];
+    let list = operate(&server, &[&other[..], &["list"]].concat()).output().expect("it runs");
+    let note = String::from_utf8(list.stderr).expect("UTF-8");
+    assert!(note.contains("under the key prefix `shpo`") && note.contains("`--prefix`"), "{note}");
+    for command in [&["set", "api", "exempt"][..], &["peek", "api", "acme"]] {
+        let error = error_output(operate(&server, &[&other[..], command].concat()));
+        assert!(error.contains("under the key prefix `shpo`"), "{error}");
+    }
+    let error = error_output(operate(&server, &["list", "--prefix"]));
+    assert!(error.contains("usage: operate"), "{error}");
 }
 
 /// Rules that were saved come back, also those that end after a time.
@@ -114,7 +151,7 @@ fn restores_saved_rules(server: &Server) {
     // Without a URL, the Redis of the environment.
     let (mut without, mut with) = (example("operate"), example("operate"));
     without.args(["get", "api"]);
-    assert!(error_output(without).contains("usage: operate [URL] COMMAND"));
+    assert!(error_output(without).contains("usage: operate [--prefix PREFIX] [URL] COMMAND"));
     with.args(["get", "api"]).env("RATELIMIT_REDIS_URL", &server.url);
     assert_eq!(output(with), "no rule\n");
 }
