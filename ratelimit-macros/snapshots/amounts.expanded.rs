@@ -40,7 +40,10 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { work().await }
+    {
+        let () = ();
+        work().await
+    }
 }
 fn several(user: &str, rate: Option<u32>) -> Answer {
     let [_, _, permit_2] = {
@@ -189,7 +192,10 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
         {
             let _ = &rate;
             let _ = &user;
-            { work() }
+            {
+                let () = ();
+                work()
+            }
         }
     });
     ::ratelimit_runtime::__private::settle(permit_2, &output, tokens);

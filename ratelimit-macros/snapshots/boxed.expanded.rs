@@ -38,6 +38,7 @@ where
             }
         }
         {
+            let () = ();
             let __self = self;
             None
         }
@@ -81,6 +82,7 @@ fn patterns<'a>(
             }
         }
         {
+            let () = ();
             if let Some(__ret) = None::<Option<u64>> {
                 return __ret;
             }
@@ -121,6 +123,7 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
             }
         }
         {
+            let () = ();
             let (a, b) = { after_the_check() };
             Some(a + b)
         }

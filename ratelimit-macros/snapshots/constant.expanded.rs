@@ -26,7 +26,10 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Ok(()) }
+    {
+        let () = ();
+        Ok(())
+    }
 }
 async fn query(user: u64) -> Result<(), Rejection> {
     'decided: {
@@ -102,5 +105,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Ok(()) }
+    {
+        let () = ();
+        Ok(())
+    }
 }

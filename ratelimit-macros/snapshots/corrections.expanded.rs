@@ -41,7 +41,10 @@ async fn complete(
             let _ = &_parameter_2;
             let _ = &estimate;
             let _ = &team;
-            { ask(team).await }
+            {
+                let () = ();
+                ask(team).await
+            }
         }
     }
         .await;
@@ -78,7 +81,12 @@ async fn stream() -> Result<Stream, Rejection> {
         }
     };
     let tokens = permit_0;
-    { Ok(open(tokens)) }
+    {
+        {
+            let () = ();
+            Ok(open(tokens))
+        }
+    }
 }
 fn several(team: &str) -> Answer {
     let [permit_0, permit_1, permit_2] = {
@@ -212,7 +220,10 @@ fn several(team: &str) -> Answer {
     let output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
         {
             let _ = &team;
-            { ask(team) }
+            {
+                let () = ();
+                ask(team)
+            }
         }
     });
     ::ratelimit_runtime::__private::count_if(permit_0, &output, Answer::is_wrong);
@@ -255,7 +266,12 @@ async fn closed() -> Answer {
         > {
             return __ratelimit_returned;
         }
-        { { ask().await } }
+        {
+            {
+                let () = ();
+                ask().await
+            }
+        }
     }
         .await;
     ::ratelimit_runtime::Permit::keep(
@@ -303,7 +319,12 @@ async fn closed_and_counted() -> Answer {
         > {
             return __ratelimit_returned;
         }
-        { { ask().await } }
+        {
+            {
+                let () = ();
+                ask().await
+            }
+        }
     }
         .await;
     ::ratelimit_runtime::__private::count_if(
@@ -357,7 +378,12 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
         > {
             return __ratelimit_returned;
         }
-        { { ask(tokens).await } }
+        {
+            {
+                let () = ();
+                ask(tokens).await
+            }
+        }
     }
         .await;
     ::ratelimit_runtime::Permit::keep(

@@ -27,7 +27,10 @@ async fn plain() -> Result<(), Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Ok(()) }
+    {
+        let () = ();
+        Ok(())
+    }
 }
 /// Documented.
 #[must_use]
@@ -71,5 +74,8 @@ where
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Some(tenant.as_ref()) }
+    {
+        let () = ();
+        Some(tenant.as_ref())
+    }
 }

@@ -41,6 +41,7 @@ where
         }
     }
     {
+        let () = ();
         let twice = call(id.clone()).await?;
         Ok(twice)
     }
@@ -74,6 +75,13 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
             return ::core::result::Result::Err(rejection);
         }
     }
-    let output = async move { values.next().map(|value| value.to_string()) }.await;
+    let output = async move {
+        let _ = &values;
+        {
+            let () = ();
+            values.next().map(|value| value.to_string())
+        }
+    }
+        .await;
     ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
 }

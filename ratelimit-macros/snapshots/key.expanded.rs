@@ -36,7 +36,10 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }
 async fn method(&self) -> Option<()> {
     'decided: {
@@ -67,7 +70,10 @@ async fn method(&self) -> Option<()> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
@@ -101,5 +107,8 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Some(id) }
+    {
+        let () = ();
+        Some(id)
+    }
 }

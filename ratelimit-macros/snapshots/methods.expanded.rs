@@ -29,7 +29,10 @@ impl<T: AsRef<str>> Pool<T> {
                 return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
-        { Ok((&self.of, with)) }
+        {
+            let () = ();
+            Ok((&self.of, with))
+        }
     }
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         'decided: {
@@ -62,6 +65,7 @@ impl<T: AsRef<str>> Pool<T> {
             }
         }
         {
+            let () = ();
             self.closed = true;
             Some(first)
         }
@@ -103,6 +107,9 @@ trait Greeter {
                 return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
-        { Ok(format!("hi {name}")) }
+        {
+            let () = ();
+            Ok(format!("hi {name}"))
+        }
     }
 }

@@ -33,7 +33,10 @@ async fn patient() -> Option<()> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }
 async fn shadow() -> Option<()> {
     'decided: {
@@ -70,7 +73,10 @@ async fn shadow() -> Option<()> {
             return crate::limits::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }
 async fn hidden() -> Option<()> {
     'decided: {
@@ -153,7 +159,10 @@ async fn hidden() -> Option<()> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }
 async fn leased() -> Option<()> {
     'decided: {
@@ -187,5 +196,8 @@ async fn leased() -> Option<()> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { None }
+    {
+        let () = ();
+        None
+    }
 }

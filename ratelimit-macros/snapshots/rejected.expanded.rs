@@ -28,8 +28,12 @@ async fn hidden(mut name: String) -> impl IntoResponse {
         }
     }
     let output = async move {
-        name.push('!');
-        name
+        let _ = &name;
+        {
+            let () = ();
+            name.push('!');
+            name
+        }
     }
         .await;
     ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
@@ -66,7 +70,10 @@ async fn text() -> String {
             );
         }
     }
-    { String::new() }
+    {
+        let () = ();
+        String::new()
+    }
 }
 async fn hidden_text() -> impl IntoResponse {
     'decided: {
@@ -97,5 +104,8 @@ async fn hidden_text() -> impl IntoResponse {
             return ::ratelimit_runtime::__private::reject_with(rejection, busy);
         }
     }
-    { String::new() }
+    {
+        let () = ();
+        String::new()
+    }
 }

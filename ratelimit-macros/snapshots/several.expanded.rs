@@ -75,5 +75,8 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Ok(()) }
+    {
+        let () = ();
+        Ok(())
+    }
 }

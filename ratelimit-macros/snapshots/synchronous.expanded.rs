@@ -27,7 +27,10 @@ fn call(id: u64) -> Result<u64, Rejection> {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
-    { Ok(id) }
+    {
+        let () = ();
+        Ok(id)
+    }
 }
 fn hidden() -> impl Debug {
     {
@@ -58,6 +61,11 @@ fn hidden() -> impl Debug {
             return ::core::result::Result::Err(rejection);
         }
     }
-    let output = (move || { 1 })();
+    let output = (move || {
+        {
+            let () = ();
+            1
+        }
+    })();
     ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
 }

@@ -18,7 +18,7 @@ pub(crate) struct BoxedBody {
     paren: token::Paren,
     async_token: Token![async],
     move_token: Token![move],
-    brace: token::Brace,
+    pub(crate) brace: token::Brace,
     /// The statements that destructure parameters. The key uses what they bind.
     pub(crate) patterns: Vec<PatternStatement>,
     pub(crate) body: TokenStream,

@@ -27,7 +27,7 @@ pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStrea
     }
     let function = function.and_then(|function| function.require_async(is_local, &errors));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
-        Ok((function, guard)) => expand(arguments, &function, &guard),
+        Ok((function, guard)) => expand(&function, &guard, arguments),
         // The function stays, so that its callers do not fail to compile as well.
         Err(compile_errors) => quote!(#item #compile_errors),
     }

@@ -1,7 +1,5 @@
 //! The body, and what happens once it has ended.
 
-use std::mem;
-
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
@@ -20,7 +18,7 @@ impl Expansion<'_> {
         if !self.wraps_output() {
             return block.into_token_stream();
         }
-        let (rt, output) = (&self.rt, self.output_of(block));
+        let (rt, output) = (&self.rt, self.output_of(&self.owning(block)));
         quote_spanned! {hygienic()=>
             let output = #output;
             ::core::result::Result::<_, #rt::Rejection>::Ok(output)
@@ -36,17 +34,18 @@ impl Expansion<'_> {
         }
     }
 
-    /// Whether something looks at the return value after the call. The block of the body then owns all parameters.
-    pub(super) fn sees_result(&self) -> bool {
+    /// Whether the value of the body is needed after it. An async block or a closure with the body then owns all
+    /// parameters.
+    fn owns_parameters(&self) -> bool {
         let after_calls = self.guard.charges.after_calls();
-        after_calls.iter().any(AfterCall::sees_result)
-            && matches!(self.function.body, Body::Plain(_))
+        let needs_value = after_calls.iter().any(AfterCall::sees_result) || self.wraps_output();
+        needs_value && matches!(self.function.body, Body::Plain(_))
     }
 
     /// The signature. If the block of the body owns all parameters, each has a name.
     pub(super) fn signature(&self) -> Signature {
         let mut sig = self.function.sig.clone();
-        for (index, input) in sig.inputs.iter_mut().enumerate().filter(|_| self.sees_result()) {
+        for (index, input) in sig.inputs.iter_mut().enumerate().filter(|_| self.owns_parameters()) {
             if let FnArg::Typed(typed) = input
                 && matches!(*typed.pat, Pat::Wild(_))
             {
@@ -80,34 +79,30 @@ impl Expansion<'_> {
         quote_spanned!(hygienic()=> async move { #returned #owning }.await)
     }
 
-    /// The block of the body, which owns all parameters: it drops them as the function would.
+    /// The block of the body, which owns all parameters: it drops them as the function would. The temporaries of the
+    /// body are dropped before them, in every edition.
     pub(super) fn owning(&self, block: &Group) -> Group {
-        if !self.sees_result() {
-            return block.clone();
-        }
+        let parameters =
+            if self.owns_parameters() { self.function.parameters() } else { Vec::new() };
+        let text = format!("{} {block}", self.arguments);
+        let words = text.split(|letter| !is_of_name(letter));
         // A block drops what it owns in the order in which it names it.
-        let parameters = self.function.parameters().into_iter().rev();
-        let used = parameters
-            .filter(|(_, name)| name.as_ref().is_none_or(|name| self.is_used(name, block)));
-        let owned = used.map(|(index, name)| {
+        let owned = parameters.into_iter().rev().map(|(index, name)| {
             let name = name.unwrap_or_else(|| unnamed(index));
             let conditions = self.function.conditions(index);
-            quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
+            let plain = name.unraw().to_string();
+            let is_silent = plain == "self" || plain.starts_with('_');
+            if is_silent || words.clone().any(|word| word == plain) {
+                quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
+            } else {
+                // The compiler warns of the unused variable, as in the function.
+                quote_spanned!(hygienic()=> #(#conditions)* let #name = #name;)
+            }
         });
         let tokens = quote_spanned!(hygienic()=> #(#owned)* #block);
         let mut owning = Group::new(Delimiter::Brace, tokens);
         owning.set_span(hygienic());
         owning
-    }
-
-    /// Whether the attribute or the body may use a parameter, or the compiler does not care. If the block named any
-    /// other parameter, the compiler would not report it as unused.
-    fn is_used(&self, name: &Ident, block: &Group) -> bool {
-        let name = name.unraw().to_string();
-        name == "self"
-            || name.starts_with('_')
-            || mentions(self.arguments, &name)
-            || mentions(&block.stream(), &name)
     }
 
     /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays
@@ -149,8 +144,10 @@ impl Expansion<'_> {
                 #(#by_result;)*
                 output
             }
-        } else {
+        } else if self.wraps_output() {
             self.body(block)
+        } else {
+            self.owning(block).into_token_stream()
         };
         quote_spanned! {hygienic()=>
             let [#(#patterns),*] = {
@@ -214,29 +211,14 @@ impl Expansion<'_> {
     }
 }
 
-/// Whether tokens contain a name, other than as a field. A text that contains it can be a format string.
-fn mentions(tokens: &TokenStream, name: &str) -> bool {
-    let mut dots = 0;
-    tokens.clone().into_iter().any(|tree| {
-        let is_field = mem::take(&mut dots) == 1;
-        match tree {
-            TokenTree::Ident(word) => !is_field && word.unraw() == name,
-            TokenTree::Literal(text) => text.to_string().contains(name),
-            TokenTree::Group(group) => mentions(&group.stream(), name),
-            TokenTree::Punct(punct) => {
-                // `..name` is no field.
-                if punct.as_char() == '.' {
-                    dots = if is_field { 2 } else { 1 };
-                }
-                false
-            }
-        }
-    })
-}
-
 /// The name of a parameter that has none.
 fn unnamed(index: usize) -> Ident {
     Ident::new(&format!("_parameter_{index}"), hygienic())
+}
+
+/// Whether a letter can be in a name.
+fn is_of_name(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
 }
 
 /// Whether a type contains `impl Trait`, which cannot be written in a body.

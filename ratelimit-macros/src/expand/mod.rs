@@ -11,6 +11,7 @@ mod limit;
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 use syn::Lifetime;
+use syn::token::Brace;
 
 pub(crate) use self::check::format_key;
 use crate::after_call::AfterCall;
@@ -19,18 +20,18 @@ use crate::guard::Guard;
 use crate::spans::{hygienic, spanned_at};
 
 struct Expansion<'a> {
-    /// The arguments of the attribute, as written.
-    arguments: &'a TokenStream,
     function: &'a Function,
     guard: &'a Guard,
+    /// The arguments of the attribute, as written.
+    arguments: &'a TokenStream,
     /// The path of the runtime.
     rt: TokenStream,
 }
 
-pub(crate) fn expand(arguments: &TokenStream, function: &Function, guard: &Guard) -> TokenStream {
+pub(crate) fn expand(function: &Function, guard: &Guard, arguments: &TokenStream) -> TokenStream {
     let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
     let rt = guard.runtime.as_ref().map_or_else(default, ToTokens::to_token_stream);
-    Expansion { arguments, function, guard, rt }.function()
+    Expansion { function, guard, arguments, rt }.function()
 }
 
 impl Expansion<'_> {
@@ -41,19 +42,21 @@ impl Expansion<'_> {
         brace.surround(&mut tokens, |tokens| {
             tokens.append_all(inner_attrs);
             tokens.append_all(match body {
-                Body::Plain(body) => self.guarded(body),
-                Body::Boxed(boxed) => boxed.rebuild(&self.guarded(&boxed.body)),
+                Body::Plain(body) => self.guarded(body, *brace),
+                Body::Boxed(boxed) => boxed.rebuild(&self.guarded(&boxed.body, boxed.brace)),
             });
         });
         tokens
     }
 
     /// The check, then the body in a block of its own, which keeps its `use`s and items inside.
-    fn guarded(&self, body: &TokenStream) -> TokenStream {
+    fn guarded(&self, body: &TokenStream, brace: Brace) -> TokenStream {
         let function = self.function;
-        let mut block = Group::new(Delimiter::Brace, body.clone());
-        // The span is hygienic: otherwise lints would ask the user to remove these braces.
-        block.set_span(hygienic().located_at(function.brace.span.join()));
+        // A block with two statements: lints ask the user to remove braces around a single expression.
+        let body = quote_spanned!(hygienic()=> let () = (); #body);
+        let mut block = Group::new(Delimiter::Brace, body);
+        // The edition of its span decides when temporaries are dropped, so it is the span of the braces of the user.
+        block.set_span(brace.span.join());
         let after_calls = self.guard.charges.after_calls();
         if !after_calls.iter().all(AfterCall::is_empty) {
             return self.ended(&after_calls, &block);
