@@ -46,7 +46,8 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     }
 }
 fn several(user: &str, rate: Option<u32>) -> Answer {
-    let [_, _, permit_2] = {
+    let permit_2;
+    [_, _, permit_2] = {
         let pending = {
             const {
                 ::ratelimit_runtime::__private::decided_together(

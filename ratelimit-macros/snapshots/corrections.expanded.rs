@@ -3,7 +3,8 @@ async fn complete(
     estimate: u32,
     _parameter_2: Prompt,
 ) -> Result<Answer, Rejection> {
-    let [permit_0] = {
+    let permit_0;
+    [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
@@ -52,7 +53,8 @@ async fn complete(
     output
 }
 async fn stream() -> Result<Stream, Rejection> {
-    let [permit_0] = {
+    let tokens;
+    [tokens] = {
         let pending = ::ratelimit_runtime::__private::acquire(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
@@ -80,7 +82,6 @@ async fn stream() -> Result<Stream, Rejection> {
             }
         }
     };
-    let tokens = permit_0;
     {
         {
             let () = ();
@@ -89,7 +90,10 @@ async fn stream() -> Result<Stream, Rejection> {
     }
 }
 fn several(team: &str) -> Answer {
-    let [permit_0, permit_1, permit_2] = {
+    let permit_0;
+    let permit_1;
+    let permit_2;
+    [permit_0, permit_1, permit_2] = {
         let pending = {
             const {
                 ::ratelimit_runtime::__private::decided_together(
@@ -232,7 +236,8 @@ fn several(team: &str) -> Answer {
     output
 }
 async fn closed() -> Answer {
-    let [permit_0] = {
+    let permit_0;
+    [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
@@ -285,7 +290,8 @@ async fn closed() -> Answer {
     output
 }
 async fn closed_and_counted() -> Answer {
-    let [permit_0] = {
+    let permit_0;
+    [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
@@ -340,7 +346,8 @@ async fn closed_and_counted() -> Answer {
     output
 }
 async fn closed_by_result_and_settled_by_hand() -> Answer {
-    let [permit_0] = {
+    let permit_0;
+    [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
             match const {
                 &::ratelimit_runtime::Limit::sliding(

@@ -110,6 +110,11 @@ impl AfterCall {
         self.correction.is_none() && self.close.is_none() && !self.holds
     }
 
+    /// Whether the call keeps a permit while its body runs, and no function takes it after the body.
+    pub(crate) fn keeps_permit(&self) -> bool {
+        self.holds || matches!(self.correction, Some(Correction::Permit(_)))
+    }
+
     /// Whether a function looks at the return value.
     pub(crate) fn sees_result(&self) -> bool {
         let corrects = match self.correction {

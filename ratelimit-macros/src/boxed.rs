@@ -27,7 +27,7 @@ pub(crate) struct BoxedBody {
 /// `let Path(id) = { let __arg1 = __arg1; __arg1 };`
 pub(crate) struct PatternStatement {
     pub(crate) pattern: Pat,
-    tokens: TokenStream,
+    pub(crate) tokens: TokenStream,
 }
 
 impl BoxedBody {
@@ -37,10 +37,7 @@ impl BoxedBody {
         self.paren.surround(&mut tokens, |tokens| {
             self.async_token.to_tokens(tokens);
             self.move_token.to_tokens(tokens);
-            self.brace.surround(tokens, |tokens| {
-                tokens.append_all(self.patterns.iter().map(|statement| &statement.tokens));
-                tokens.append_all(body.clone());
-            });
+            self.brace.surround(tokens, |tokens| tokens.append_all(body.clone()));
         });
         tokens
     }

@@ -8,7 +8,10 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Attribute, Expr, FnArg, LitStr, Pat, ReturnType, Signature, Token, Type, Visibility};
+use syn::{
+    Attribute, Expr, FnArg, LitStr, Pat, ReceiverKind, ReturnType, Signature, Token, Type,
+    Visibility,
+};
 use syn::{braced, token};
 
 use crate::boxed::{self, BoxedBody};
@@ -150,6 +153,14 @@ impl Function {
         Err(syn::Error::new(word.span(), message))
     }
 
+    /// Whether an attribute below has this name.
+    pub(crate) fn has_attribute(&self, name: &str) -> bool {
+        let is_named = |attribute: &Attribute| {
+            attribute.path().segments.last().is_some_and(|last| last.ident == name)
+        };
+        self.attrs.iter().any(is_named)
+    }
+
     /// The type that the future of the function resolves to; `None` is `()`.
     pub(crate) fn output(&self) -> Option<&Type> {
         match (&self.body, &self.sig.output) {
@@ -161,6 +172,16 @@ impl Function {
 
     pub(crate) fn returns_impl_trait(&self) -> bool {
         matches!(self.output().map(unwrap_parens), Some(Type::ImplTrait(_)))
+    }
+
+    /// Whether the function owns its receiver.
+    pub(crate) fn owns_receiver(&self) -> bool {
+        let receiver = self.sig.receiver().map(|receiver| &receiver.kind);
+        match receiver {
+            None | Some(ReceiverKind::Reference(..)) => false,
+            Some(ReceiverKind::Typed(_, ty)) => !matches!(**ty, Type::Reference(_)),
+            Some(_) => true,
+        }
     }
 
     /// The names of all parameters, in their order, and the index of each. A `_` has no name.

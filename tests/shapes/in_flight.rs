@@ -1,10 +1,13 @@
 //! `in_flight`: a call holds its slot until the function ends, in any way.
 
+use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Scope, rate_limit};
 use tokio::sync::oneshot::{Receiver, channel};
 
 #[rate_limit(in_flight = 2, hold = "30s", key = tenant, name = "exports")]
@@ -209,6 +212,167 @@ async fn calls_wait_for_a_slot() {
             for others in futures::future::join_all(calls).await {
                 assert_eq!(others.expect("admitted in time"), 0);
             }
+        })
+        .await;
+}
+
+const OUTLIVED: Limit = Limit::in_flight("outlived", 1).scope(Scope::Process);
+
+thread_local! {
+    /// How many slots were taken when each argument was dropped.
+    static TAKEN: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+fn taken(limiter: &RateLimiter) -> u32 {
+    let peeked = limiter.peek(&OUTLIVED, (), 0).now_or_never().expect("decided by this process");
+    let decision = peeked.expect("admitted");
+    decision.limit - decision.remaining
+}
+
+struct Argument(RateLimiter);
+
+impl Drop for Argument {
+    fn drop(&mut self) {
+        TAKEN.with_borrow_mut(|seen| seen.push(taken(&self.0)));
+    }
+}
+
+type Pair = (Argument, Argument);
+
+struct Wrapped(Argument);
+
+macro_rules! outlived {
+    ($($name:ident($($more:tt)*) -> $output:ty;)*) => {$(
+        #[rate_limit(in_flight = 1, scope = "process", name = "outlived" $($more)*)]
+        async fn $name(
+            first: Argument,
+            _: Argument,
+            (third, _): Pair,
+            mut last: Argument,
+            until: Receiver<()>,
+        ) -> $output {
+            let _ = until.await;
+            drop(std::mem::replace(&mut last.0, third.0.clone()));
+            drop(first);
+            Some(())
+        }
+    )*};
+}
+
+outlived! {
+    of_a_function() -> Option<()>;
+    by_hand(, permit = _slot) -> Option<()>;
+    of_a_hidden_type() -> impl std::fmt::Debug;
+}
+
+#[rate_limit(
+    limit(in_flight = 1, name = "outlived"),
+    limit(period = "1h", threshold = 99, count_if = Option::is_some),
+    scope = "process"
+)]
+async fn counted(
+    _: Argument,
+    (second, _): Pair,
+    _third: Argument,
+    until: Receiver<()>,
+) -> Option<()> {
+    let _ = until.await;
+    drop(second);
+    Some(())
+}
+
+#[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+fn synchronous(first: Argument, _: Argument, (third, _): Pair, mut last: Argument) -> Option<()> {
+    drop(std::mem::replace(&mut last.0, third.0.clone()));
+    drop(first);
+    Some(())
+}
+
+#[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+fn boxed(first: Argument, until: Receiver<()>) -> Pin<Box<dyn Future<Output = Option<()>>>> {
+    Box::pin(async move {
+        let _ = until.await;
+        let _ = &first;
+        Some(())
+    })
+}
+
+impl Argument {
+    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+    async fn consumed(mut self, (_, other): Pair, until: Receiver<()>) -> Option<()> {
+        let _ = until.await;
+        drop(std::mem::replace(&mut self.0, other.0.clone()));
+        Some(())
+    }
+
+    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+    async fn shared(self: Arc<Self>, _: Argument, until: Receiver<()>) -> Option<()> {
+        let _ = until.await;
+        Some(())
+    }
+
+    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+    fn consumed_at_once(self, _: Argument) -> Option<()> {
+        Some(())
+    }
+}
+
+#[async_trait::async_trait(?Send)]
+trait Export {
+    async fn export(&self, first: Argument, wrapped: Wrapped, until: Receiver<()>) -> Option<()>;
+}
+
+#[async_trait::async_trait(?Send)]
+impl Export for () {
+    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
+    async fn export(
+        &self,
+        _first: Argument,
+        Wrapped(second): Wrapped,
+        until: Receiver<()>,
+    ) -> Option<()> {
+        let _ = until.await;
+        drop(second);
+        Some(())
+    }
+}
+
+/// A slot is free once the arguments are dropped, whether the call ends or its future is dropped.
+#[tokio::test]
+async fn a_slot_outlives_the_arguments() {
+    let limiter = RateLimiter::embedded();
+    let one = || Argument(limiter.clone());
+    let pair = || (one(), one());
+    #[track_caller]
+    fn assert_outlived(limiter: &RateLimiter, name: &str, arguments: usize) {
+        assert_eq!(TAKEN.take(), vec![1; arguments], "{name}");
+        assert_eq!(taken(limiter), 0, "{name}");
+    }
+    macro_rules! assert_async {
+        ($arguments:literal, $call:expr) => {
+            let _ = $call(ended()).await;
+            assert_outlived(&limiter, stringify!($call), $arguments);
+            let (_sender, until) = channel();
+            let mut dropped = Box::pin($call(until));
+            assert!((&mut dropped).now_or_never().is_none());
+            drop(dropped);
+            assert_outlived(&limiter, stringify!($call), $arguments);
+        };
+    }
+    limiter
+        .scope(async {
+            assert_async!(5, |until| of_a_function(one(), one(), pair(), one(), until));
+            assert_async!(5, |until| by_hand(one(), one(), pair(), one(), until));
+            assert_async!(5, |until| of_a_hidden_type(one(), one(), pair(), one(), until));
+            assert_async!(4, |until| counted(one(), pair(), one(), until));
+            assert_async!(1, |until| boxed(one(), until));
+            assert_async!(3, |until| one().consumed(pair(), until));
+            assert_async!(2, |until| Arc::new(one()).shared(one(), until));
+            assert_async!(2, |until| ().export(one(), Wrapped(one()), until));
+            assert!(synchronous(one(), one(), pair(), one()).is_some());
+            assert_outlived(&limiter, "synchronous", 5);
+            assert!(one().consumed_at_once(one()).is_some());
+            assert_outlived(&limiter, "consumed_at_once", 2);
         })
         .await;
 }

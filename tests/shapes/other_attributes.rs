@@ -17,6 +17,21 @@ async fn below_instrument(id: u64, secret: &str) -> Result<usize, Rejection> {
     Ok(secret.len())
 }
 
+/// A value that cannot be printed: `instrument` records the arguments that have names.
+struct Secret(u8);
+
+#[rate_limit(in_flight = 1, scope = "process")]
+#[tracing::instrument]
+async fn in_flight_above_instrument(_: Secret, Secret(first): Secret) -> Option<u8> {
+    Some(first)
+}
+
+#[rate_limit(period = "1h", threshold = 1, count_if = Option::is_some)]
+#[tracing::instrument]
+async fn counted_above_instrument(_: Secret, Secret(first): Secret) -> Option<u8> {
+    Some(first)
+}
+
 #[rate_limit(period = "1h", threshold = 1, key = id)]
 #[axum::debug_handler]
 async fn above_handler(Path(id): Path<u64>) -> Result<String, Rejection> {
@@ -122,6 +137,9 @@ async fn run() {
     assert!(above_instrument(1, "four").await.is_err());
     assert_eq!(below_instrument(1, "four").await.unwrap(), 4);
     assert!(below_instrument(1, "four").await.is_err());
+    let secret = || Secret(7);
+    assert_eq!(in_flight_above_instrument(secret(), secret()).await, Some(7));
+    assert_eq!(counted_above_instrument(secret(), secret()).await, Some(7));
     assert_eq!(above_handler(Path(7)).await.unwrap(), "7");
     assert!(above_handler(Path(7)).await.is_err());
     assert_eq!(below_handler(Path(7)).await.unwrap(), "7");

@@ -3,7 +3,7 @@
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
-use syn::{Expr, FnArg, Pat, Signature, parse_quote};
+use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Type, parse_quote};
 
 use super::Expansion;
 use super::check::variable;
@@ -34,26 +34,80 @@ impl Expansion<'_> {
         }
     }
 
-    /// Whether the value of the body is needed after it. An async block or a closure with the body then owns all
-    /// parameters.
-    fn owns_parameters(&self) -> bool {
+    /// Whether the body is in an async block or a closure of its own: something needs its value, or the call keeps its
+    /// slot for longer than an owned `self` and what a boxed block captures.
+    fn moves_body(&self) -> bool {
         let after_calls = self.guard.charges.after_calls();
-        let needs_value = after_calls.iter().any(AfterCall::sees_result) || self.wraps_output();
-        needs_value && matches!(self.function.body, Body::Plain(_))
+        let holds = after_calls.iter().any(|it| it.holds && it.correction.is_none());
+        let is_boxed = matches!(self.function.body, Body::Boxed(_));
+        self.wraps_output()
+            || after_calls.iter().any(AfterCall::sees_result)
+            || holds && (is_boxed || self.function.owns_receiver())
     }
 
-    /// The signature. If the block of the body owns all parameters, each has a name.
+    /// Whether that block or closure owns all parameters.
+    fn owns_parameters(&self) -> bool {
+        matches!(self.function.body, Body::Plain(_)) && self.moves_body()
+    }
+
+    /// Whether the parameters become variables of the body, which are dropped before the permits.
+    fn binds_parameters(&self) -> bool {
+        let after_calls = self.guard.charges.after_calls();
+        matches!(self.function.body, Body::Plain(_))
+            && after_calls.iter().any(AfterCall::keeps_permit)
+    }
+
+    /// The signature. Parameters that a block owns or that become variables have names.
     pub(super) fn signature(&self) -> Signature {
         let mut sig = self.function.sig.clone();
-        for (index, input) in sig.inputs.iter_mut().enumerate().filter(|_| self.owns_parameters()) {
-            if let FnArg::Typed(typed) = input
-                && matches!(*typed.pat, Pat::Wild(_))
-            {
-                let name = unnamed(index);
+        let (owns, binds) = (self.owns_parameters(), self.binds_parameters());
+        for (index, input) in sig.inputs.iter_mut().enumerate() {
+            let FnArg::Typed(typed) = input else { continue };
+            let is_wild = matches!(*typed.pat, Pat::Wild(_));
+            if !(is_wild && owns || binds && !is_reference(typed)) {
+                continue;
+            }
+            if let Some(name) = plain_name(&typed.pat).cloned().or_else(|| self.unnamed(index)) {
                 *typed.pat = parse_quote!(#name);
             }
         }
         sig
+    }
+
+    /// The name of a parameter that has none; `None` if an attribute below records the arguments by their names.
+    fn unnamed(&self, index: usize) -> Option<Ident> {
+        let is_recorded = self.function.has_attribute("instrument");
+        (!is_recorded).then(|| Ident::new(&format!("_parameter_{index}"), hygienic()))
+    }
+
+    /// The statements that bind parameters again, in the order in which the function binds them.
+    fn bound_parameters(&self) -> TokenStream {
+        let inputs = self.function.sig.inputs.iter().enumerate();
+        let bound = inputs.filter_map(|(index, input)| {
+            let FnArg::Typed(typed) = input else { return None };
+            if is_reference(typed) {
+                return None;
+            }
+            let (pat, conditions) = (&typed.pat, self.function.conditions(index));
+            if let Some(name) = plain_name(pat) {
+                return Some(quote_spanned!(hygienic()=> #(#conditions)* let #pat = #name;));
+            }
+            let name = self.unnamed(index)?;
+            let whole = quote_spanned!(hygienic()=> #(#conditions)* let #name = #name;);
+            let is_wild = matches!(**pat, Pat::Wild(_));
+            let parts =
+                (!is_wild).then(|| quote_spanned!(hygienic()=> #(#conditions)* let #pat = #name;));
+            Some(quote_spanned!(hygienic()=> #whole #parts))
+        });
+        bound.collect()
+    }
+
+    /// The statements of a boxed body that destructure parameters.
+    pub(super) fn patterns(&self) -> TokenStream {
+        match &self.function.body {
+            Body::Plain(_) => TokenStream::new(),
+            Body::Boxed(boxed) => boxed.patterns.iter().map(|it| it.tokens.clone()).collect(),
+        }
     }
 
     /// The value of the body, whose type is known to the body, as in the function: a `?` converts to it, and a value
@@ -87,17 +141,17 @@ impl Expansion<'_> {
         let text = format!("{} {block}", self.arguments);
         let words = text.split(|letter| !is_of_name(letter));
         // A block drops what it owns in the order in which it names it.
-        let owned = parameters.into_iter().rev().map(|(index, name)| {
-            let name = name.unwrap_or_else(|| unnamed(index));
+        let owned = parameters.into_iter().rev().filter_map(|(index, name)| {
+            let name = name.or_else(|| self.unnamed(index))?;
             let conditions = self.function.conditions(index);
             let plain = name.unraw().to_string();
             let is_silent = plain == "self" || plain.starts_with('_');
-            if is_silent || words.clone().any(|word| word == plain) {
+            Some(if is_silent || words.clone().any(|word| word == plain) {
                 quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
             } else {
                 // The compiler warns of the unused variable, as in the function.
                 quote_spanned!(hygienic()=> #(#conditions)* let #name = #name;)
-            }
+            })
         });
         let tokens = quote_spanned!(hygienic()=> #(#owned)* #block);
         let mut owning = Group::new(Delimiter::Brace, tokens);
@@ -117,18 +171,21 @@ impl Expansion<'_> {
         };
         let rejected = self.rejected();
         let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
-        let patterns = after_calls.iter().enumerate().map(|(index, after_call)| {
-            let pattern = permit(index).into_token_stream();
-            if after_call.is_empty() { quote_spanned!(hygienic()=> _) } else { pattern }
-        });
         let each = || {
             after_calls.iter().enumerate().map(|(index, after_call)| (permit(index), after_call))
         };
-        let by_hand = each().filter_map(|(permit, after_call)| {
+        let variable = |(permit, after_call): (Ident, &AfterCall)| match &after_call.correction {
+            Some(Correction::Permit(name)) if after_call.close.is_none() => Some(name.clone()),
+            _ => (!after_call.is_empty()).then_some(permit),
+        };
+        let variables: Vec<_> = each().map(variable).collect();
+        let declared = variables.iter().flatten();
+        let assigned = variables.iter().map(|variable| match variable {
+            Some(name) => name.to_token_stream(),
+            None => quote_spanned!(hygienic()=> _),
+        });
+        let split = each().filter_map(|(permit, after_call)| {
             match (&after_call.correction, &after_call.close) {
-                (Some(Correction::Permit(name)), None) => {
-                    Some(quote_spanned!(hygienic()=> let #name = #permit;))
-                }
                 (Some(Correction::Permit(name)), Some(_)) => Some(quote_spanned! {hygienic()=>
                     let (#name, #permit) = #rt::__private::split_for_close(#permit);
                 }),
@@ -137,27 +194,31 @@ impl Expansion<'_> {
         });
         let by_result =
             each().filter_map(|(permit, after_call)| self.by_result(&permit, after_call));
-        let body = if after_calls.iter().any(AfterCall::sees_result) {
+        let body = if self.wraps_output() {
+            self.body(block)
+        } else if self.moves_body() {
             let output = self.known_output(block);
             quote_spanned! {hygienic()=>
                 let output = #output;
                 #(#by_result;)*
                 output
             }
-        } else if self.wraps_output() {
-            self.body(block)
         } else {
             self.owning(block).into_token_stream()
         };
+        let bound = if self.binds_parameters() { self.bound_parameters() } else { self.patterns() };
+        // Variables are dropped in the opposite order: the permits are the last.
         quote_spanned! {hygienic()=>
-            let [#(#patterns),*] = {
+            #(let #declared;)*
+            #bound
+            [#(#assigned),*] = {
                 let pending = #acquire;
                 match #result {
                     ::core::result::Result::Ok(permits) => permits,
                     ::core::result::Result::Err(rejection) => return #rejected,
                 }
             };
-            #(#by_hand)*
+            #(#split)*
             #body
         }
     }
@@ -211,9 +272,17 @@ impl Expansion<'_> {
     }
 }
 
-/// The name of a parameter that has none.
-fn unnamed(index: usize) -> Ident {
-    Ident::new(&format!("_parameter_{index}"), hygienic())
+/// The name that a pattern binds, if it binds the whole value and nothing else.
+fn plain_name(pat: &Pat) -> Option<&Ident> {
+    match pat {
+        Pat::Ident(PatIdent { by_ref: None, subpat: None, ident, .. }) => Some(ident),
+        _ => None,
+    }
+}
+
+/// Whether nothing happens when a parameter is dropped.
+fn is_reference(parameter: &PatType) -> bool {
+    matches!(*parameter.ty, Type::Reference(_))
 }
 
 /// Whether a letter can be in a name.

@@ -62,6 +62,7 @@ impl Expansion<'_> {
             return self.ended(&after_calls, &block);
         }
 
+        let patterns = self.patterns();
         let check = self.check("check");
         let (rejected, body) = (self.rejected(), self.body(&block));
         if function.is_synchronous() {
@@ -78,6 +79,7 @@ impl Expansion<'_> {
         // The future then holds the pending check once (`tests/shapes/future_size.rs`).
         let decided = Lifetime::new("'decided", hygienic());
         quote_spanned! {hygienic()=>
+            #patterns
             #decided: {
                 let pending = match #check {
                     ::core::option::Option::Some(pending) => pending,
