@@ -1,43 +1,44 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match (
-                match const {
-                    &::ratelimit_runtime::Limit::token_bucket(
-                        ::core::concat!(::core::module_path!(), "::", "one"),
-                        1_u32,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
+                    ::ratelimit_runtime::__private::AmountsSite::new();
+                __RATE_LIMIT_AMOUNTS
+                    .of(
+                        {
+                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                ::ratelimit_runtime::__private::Site::new(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                )
+                                .computed();
+                            __RATE_LIMIT_SITE
+                                .visit(const {
+                                    &::ratelimit_runtime::Limit::token_bucket(
+                                        ::core::concat!(::core::module_path!(), "::", "one"),
+                                        1_u32,
+                                        ::ratelimit_runtime::__private::micros(60000000u64),
+                                    )
+                                })
+                        },
+                        ::ratelimit_runtime::__private::amount(plan.rate()),
+                        ::ratelimit_runtime::__private::amount(plan.burst),
+                        ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
                     )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            )
-                            .computed();
-                        SITE.visit(limit)
-                    }
-                },
-                ::ratelimit_runtime::__private::amount(plan.rate()),
-                ::ratelimit_runtime::__private::amount(plan.burst),
-                ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
-            ) {
-                (limit, threshold, burst, lease) => {
-                    static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
-                        ::ratelimit_runtime::__private::AmountsSite::new();
-                    AMOUNTS.of(limit, threshold, burst, lease)
-                }
             },
             &user,
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -46,9 +47,9 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     }
 }
 fn several(user: &str, rate: Option<u32>) -> Answer {
-    let permit_2;
-    [_, _, permit_2] = {
-        let pending = {
+    let __rate_limit_permit_2;
+    [_, _, __rate_limit_permit_2] = {
+        let __rate_limit_pending = {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -78,102 +79,98 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                 )
             };
             match (
-                match (
-                    match const {
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(
-                                    ::core::concat!(::core::module_path!(), "::", "several"),
-                                    "#3"
-                                ),
-                                1_u32,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            ),
-                            ::ratelimit_runtime::Scope::Process,
+                {
+                    static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
+                        ::ratelimit_runtime::__private::AmountsSite::new();
+                    __RATE_LIMIT_AMOUNTS
+                        .of(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    )
+                                    .computed();
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::scope(
+                                            ::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "several"),
+                                                    "#3"
+                                                ),
+                                                1_u32,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            ),
+                                            ::ratelimit_runtime::Scope::Process,
+                                        )
+                                    })
+                            },
+                            ::ratelimit_runtime::__private::amount(rate),
+                            ::core::option::Option::None,
+                            ::ratelimit_runtime::__private::Lease::None,
                         )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site =
-                                ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                )
-                                .computed();
-                            SITE.visit(limit)
-                        }
-                    },
-                    ::ratelimit_runtime::__private::amount(rate),
-                    ::core::option::Option::None,
-                    ::ratelimit_runtime::__private::Lease::None,
-                ) {
-                    (limit, threshold, burst, lease) => {
-                        static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
-                            ::ratelimit_runtime::__private::AmountsSite::new();
-                        AMOUNTS.of(limit, threshold, burst, lease)
-                    }
                 },
             ) {
-                (limit_3,) => {
+                (__rate_limit_limit_3,) => {
                     match (::ratelimit_runtime::__private::key(&user), 1_u32) {
-                        (__ratelimit_key, __ratelimit_cost) => {
-                            let _ = (&__ratelimit_key, __ratelimit_cost);
+                        (__rate_limit_key, __rate_limit_cost) => {
+                            let _ = (&__rate_limit_key, __rate_limit_cost);
                             ::ratelimit_runtime::__private::acquire_all_now(
                                 &::ratelimit_runtime::__private::LimitGroup::new([
                                     ::ratelimit_runtime::__private::CallPart::constant(
-                                        match const {
-                                            &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::__private::without_permit(REQUESTS),
-                                                ::ratelimit_runtime::Scope::Process,
-                                            )
-                                        } {
-                                            limit => {
-                                                static SITE: ::ratelimit_runtime::__private::Site =
-                                                    ::ratelimit_runtime::__private::Site::constant(
-                                                    ::core::concat!(
-                                                        ::core::file!(), ":", ::core::line!(), ":",
-                                                        ::core::column!()
-                                                    ),
-                                                );
-                                                SITE.visit(limit)
-                                            }
+                                        {
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::constant(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
+                                                ),
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::scope(
+                                                        ::ratelimit_runtime::__private::without_permit(REQUESTS),
+                                                        ::ratelimit_runtime::Scope::Process,
+                                                    )
+                                                })
                                         },
-                                        &__ratelimit_key,
-                                        __ratelimit_cost,
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
                                     ),
                                     ::ratelimit_runtime::__private::CallPart::constant(
-                                        match const {
-                                            &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::Limit::sliding(
-                                                    ::core::concat!(
-                                                        ::core::concat!(::core::module_path!(), "::", "several"),
-                                                        "#2"
-                                                    ),
-                                                    const { 5 * 5 },
-                                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                        {
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::new(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
                                                 ),
-                                                ::ratelimit_runtime::Scope::Process,
-                                            )
-                                        } {
-                                            limit => {
-                                                static SITE: ::ratelimit_runtime::__private::Site =
-                                                    ::ratelimit_runtime::__private::Site::new(
-                                                    ::core::concat!(
-                                                        ::core::file!(), ":", ::core::line!(), ":",
-                                                        ::core::column!()
-                                                    ),
-                                                );
-                                                SITE.visit(limit)
-                                            }
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::scope(
+                                                        ::ratelimit_runtime::Limit::sliding(
+                                                            ::core::concat!(
+                                                                ::core::concat!(::core::module_path!(), "::", "several"),
+                                                                "#2"
+                                                            ),
+                                                            const { 5 * 5 },
+                                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                                        ),
+                                                        ::ratelimit_runtime::Scope::Process,
+                                                    )
+                                                })
                                         },
-                                        &__ratelimit_key,
-                                        __ratelimit_cost,
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
                                     ),
                                     ::ratelimit_runtime::__private::CallPart::of(
-                                        &limit_3,
-                                        &__ratelimit_key,
-                                        __ratelimit_cost,
+                                        &__rate_limit_limit_3,
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
                                     ),
                                 ]),
                             )
@@ -182,14 +179,14 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                 }
             }
         };
-        match pending {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
+    let __rate_limit_output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
         {
             let _ = &rate;
             let _ = &user;
@@ -199,6 +196,10 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
             }
         }
     });
-    ::ratelimit_runtime::__private::settle(permit_2, &output, tokens);
-    output
+    ::ratelimit_runtime::__private::settle(
+        __rate_limit_permit_2,
+        &__rate_limit_output,
+        tokens,
+    );
+    __rate_limit_output
 }

@@ -9,32 +9,35 @@ where
 {
     Box::pin(async move {
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "call"),
-                        10,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "call"),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
                 },
                 &self.id,
                 1_u32,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {
@@ -53,32 +56,35 @@ fn patterns<'a>(
             __arg0
         };
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "patterns"),
-                        2,
-                        ::ratelimit_runtime::__private::micros(30000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "patterns"),
+                                2,
+                                ::ratelimit_runtime::__private::micros(30000000u64),
+                            )
+                        })
                 },
                 &id,
                 1_u32,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {
@@ -94,32 +100,35 @@ fn patterns<'a>(
 fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "by_hand"),
-                        2,
-                        ::ratelimit_runtime::__private::micros(30000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "by_hand"),
+                                2,
+                                ::ratelimit_runtime::__private::micros(30000000u64),
+                            )
+                        })
                 },
                 (),
                 1_u32,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {

@@ -1,29 +1,31 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::on_error(
-                    ::ratelimit_runtime::__private::without_permit(LOGIN),
-                    ::ratelimit_runtime::OnError::Deny,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::constant(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::on_error(
+                            ::ratelimit_runtime::__private::without_permit(LOGIN),
+                            ::ratelimit_runtime::OnError::Deny,
+                        )
+                    })
             },
             &user,
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -33,7 +35,7 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
 }
 async fn query(user: u64) -> Result<(), Rejection> {
     'decided: {
-        let pending = match {
+        let __rate_limit_pending = match {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -47,62 +49,62 @@ async fn query(user: u64) -> Result<(), Rejection> {
                 )
             };
             match ((), 1_u32, ::ratelimit_runtime::__private::key(&user)) {
-                (__ratelimit_key, __ratelimit_cost, __ratelimit_key_1) => {
-                    let _ = (&__ratelimit_key, __ratelimit_cost);
+                (__rate_limit_key, __rate_limit_cost, __rate_limit_key_1) => {
+                    let _ = (&__rate_limit_key, __rate_limit_cost);
                     ::ratelimit_runtime::__private::check_all(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::__private::without_permit(LOGIN)
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::constant(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::__private::without_permit(LOGIN)
+                                        })
                                 },
-                                &__ratelimit_key_1,
-                                __ratelimit_cost,
+                                &__rate_limit_key_1,
+                                __rate_limit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::sliding(
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
                                         ::core::concat!(
-                                            ::core::concat!(::core::module_path!(), "::", "query"), "#2"
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
                                         ),
-                                        5_000,
-                                        ::ratelimit_runtime::__private::micros(86400000000u64),
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::new(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "query"), "#2"
+                                                ),
+                                                5_000,
+                                                ::ratelimit_runtime::__private::micros(86400000000u64),
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost,
+                                &__rate_limit_key,
+                                __rate_limit_cost,
                             ),
                         ]),
                     )
                 }
             }
         } {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {

@@ -1,45 +1,45 @@
 async fn complete(
     team: &str,
     estimate: u32,
-    _parameter_2: Prompt,
+    __rate_limit_parameter_2: Prompt,
 ) -> Result<Answer, Rejection> {
-    let permit_0;
-    [permit_0] = {
-        let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "complete"),
-                    100_000,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+    let __rate_limit_permit_0;
+    [__rate_limit_permit_0] = {
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "complete"),
+                            100_000,
+                            ::ratelimit_runtime::__private::micros(60000000u64),
+                        )
+                    })
             },
             &team,
             estimate,
         );
-        match pending.await {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let output = async move {
-        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+    let __rate_limit_output = async move {
+        if let ::core::option::Option::Some(__rate_limit_returned) = ::core::option::Option::None::<
             Result<Answer, Rejection>,
         > {
-            return __ratelimit_returned;
+            return __rate_limit_returned;
         }
         {
-            let _ = &_parameter_2;
+            let _ = &__rate_limit_parameter_2;
             let _ = &estimate;
             let _ = &team;
             {
@@ -49,36 +49,40 @@ async fn complete(
         }
     }
         .await;
-    ::ratelimit_runtime::__private::settle(permit_0, &output, |result| used(result));
-    output
+    ::ratelimit_runtime::__private::settle(
+        __rate_limit_permit_0,
+        &__rate_limit_output,
+        |result| used(result),
+    );
+    __rate_limit_output
 }
 async fn stream() -> Result<Stream, Rejection> {
     let tokens;
     [tokens] = {
-        let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "stream"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "stream"),
+                            100,
+                            ::ratelimit_runtime::__private::micros(60000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         );
-        match pending.await {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
@@ -90,11 +94,11 @@ async fn stream() -> Result<Stream, Rejection> {
     }
 }
 fn several(team: &str) -> Answer {
-    let permit_0;
-    let permit_1;
-    let permit_2;
-    [permit_0, permit_1, permit_2] = {
-        let pending = {
+    let __rate_limit_permit_0;
+    let __rate_limit_permit_1;
+    let __rate_limit_permit_2;
+    [__rate_limit_permit_0, __rate_limit_permit_1, __rate_limit_permit_2] = {
+        let __rate_limit_pending = {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -128,100 +132,97 @@ fn several(team: &str) -> Answer {
                 1_u32,
                 ::ratelimit_runtime::__private::cost(10),
             ) {
-                (__ratelimit_key, __ratelimit_cost, __ratelimit_cost_2) => {
-                    let _ = (&__ratelimit_key, __ratelimit_cost);
+                (__rate_limit_key, __rate_limit_cost, __rate_limit_cost_2) => {
+                    let _ = (&__rate_limit_key, __rate_limit_cost);
                     ::ratelimit_runtime::__private::acquire_all_now(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::scope(
-                                        ::ratelimit_runtime::__private::unleased(REQUESTS),
-                                        ::ratelimit_runtime::Scope::Process,
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::constant(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::__private::unleased(REQUESTS),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost,
+                                &__rate_limit_key,
+                                __rate_limit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::scope(
-                                        ::ratelimit_runtime::Limit::sliding(
-                                            ::core::concat!(
-                                                ::core::concat!(::core::module_path!(), "::", "several"),
-                                                "#2"
-                                            ),
-                                            100_000,
-                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
                                         ),
-                                        ::ratelimit_runtime::Scope::Process,
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::new(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "several"),
+                                                        "#2"
+                                                    ),
+                                                    100_000,
+                                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                                ),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost_2,
+                                &__rate_limit_key,
+                                __rate_limit_cost_2,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::scope(
-                                        ::ratelimit_runtime::Limit::sliding(
-                                            ::core::concat!(
-                                                ::core::concat!(::core::module_path!(), "::", "several"),
-                                                "#3"
-                                            ),
-                                            5,
-                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
                                         ),
-                                        ::ratelimit_runtime::Scope::Process,
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::new(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "several"),
+                                                        "#3"
+                                                    ),
+                                                    5,
+                                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                                ),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost,
+                                &__rate_limit_key,
+                                __rate_limit_cost,
                             ),
                         ]),
                     )
                 }
             }
         };
-        match pending {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
+    let __rate_limit_output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
         {
             let _ = &team;
             {
@@ -230,46 +231,58 @@ fn several(team: &str) -> Answer {
             }
         }
     });
-    ::ratelimit_runtime::__private::count_if(permit_0, &output, Answer::is_wrong);
-    ::ratelimit_runtime::__private::settle(permit_1, &output, Answer::tokens);
-    ::ratelimit_runtime::__private::count_if(permit_2, &output, Answer::is_wrong);
-    output
+    ::ratelimit_runtime::__private::count_if(
+        __rate_limit_permit_0,
+        &__rate_limit_output,
+        Answer::is_wrong,
+    );
+    ::ratelimit_runtime::__private::settle(
+        __rate_limit_permit_1,
+        &__rate_limit_output,
+        Answer::tokens,
+    );
+    ::ratelimit_runtime::__private::count_if(
+        __rate_limit_permit_2,
+        &__rate_limit_output,
+        Answer::is_wrong,
+    );
+    __rate_limit_output
 }
 async fn closed() -> Answer {
-    let permit_0;
-    [permit_0] = {
-        let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "closed"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+    let __rate_limit_permit_0;
+    [__rate_limit_permit_0] = {
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "closed"),
+                            100,
+                            ::ratelimit_runtime::__private::micros(60000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         );
-        match pending.await {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let output = async move {
-        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+    let __rate_limit_output = async move {
+        if let ::core::option::Option::Some(__rate_limit_returned) = ::core::option::Option::None::<
             Answer,
         > {
-            return __ratelimit_returned;
+            return __rate_limit_returned;
         }
         {
             {
@@ -281,49 +294,51 @@ async fn closed() -> Answer {
         .await;
     ::ratelimit_runtime::Permit::keep(
         ::ratelimit_runtime::__private::close(
-            permit_0,
+            __rate_limit_permit_0,
             ::ratelimit_runtime::__private::CLOSE_AT_MOST,
-            &output,
+            &__rate_limit_output,
             retry_after,
         ),
     );
-    output
+    __rate_limit_output
 }
 async fn closed_and_counted() -> Answer {
-    let permit_0;
-    [permit_0] = {
-        let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "closed_and_counted"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+    let __rate_limit_permit_0;
+    [__rate_limit_permit_0] = {
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(
+                                ::core::module_path!(), "::", "closed_and_counted"
+                            ),
+                            100,
+                            ::ratelimit_runtime::__private::micros(60000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         );
-        match pending.await {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let output = async move {
-        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+    let __rate_limit_output = async move {
+        if let ::core::option::Option::Some(__rate_limit_returned) = ::core::option::Option::None::<
             Answer,
         > {
-            return __ratelimit_returned;
+            return __rate_limit_returned;
         }
         {
             {
@@ -335,55 +350,57 @@ async fn closed_and_counted() -> Answer {
         .await;
     ::ratelimit_runtime::__private::count_if(
         ::ratelimit_runtime::__private::close(
-            permit_0,
+            __rate_limit_permit_0,
             ::ratelimit_runtime::__private::micros(600000000u64),
-            &output,
+            &__rate_limit_output,
             retry_after,
         ),
-        &output,
+        &__rate_limit_output,
         Answer::is_wrong,
     );
-    output
+    __rate_limit_output
 }
 async fn closed_by_result_and_settled_by_hand() -> Answer {
-    let permit_0;
-    [permit_0] = {
-        let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
+    let __rate_limit_permit_0;
+    [__rate_limit_permit_0] = {
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
                     ::core::concat!(
-                        ::core::module_path!(), "::",
-                        "closed_by_result_and_settled_by_hand"
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(
+                                ::core::module_path!(), "::",
+                                "closed_by_result_and_settled_by_hand"
+                            ),
+                            100,
+                            ::ratelimit_runtime::__private::micros(60000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         );
-        match pending.await {
-            ::core::result::Result::Ok(permits) => permits,
-            ::core::result::Result::Err(rejection) => {
-                return ::ratelimit_runtime::__private::reject(rejection);
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
     };
-    let (tokens, permit_0) = ::ratelimit_runtime::__private::split_for_close(permit_0);
-    let output = async move {
-        if let ::core::option::Option::Some(__ratelimit_returned) = ::core::option::Option::None::<
+    let (tokens, __rate_limit_permit_0) = ::ratelimit_runtime::__private::split_for_close(
+        __rate_limit_permit_0,
+    );
+    let __rate_limit_output = async move {
+        if let ::core::option::Option::Some(__rate_limit_returned) = ::core::option::Option::None::<
             Answer,
         > {
-            return __ratelimit_returned;
+            return __rate_limit_returned;
         }
         {
             {
@@ -395,11 +412,57 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
         .await;
     ::ratelimit_runtime::Permit::keep(
         ::ratelimit_runtime::__private::close(
-            permit_0,
+            __rate_limit_permit_0,
             ::ratelimit_runtime::__private::CLOSE_AT_MOST,
-            &output,
+            &__rate_limit_output,
             retry_after,
         ),
     );
-    output
+    __rate_limit_output
+}
+async fn held(
+    prompt: Prompt,
+    __rate_limit_parameter_1: (Team, u32),
+    text: &str,
+) -> Option<Answer> {
+    let __rate_limit_permit_0;
+    let mut prompt = prompt;
+    let __rate_limit_parameter_1 = __rate_limit_parameter_1;
+    let (team, _) = __rate_limit_parameter_1;
+    [__rate_limit_permit_0] = {
+        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::in_flight(
+                                ::core::concat!(::core::module_path!(), "::", "held"),
+                                2,
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        )
+                    })
+            },
+            (),
+            1_u32,
+        );
+        match __rate_limit_pending.await {
+            ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+            ::core::result::Result::Err(__rate_limit_rejection) => {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
+            }
+        }
+    };
+    {
+        {
+            let () = ();
+            ask(prompt, team, text).await
+        }
+    }
 }

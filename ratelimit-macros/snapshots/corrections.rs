@@ -36,3 +36,8 @@ async fn closed_and_counted() -> Answer {
 async fn closed_by_result_and_settled_by_hand() -> Answer {
     ask(tokens).await
 }
+
+#[rate_limit(in_flight = 2, scope = "process")]
+async fn held(mut prompt: Prompt, (team, _): (Team, u32), text: &str) -> Option<Answer> {
+    ask(prompt, team, text).await
+}

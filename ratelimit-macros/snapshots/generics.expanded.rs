@@ -3,22 +3,22 @@ where
     T: Key + Clone,
 {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "counted"),
-                    N,
-                    ::ratelimit_runtime::__private::micros(3600000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "counted"),
+                            N,
+                            ::ratelimit_runtime::__private::micros(3600000000u64),
+                        )
+                    })
             },
             ::ratelimit_runtime::__private::Format((
                 ::ratelimit_runtime::__private::Hole(
@@ -33,11 +33,13 @@ where
             )),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -48,34 +50,36 @@ where
 }
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "shown"),
-                    1,
-                    ::ratelimit_runtime::__private::micros(3600000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "shown"),
+                            1,
+                            ::ratelimit_runtime::__private::micros(3600000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::core::result::Result::Err(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::core::result::Result::Err(__rate_limit_rejection);
         }
     }
-    let output = async move {
+    let __rate_limit_output = async move {
         let _ = &values;
         {
             let () = ();
@@ -83,5 +87,5 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
         }
     }
         .await;
-    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
+    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(__rate_limit_output)
 }

@@ -1,21 +1,21 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "format"),
-                    10,
-                    ::ratelimit_runtime::__private::micros(1000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "format"),
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        )
+                    })
             },
             ::ratelimit_runtime::__private::Format((
                 ::ratelimit_runtime::__private::Hole(
@@ -29,11 +29,13 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             )),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -43,31 +45,33 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 }
 async fn method(&self) -> Option<()> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "method"),
-                    10,
-                    ::ratelimit_runtime::__private::micros(1000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "method"),
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        )
+                    })
             },
             &self.id,
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -77,34 +81,36 @@ async fn method(&self) -> Option<()> {
 }
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::align(
-                    ::ratelimit_runtime::Limit::fixed(
-                        ::core::concat!(::core::module_path!(), "::", "pattern"),
-                        Self::MAX,
-                        ::ratelimit_runtime::__private::micros(86400000000u64),
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    ::ratelimit_runtime::Align::offset_minutes(480i32),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::align(
+                            ::ratelimit_runtime::Limit::fixed(
+                                ::core::concat!(::core::module_path!(), "::", "pattern"),
+                                Self::MAX,
+                                ::ratelimit_runtime::__private::micros(86400000000u64),
+                            ),
+                            ::ratelimit_runtime::Align::offset_minutes(480i32),
+                        )
+                    })
             },
             &id,
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {

@@ -1,32 +1,35 @@
 impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "take"),
-                        Self::SIZE,
-                        ::ratelimit_runtime::__private::micros(3600000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "take"),
+                                Self::SIZE,
+                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                            )
+                        })
                 },
                 &self.of.as_ref(),
                 Self::SIZE,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {
@@ -36,32 +39,35 @@ impl<T: AsRef<str>> Pool<T> {
     }
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "close"),
-                        1,
-                        ::ratelimit_runtime::__private::micros(3600000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "close"),
+                                1,
+                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                            )
+                        })
                 },
                 (),
                 1_u32,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {
@@ -74,23 +80,22 @@ impl<T: AsRef<str>> Pool<T> {
 trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         'decided: {
-            let pending = match ::ratelimit_runtime::__private::check(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "greet"),
-                        1,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
+            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "greet"),
+                                1,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
                 },
                 ::ratelimit_runtime::__private::Format((
                     ::ratelimit_runtime::__private::Hole(
@@ -100,11 +105,15 @@ trait Greeter {
                 )),
                 1_u32,
             ) {
-                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::Some(__rate_limit_pending) => {
+                    __rate_limit_pending
+                }
                 ::core::option::Option::None => break 'decided,
             };
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+                .await
+            {
+                return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
             }
         }
         {

@@ -1,36 +1,38 @@
 async fn patient() -> Option<()> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::wait(
-                    ::ratelimit_runtime::Limit::scope(
-                        ::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "patient"),
-                            MAX,
-                            PERIOD,
-                        ),
-                        ::ratelimit_runtime::Scope::Process,
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    ::ratelimit_runtime::__private::micros(5000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::wait(
+                            ::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "patient"),
+                                    MAX,
+                                    PERIOD,
+                                ),
+                                ::ratelimit_runtime::Scope::Process,
+                            ),
+                            ::ratelimit_runtime::__private::micros(5000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -40,37 +42,38 @@ async fn patient() -> Option<()> {
 }
 async fn shadow() -> Option<()> {
     'decided: {
-        let pending = match crate::limits::__private::check(
-            match const {
-                &crate::limits::Limit::shadow(
-                    crate::limits::Limit::on_error(
-                        crate::limits::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "shadow"),
-                            10,
-                            crate::limits::__private::micros(1000000u64),
-                        ),
-                        crate::limits::OnError::Deny,
+        let __rate_limit_pending = match crate::limits::__private::check(
+            {
+                static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    true,
-                )
-            } {
-                limit => {
-                    static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &crate::limits::Limit::shadow(
+                            crate::limits::Limit::on_error(
+                                crate::limits::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "shadow"),
+                                    10,
+                                    crate::limits::__private::micros(1000000u64),
+                                ),
+                                crate::limits::OnError::Deny,
+                            ),
+                            true,
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return crate::limits::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return crate::limits::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -80,7 +83,7 @@ async fn shadow() -> Option<()> {
 }
 async fn hidden() -> Option<()> {
     'decided: {
-        let pending = match {
+        let __rate_limit_pending = match {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -94,69 +97,69 @@ async fn hidden() -> Option<()> {
                 )
             };
             match ((), 1_u32) {
-                (__ratelimit_key, __ratelimit_cost) => {
-                    let _ = (&__ratelimit_key, __ratelimit_cost);
+                (__rate_limit_key, __rate_limit_cost) => {
+                    let _ = (&__rate_limit_key, __rate_limit_cost);
                     ::ratelimit_runtime::__private::check_all(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::hidden(
-                                        ::ratelimit_runtime::__private::without_permit(LOGIN),
-                                        false,
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::constant(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::hidden(
+                                                ::ratelimit_runtime::__private::without_permit(LOGIN),
+                                                false,
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost,
+                                &__rate_limit_key,
+                                __rate_limit_cost,
                             ),
                             ::ratelimit_runtime::__private::CallPart::constant(
-                                match const {
-                                    &::ratelimit_runtime::Limit::hidden(
-                                        ::ratelimit_runtime::Limit::sliding(
-                                            ::core::concat!(
-                                                ::core::concat!(::core::module_path!(), "::", "hidden"),
-                                                "#2"
-                                            ),
-                                            10,
-                                            ::ratelimit_runtime::__private::micros(1000000u64),
+                                {
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
                                         ),
-                                        true,
-                                    )
-                                } {
-                                    limit => {
-                                        static SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::new(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        SITE.visit(limit)
-                                    }
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::hidden(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                                        "#2"
+                                                    ),
+                                                    10,
+                                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                                ),
+                                                true,
+                                            )
+                                        })
                                 },
-                                &__ratelimit_key,
-                                __ratelimit_cost,
+                                &__rate_limit_key,
+                                __rate_limit_cost,
                             ),
                         ]),
                     )
                 }
             }
         } {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -166,34 +169,36 @@ async fn hidden() -> Option<()> {
 }
 async fn leased() -> Option<()> {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::lease(
-                    ::ratelimit_runtime::Limit::sliding(
-                        "leased",
-                        100,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::named(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    LEASE,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::lease(
+                            ::ratelimit_runtime::Limit::sliding(
+                                "leased",
+                                100,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            ),
+                            LEASE,
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {

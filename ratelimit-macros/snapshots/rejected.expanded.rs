@@ -1,33 +1,35 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "hidden"),
-                    10,
-                    ::ratelimit_runtime::__private::micros(1000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "hidden"),
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::core::result::Result::Err(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::core::result::Result::Err(__rate_limit_rejection);
         }
     }
-    let output = async move {
+    let __rate_limit_output = async move {
         let _ = &name;
         {
             let () = ();
@@ -36,36 +38,38 @@ async fn hidden(mut name: String) -> impl IntoResponse {
         }
     }
         .await;
-    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
+    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(__rate_limit_output)
 }
 async fn text() -> String {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "text"),
-                    10,
-                    ::ratelimit_runtime::__private::micros(1000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "text"),
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
             return ::ratelimit_runtime::__private::reject_with(
-                rejection,
+                __rate_limit_rejection,
                 |rejection| rejection.to_string(),
             );
         }
@@ -77,31 +81,36 @@ async fn text() -> String {
 }
 async fn hidden_text() -> impl IntoResponse {
     'decided: {
-        let pending = match ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "hidden_text"),
-                    10,
-                    ::ratelimit_runtime::__private::micros(1000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                    ),
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "hidden_text"),
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        )
+                    })
             },
             (),
             1_u32,
         ) {
-            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject_with(rejection, busy);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject_with(
+                __rate_limit_rejection,
+                busy,
+            );
         }
     }
     {

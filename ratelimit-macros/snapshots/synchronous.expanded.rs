@@ -1,30 +1,30 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
-        let decided = ::ratelimit_runtime::__private::check_now(
-            match const {
-                &::ratelimit_runtime::Limit::scope(
-                    ::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "call"),
-                        2,
-                        ::ratelimit_runtime::__private::micros(30000000u64),
+        let __rate_limit_decided = ::ratelimit_runtime::__private::check_now(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    ::ratelimit_runtime::Scope::Process,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "call"),
+                                2,
+                                ::ratelimit_runtime::__private::micros(30000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        )
+                    })
             },
             &id,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = decided {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
         }
     }
     {
@@ -34,38 +34,38 @@ fn call(id: u64) -> Result<u64, Rejection> {
 }
 fn hidden() -> impl Debug {
     {
-        let decided = ::ratelimit_runtime::__private::check_now(
-            match const {
-                &::ratelimit_runtime::Limit::scope(
-                    ::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "hidden"),
-                        2,
-                        ::ratelimit_runtime::__private::micros(30000000u64),
+        let __rate_limit_decided = ::ratelimit_runtime::__private::check_now(
+            {
+                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                    ::ratelimit_runtime::__private::Site::new(
+                    ::core::concat!(
+                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                     ),
-                    ::ratelimit_runtime::Scope::Process,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
+                );
+                __RATE_LIMIT_SITE
+                    .visit(const {
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                2,
+                                ::ratelimit_runtime::__private::micros(30000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        )
+                    })
             },
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = decided {
-            return ::core::result::Result::Err(rejection);
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
+            return ::core::result::Result::Err(__rate_limit_rejection);
         }
     }
-    let output = (move || {
+    let __rate_limit_output = (move || {
         {
             let () = ();
             1
         }
     })();
-    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
+    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(__rate_limit_output)
 }

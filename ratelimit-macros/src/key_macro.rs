@@ -19,8 +19,8 @@ pub(crate) fn expand_key(tokens: TokenStream) -> TokenStream {
         let key = format_key(&quote!(#runtime), &read_scope_format(&format)?);
         // The block drops the arguments of the format string, which are not `Send`, before an `await` around it.
         Ok(quote!({
-            let key = #runtime::__private::owned_key(&#key);
-            key
+            let __rate_limit_key = #runtime::__private::owned_key(&#key);
+            __rate_limit_key
         }))
     });
     key.unwrap_or_else(syn::Error::into_compile_error)

@@ -11,6 +11,8 @@ mod agreement;
 mod arbitrary_input;
 mod args;
 mod argument;
+#[cfg(test)]
+mod bindings;
 mod boxed;
 #[cfg(test)]
 mod completeness;

@@ -32,6 +32,7 @@ mod key_expressions;
 mod limit_constants;
 mod limit_texts;
 mod limiters;
+mod lower_case_items;
 mod macro_rules;
 mod methods;
 mod nested_functions;

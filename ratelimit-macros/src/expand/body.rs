@@ -20,8 +20,8 @@ impl Expansion<'_> {
         }
         let (rt, output) = (&self.rt, self.output_of(&self.owning(block)));
         quote_spanned! {hygienic()=>
-            let output = #output;
-            ::core::result::Result::<_, #rt::Rejection>::Ok(output)
+            let __rate_limit_output = #output;
+            ::core::result::Result::<_, #rt::Rejection>::Ok(__rate_limit_output)
         }
     }
 
@@ -77,7 +77,7 @@ impl Expansion<'_> {
     /// The name of a parameter that has none; `None` if an attribute below records the arguments by their names.
     fn unnamed(&self, index: usize) -> Option<Ident> {
         let is_recorded = self.function.has_attribute("instrument");
-        (!is_recorded).then(|| Ident::new(&format!("_parameter_{index}"), hygienic()))
+        (!is_recorded).then(|| Ident::new(&format!("__rate_limit_parameter_{index}"), hygienic()))
     }
 
     /// The statements that bind parameters again, in the order in which the function binds them.
@@ -165,12 +165,12 @@ impl Expansion<'_> {
         let rt = &self.rt;
         let acquire = self.check("acquire");
         let result = if self.function.is_synchronous() {
-            quote_spanned!(hygienic()=> pending)
+            quote_spanned!(hygienic()=> __rate_limit_pending)
         } else {
-            quote_spanned!(hygienic()=> pending.await)
+            quote_spanned!(hygienic()=> __rate_limit_pending.await)
         };
         let rejected = self.rejected();
-        let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
+        let permit = |index| Ident::new(&format!("__rate_limit_permit_{index}"), hygienic());
         let each = || {
             after_calls.iter().enumerate().map(|(index, after_call)| (permit(index), after_call))
         };
@@ -199,9 +199,9 @@ impl Expansion<'_> {
         } else if self.moves_body() {
             let output = self.known_output(block);
             quote_spanned! {hygienic()=>
-                let output = #output;
+                let __rate_limit_output = #output;
                 #(#by_result;)*
-                output
+                __rate_limit_output
             }
         } else {
             self.owning(block).into_token_stream()
@@ -212,10 +212,10 @@ impl Expansion<'_> {
             #(let #declared;)*
             #bound
             [#(#assigned),*] = {
-                let pending = #acquire;
+                let __rate_limit_pending = #acquire;
                 match #result {
-                    ::core::result::Result::Ok(permits) => permits,
-                    ::core::result::Result::Err(rejection) => return #rejected,
+                    ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
+                    ::core::result::Result::Err(__rate_limit_rejection) => return #rejected,
                 }
             };
             #(#split)*
@@ -228,8 +228,7 @@ impl Expansion<'_> {
         let rt = &self.rt;
         let call = |name, permit: TokenStream, function: &Expr| {
             let name = Ident::new(name, hygienic());
-            let call =
-                quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &output, #function));
+            let call = quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &__rate_limit_output, #function));
             spanned_at(function, call)
         };
         let close = after_call.close.as_ref();

@@ -154,7 +154,7 @@ impl Expansion<'_> {
                     None => shared_cost.to_token_stream(),
                 };
                 if limit.varies() {
-                    let variable = Ident::new(&format!("limit_{number}"), hygienic());
+                    let variable = Ident::new(&format!("__rate_limit_limit_{number}"), hygienic());
                     call_limits.push((variable.clone(), self.call_limit(limit, false, &tokens)));
                     quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
                 } else {
@@ -164,7 +164,7 @@ impl Expansion<'_> {
         let agree = self.agreement(charges);
         let check_all = self.check_function(&format!("{function}_all"));
         let limiter = self.limiter();
-        let on = limiter.as_ref().map(|_| quote_spanned!(hygienic()=> .on(limiter)));
+        let on = limiter.as_ref().map(|_| quote_spanned!(hygienic()=> .on(__rate_limit_limiter)));
         let mut check = quote_spanned! {hygienic()=>
             {
                 let _ = (&#shared_key, #shared_cost);
@@ -184,7 +184,7 @@ impl Expansion<'_> {
             };
         }
         if let Some(given) = limiter {
-            check = quote_spanned!(hygienic()=> match #given { limiter => #check });
+            check = quote_spanned!(hygienic()=> match #given { __rate_limit_limiter => #check });
         }
         match agree {
             Some(agree) => quote_spanned!(hygienic()=> { #agree #check }),
@@ -254,7 +254,7 @@ impl Expansion<'_> {
 
 /// A variable that the user cannot name.
 pub(super) fn variable(name: &str) -> Ident {
-    Ident::new(&format!("__ratelimit_{name}"), hygienic())
+    Ident::new(&format!("__rate_limit_{name}"), hygienic())
 }
 
 /// The cost of a call that sets none.

@@ -118,13 +118,10 @@ impl Expansion<'_> {
             }
             _ => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };
-        // The expressions of the user are outside the block of `AMOUNTS`.
         quote_spanned! {hygienic()=>
-            match (#template, #threshold, #burst, #lease) {
-                (limit, threshold, burst, lease) => {
-                    static AMOUNTS: #rt::__private::AmountsSite = #rt::__private::AmountsSite::new();
-                    AMOUNTS.of(limit, threshold, burst, lease)
-                }
+            {
+                static __RATE_LIMIT_AMOUNTS: #rt::__private::AmountsSite = #rt::__private::AmountsSite::new();
+                __RATE_LIMIT_AMOUNTS.of(#template, #threshold, #burst, #lease)
             }
         }
     }
@@ -227,15 +224,12 @@ pub(super) fn registered(
         hygienic(),
     );
     let computed = is_computed.then(|| quote_spanned!(hygienic()=> .computed()));
-    // The limit is outside the block of `SITE`, because the user's constant may be called `SITE`.
     quote_spanned! {hygienic()=>
-        match #reference {
-            limit => {
-                static SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
-                    ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                ))#computed;
-                SITE.visit(limit)
-            }
+        {
+            static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
+                ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+            ))#computed;
+            __RATE_LIMIT_SITE.visit(#reference)
         }
     }
 }

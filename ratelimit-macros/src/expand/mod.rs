@@ -2,7 +2,8 @@
 //!
 //! The check starts in one statement and is awaited in the next, unless it has admitted the call. The borrows of the
 //! key end in between, so the attribute does not change whether the future is `Send`. Paths are absolute and
-//! variables are hygienic, so the check and the body cannot see the names of each other.
+//! variables are hygienic, so the check and the body cannot see the names of each other. A pattern would see a constant
+//! of the user in spite of hygiene, so all names that the expansion binds begin with `__rate_limit_`.
 
 mod body;
 mod check;
@@ -68,8 +69,8 @@ impl Expansion<'_> {
         if function.is_synchronous() {
             return quote_spanned! {hygienic()=>
                 {
-                    let decided = #check;
-                    if let ::core::result::Result::Err(rejection) = decided {
+                    let __rate_limit_decided = #check;
+                    if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
                         return #rejected;
                     }
                 }
@@ -81,11 +82,11 @@ impl Expansion<'_> {
         quote_spanned! {hygienic()=>
             #patterns
             #decided: {
-                let pending = match #check {
-                    ::core::option::Option::Some(pending) => pending,
+                let __rate_limit_pending = match #check {
+                    ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
                     ::core::option::Option::None => break #decided,
                 };
-                if let ::core::result::Result::Err(rejection) = pending.await {
+                if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending.await {
                     return #rejected;
                 }
             }
@@ -98,15 +99,15 @@ impl Expansion<'_> {
         let rt = &self.rt;
         if let Some(on_limited) = &self.guard.on_limited {
             let call = quote_spanned! {hygienic()=>
-                #rt::__private::reject_with(rejection, #on_limited)
+                #rt::__private::reject_with(__rate_limit_rejection, #on_limited)
             };
             return spanned_at(on_limited, call);
         }
         if self.wraps_output() {
-            return quote_spanned!(hygienic()=> ::core::result::Result::Err(rejection));
+            return quote_spanned!(hygienic()=> ::core::result::Result::Err(__rate_limit_rejection));
         }
         // A return type that cannot carry a rejection is an error, which points at that type.
-        let call = quote_spanned!(hygienic()=> #rt::__private::reject(rejection));
+        let call = quote_spanned!(hygienic()=> #rt::__private::reject(__rate_limit_rejection));
         match self.function.output() {
             Some(output) => spanned_at(output, call),
             None => spanned_at(&self.function.sig.ident, call),
