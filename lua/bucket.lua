@@ -109,11 +109,11 @@ local function bucket(
     if birth then
       is_last = last.birth == birth and old_token == token and old_drain == drain
         and levels.take_back(last.place, last.count)
-      -- A settlement may have given the units back that have drained since the first moment.
-      charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
     else
       is_last = last.birth == 0 and last.stop == full_at
     end
+    -- What has drained since the first moment may have been given back, or counts for a later charge that ends then.
+    charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
     -- If the bucket is full earlier, the count was reset or refunded since: then the script cannot tell which
     -- units are of these reservations.
     allowed = is_last or last.stop > full_at and level <= capacity

@@ -230,3 +230,18 @@ fn nothing_is_returned_that_a_reserved_moment_needs() {
     ];
     play(&steps).expect("no more than is left");
 }
+
+/// A return has moved the end of the bucket, so a later charge ends when an earlier reservation did.
+#[test]
+fn a_late_cancellation_gives_no_units_of_another_charge_back() {
+    let steps = [
+        ReservingStep::Reserve(CAPACITY),
+        ReservingStep::Reserve(1),
+        ReservingStep::Wait(50),
+        ReservingStep::Return(0),
+        ReservingStep::Wait(10),
+        ReservingStep::Reserve(5),
+        ReservingStep::Cancel(0, 0),
+    ];
+    play(&steps).expect("no more than is left");
+}

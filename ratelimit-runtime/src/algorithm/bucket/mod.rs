@@ -292,12 +292,13 @@ impl Bucket {
         charge: u64,
     ) -> Option<u64> {
         let (before, receipt) = (self.unpack(), last.receipt);
-        let Some(ledger) = &mut self.ledger else {
-            let is_last = receipt == Receipt::default() && last.end == before.full_at();
-            return is_last.then_some(charge);
+        let is_last = match &mut self.ledger {
+            None => receipt == Receipt::default() && last.end == before.full_at(),
+            Some(ledger) => {
+                before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into())
+            }
         };
-        let is_last = before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into());
-        // A settlement may have given the units back that have drained since the first moment.
+        // What has drained since the first moment may have been given back, or counts for a later charge that ends then.
         let drained = now.saturating_sub(last.moment).saturating_mul(terms.rate().drain);
         is_last.then(|| charge.saturating_sub(drained))
     }
