@@ -86,7 +86,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                         .of(
                             {
                                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::new(
+                                    ::ratelimit_runtime::__private::Site::named(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
@@ -97,10 +97,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                     .visit(const {
                                         &::ratelimit_runtime::Limit::scope(
                                             ::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!(
-                                                    ::core::concat!(::core::module_path!(), "::", "several"),
-                                                    "#3"
-                                                ),
+                                                ::core::concat!("pages", "#3"),
                                                 1_u32,
                                                 ::ratelimit_runtime::__private::micros(60000000u64),
                                             ),
@@ -143,7 +140,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         {
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::new(
+                                                ::ratelimit_runtime::__private::Site::named(
                                                 ::core::concat!(
                                                     ::core::file!(), ":", ::core::line!(), ":",
                                                     ::core::column!()
@@ -153,10 +150,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                                 .visit(const {
                                                     &::ratelimit_runtime::Limit::scope(
                                                         ::ratelimit_runtime::Limit::sliding(
-                                                            ::core::concat!(
-                                                                ::core::concat!(::core::module_path!(), "::", "several"),
-                                                                "#2"
-                                                            ),
+                                                            ::core::concat!("pages", "#2"),
                                                             const { 5 * 5 },
                                                             ::ratelimit_runtime::__private::micros(60000000u64),
                                                         ),

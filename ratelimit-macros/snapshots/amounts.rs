@@ -14,6 +14,7 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     limit(limit = REQUESTS),
     limit(period = 60, threshold = const { 5 * 5 }),
     limit(period = 60, threshold = rate, settle = tokens),
+    name = "pages",
     key = user,
     scope = "process"
 )]

@@ -19,14 +19,16 @@ const FUNCTIONS: [(&str, &str); 8] = [
            limit(period = 60, threshold = 2, close = user_closed, close_at_most = "1m"),
            limit(period = 90, threshold = 2, cost = 2, key = (user_id, 1), permit = user_permit),
            limit(in_flight = user_plan, hold = "30s"), key = user_id, cost = 1, limiter = user_limiter"#,
-        "async fn user_function(_: UserId, (user_id, _): UserPair, mut user_plan: UserPlan) -> UserOutput { user_body() }",
+        "async fn user_function(_: UserId, (user_id, _): UserPair, mut user_plan: UserPlan) -> UserOutput {
+             user_body()
+         }",
     ),
     (
         r#"period = 60, threshold = 2, permit = user_permit, close = user_closed, scope = "process""#,
         "fn user_function(self, _: UserId) -> UserOutput { user_body() }",
     ),
     (r#"in_flight = 2, scope = "process""#, "async fn user_function(self, _: UserId) { user_body() }"),
-    (r#"period = 60, threshold = 2, scope = "process""#, "fn user_function(_: UserId) -> impl UserTrait { user_body() }"),
+    (r#"period = 60, threshold = 2, scope = "process""#, "fn user_function(_: UserId) -> impl UserTrait { user() }"),
     ("period = 60, threshold = 2", "async fn user_function(_: UserId) -> impl UserTrait { user_body() }"),
     (
         r#"in_flight = 2, hold = "30s""#,

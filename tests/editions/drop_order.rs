@@ -1,5 +1,5 @@
-//! The attribute changes nothing of a body in any edition: arguments, locals and temporaries are dropped in the order in
-//! which the function drops them without the attribute. A package of each edition compiles this file.
+//! The attribute changes nothing of a body in any edition: arguments, locals and temporaries are dropped in the order
+//! in which the function drops them without the attribute. A package of each edition compiles this file.
 
 #![deny(warnings)]
 
@@ -170,11 +170,11 @@ async fn run() {
         calls!(call => call; synchronous_hidden_plain synchronous_hidden_limited),
     ];
     let first = if env!("CARGO_PKG_NAME") == "edition-2024" { "temporary" } else { "local" };
-    for calls in orders.iter() {
+    for calls in &orders {
         let (_, plain) = &calls[0];
         assert_eq!((plain.len(), plain[0]), (7, first));
         for (name, order) in calls {
-            assert_eq!(order, plain, "{}", name);
+            assert_eq!(order, plain, "{name}");
         }
     }
 

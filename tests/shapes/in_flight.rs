@@ -273,11 +273,11 @@ outlived! {
 async fn counted(
     _: Argument,
     (second, _): Pair,
-    _third: Argument,
+    third: Argument,
     until: Receiver<()>,
 ) -> Option<()> {
     let _ = until.await;
-    drop(second);
+    drop((second, third));
     Some(())
 }
 

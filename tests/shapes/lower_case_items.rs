@@ -1,5 +1,5 @@
-//! Items in lower case, such as those of a schema that a module imports whole, beside annotated functions. A pattern sees
-//! items wherever it comes from, so no item may have a name that the expansion binds.
+//! Items in lower case, such as those of a schema that a module imports whole, beside annotated functions. A pattern
+//! sees items wherever it comes from, so no item may have a name that the expansion binds.
 
 #![allow(dead_code, nonstandard_style, reason = "items with common names")]
 

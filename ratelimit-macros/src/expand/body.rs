@@ -180,9 +180,9 @@ impl Expansion<'_> {
         };
         let variables: Vec<_> = each().map(variable).collect();
         let declared = variables.iter().flatten();
-        let assigned = variables.iter().map(|variable| match variable {
-            Some(name) => name.to_token_stream(),
-            None => quote_spanned!(hygienic()=> _),
+        let assigned = variables.iter().map(|variable| {
+            let ignored = || quote_spanned!(hygienic()=> _);
+            variable.as_ref().map_or_else(ignored, ToTokens::to_token_stream)
         });
         let split = each().filter_map(|(permit, after_call)| {
             match (&after_call.correction, &after_call.close) {
@@ -271,10 +271,14 @@ impl Expansion<'_> {
     }
 }
 
-/// The name that a pattern binds, if it binds the whole value and nothing else.
+/// The name that a pattern binds, if it binds the whole value and nothing else. A lint forbids to use `_name`.
 fn plain_name(pat: &Pat) -> Option<&Ident> {
     match pat {
-        Pat::Ident(PatIdent { by_ref: None, subpat: None, ident, .. }) => Some(ident),
+        Pat::Ident(PatIdent { by_ref: None, subpat: None, ident, .. })
+            if !ident.to_string().starts_with('_') =>
+        {
+            Some(ident)
+        }
         _ => None,
     }
 }

@@ -91,9 +91,9 @@ impl Limit {
         }
     }
 
-    /// Sets for how long Redis keeps the units of a process from which it hears nothing: 30 seconds unless set. A process
-    /// says three times in this time what it holds. If it is killed, its units are free after this time; if it is stopped or cut off for
-    /// so long, its calls [lose](crate::Permit::is_lost) them.
+    /// Sets for how long Redis keeps the units of a process from which it hears nothing: 30 seconds unless set. A
+    /// process says three times in this time what it holds. If it is killed, its units are free after this time; if it
+    /// is stopped or cut off for so long, its calls [lose](crate::Permit::is_lost) them.
     ///
     /// # Errors
     ///

@@ -152,8 +152,9 @@ impl RateLimiter {
     }
 
     /// From now on, rejects the calls of annotated functions outside of a [scope](Self::scope), with
-    /// [`Rejection::Mistake`](crate::Rejection::Mistake) and [`BuildError::NoScope`]. Call it in each test that uses a scope: a task that leaves its
-    /// scope by mistake then fails the test, and does not count in the limiter of the process. It cannot be undone.
+    /// [`Rejection::Mistake`](crate::Rejection::Mistake) and [`BuildError::NoScope`]. Call it in each test that uses a
+    /// scope: a task that leaves its scope by mistake then fails the test, and does not count in the limiter of the
+    /// process. It cannot be undone.
     ///
     /// ```
     /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};

@@ -265,8 +265,8 @@ pub fn route(request: &ServiceRequest) -> Route {
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
 /// with 503 if the store could not decide, with 500 if the program has a mistake. Behind [`RateLimits`], the body is
-/// plain text or problem details in JSON, as the client prefers. Elsewhere, the body is plain text, and the response has
-/// the headers of the limit that rejected the request.
+/// plain text or problem details in JSON, as the client prefers. Elsewhere, the body is plain text, and the response
+/// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
         status_code(rejected::status(self))

@@ -12,7 +12,7 @@ struct User {
 }
 
 #[rate_limit(limit = CALLS, key = "{by_format}", count_if = Result::is_ok)]
-async fn counted(unused: u64, name: u64, by_format: u64, user: User) -> Result<u64, Rejection> {
+async fn counted(unused: u64, by_format: u64, user: User) -> Result<u64, Rejection> {
     Ok(user.id + user.name.len() as u64)
 }
 
