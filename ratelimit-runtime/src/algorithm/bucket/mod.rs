@@ -298,7 +298,8 @@ impl Bucket {
                 before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into())
             }
         };
-        // What has drained since the first moment may have been given back, or counts for a later charge that ends then.
+        // What has drained since the first moment may have been given back, or counts for a later charge that ends
+        // at the same time.
         let drained = now.saturating_sub(last.moment).saturating_mul(terms.rate().drain);
         is_last.then(|| charge.saturating_sub(drained))
     }
