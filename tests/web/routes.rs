@@ -22,7 +22,7 @@ use crate::{MINUTE, items, reported, serve, timed};
 const THRESHOLD: i64 = 20_000;
 const ROUTES: Limit = Limit::fixed("routes", THRESHOLD as u32, MINUTE);
 
-/// The paths of three handlers, and spellings of them. Servers differ in those that reach a handler.
+/// Three paths that have a handler, in several spellings. Each framework accepts other spellings.
 const SPELLINGS: [&str; 45] = [
     "/login",
     "/login?a=%6c",

@@ -1,4 +1,4 @@
-//! A rejected request whose body nobody reads: its client receives the response.
+//! The client of a rejected upload receives the response, although no handler reads the body.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

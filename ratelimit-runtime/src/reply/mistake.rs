@@ -5,8 +5,8 @@ use std::fmt;
 use super::{BuildError, StoreError};
 use crate::limit::{Name, debug_as_text};
 
-/// A mistake in the program, or in its environment, because of which no store is asked about a call:
-/// [`Rejection::Mistake`](crate::Rejection::Mistake). Nothing was charged.
+/// The cause of a [`Rejection::Mistake`](crate::Rejection::Mistake): the program or its environment has a mistake.
+/// The limiter asks no store about the call, and charges nothing.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake {

@@ -48,8 +48,8 @@ use crate::key::Client;
 /// - The peer has a private address, is not trusted, and sends a header of a proxy. Only the first 1,000 requests of
 ///   such peers are looked at.
 /// - A trusted proxy sends a request without the header.
-/// - A request has a header of a proxy, and [`Client::of`] or the extractor [`Client`] finds no `Clients`. Those that a
-///   key function calls itself are not found. Only the first 1,000 requests without `Clients` are looked at.
+/// - A request has a header of a proxy, and [`Client::of`] or the extractor [`Client`] finds no `Clients`. They cannot
+///   see the `Clients` of a key function. Only the first 1,000 requests without `Clients` are looked at.
 #[derive(Clone, Debug)]
 pub struct Clients {
     trusted: Arc<[IpNet]>,

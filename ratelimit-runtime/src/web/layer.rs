@@ -56,8 +56,8 @@ use crate::reply::Rejection;
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
 ///   reset, or until a bucket without units has one. After a rejected request, it is the time until the same request
 ///   can be admitted.
-/// - A limit has one item, that of the key with the fewest units, also if it decides about several keys, or in several
-///   layers.
+/// - A limit has one item. If it decides about several keys, or in several layers, the item is that of the key with the
+///   fewest units.
 /// - A limit of calls [in flight](Limit::in_flight) has `qu="concurrent-requests"` instead of `w`, and no `t`.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.

@@ -1,5 +1,5 @@
-//! The unread body of a request that is not handled. If a server over HTTP/1 closes a connection while the client still
-//! sends, the client can lose the response. So a layer reads what is left of a small body before it responds.
+//! The unread body of a request that is not handled. An HTTP/1 client can lose the response if the server closes the
+//! connection before the client has sent its body. So a layer reads a small body to its end before it responds.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

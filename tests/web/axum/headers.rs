@@ -178,7 +178,7 @@ fn an_empty_bucket_reports_the_wait_for_its_next_unit() {
     }
 }
 
-/// A limit of each path and of all paths has one item: that of the key with fewer units.
+/// A limit that decides about two keys has one item: the item of the key with fewer units.
 #[test]
 fn reports_a_limit_of_two_keys_once() {
     let redis = Server::start();
