@@ -31,8 +31,8 @@ static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
 ///
 /// Call it once, when the application starts, and never in a library. If no limiter is set before the first
 /// call, that call builds one from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or on the embedded
-/// store if the variable is unset or empty. If the URL is invalid, an `ERROR` event says so once, and all calls are
-/// rejected, except those of limits with [`Scope::Process`].
+/// store if the variable is unset or empty. If the URL is invalid, all calls are rejected, except those of limits with
+/// [`Scope::Process`], and an `ERROR` event reports it once for each limit.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};

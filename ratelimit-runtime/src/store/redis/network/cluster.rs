@@ -1,12 +1,11 @@
 //! A Redis Cluster: sends each command to the node that serves its hash slot, and follows migrations. Slots in
 //! this file are hash slots.
 //!
-//! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
-//! or `ASK` while the slot migrates. The command is then sent to that node, and if the address is `?`, to the node that
-//! serves the slot once the slots are read again. While the keys of an atomic
-//! script are on two nodes, the reply is `TRYAGAIN`, and this file sends the script again. It also sends a script again
-//! that a node has not executed, because the node does not serve a key. After any other reply, this file does not send
-//! a command again.
+//! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`, or `ASK`
+//! while the slot migrates. This file then sends the command to that node. If the address is `?`, it reads the slots
+//! again, and sends the command to the node that serves the slot then. While the keys of an atomic script are on two
+//! nodes, the reply is `TRYAGAIN`, and this file sends the script again. It also sends a script again that a node has
+//! not executed, because the node does not serve a key. After any other reply, this file does not send a command again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
