@@ -1,13 +1,31 @@
--- Exact sliding window: the times of all units that were charged in the trailing period, in a ring.
--- Twin of ratelimit-runtime/src/algorithm/sliding/mod.rs.
+-- Sliding window: the units that were charged in the trailing period, exact to a tick or, of large limits, to a cell.
+-- Twin of ratelimit-runtime/src/algorithm/sliding.rs.
 --
--- This file decides nearly all calls of a small ring: it reads the state by one command, and writes the new times and
--- the mark behind them by another. `ring.lua` explains the state and decides all other calls of a ring, `log.lua` those
--- of a log.
+-- The state is a head and a ring of records. A record has a time, and the units that were charged then. The newest
+-- record is in the head, the others are in the ring, the oldest first. So a call reads the head and the oldest records,
+-- drops the records that have left the window, and writes the head and one record.
+--
+-- The head has the time of the newest record in microseconds. The ring has ticks: the time divided by 2^k microseconds,
+-- rounded down, of which it keeps the low 32 bits. k is the least for which a period has less than 2^32 - 1 ticks, and
+-- no record is older than a period and a tick, so the newest record tells the other bits. A tick has 1 microsecond for
+-- periods of up to 71 minutes. A record of the ring leaves the window a period after the last microsecond of its tick:
+-- never early, and less than a tick late.
+--
+-- Charges of one tick share a record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
+-- tick. Above, or while there are 1,016 records, a charge shares the newest record if both times are in one cell, a
+-- thousandth of a period since the epoch. A shared record has the latest of its times, so its units leave up to 0.1 %
+-- of a period late. A charge that finds 1,016 records, and shares none, first joins all records of a cell into one: at
+-- most 1,002 cells overlap a period.
+--
+-- Head  string: version (1), lives (4) and birth (7) as in `write_state.lua`, birth 0 if no charge can be settled;
+--       joined: the latest tick of a shared record (7); the units of all records (7); of the newest record, its time
+--       (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its slots (2)
+-- Ring  the slots: the low bits of a tick (4), units (4)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge, in microseconds; of `acquire`: the birth of a state without
+--            one
 -- threshold  units that a period admits
 -- period     microseconds
 --
@@ -15,84 +33,183 @@
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
 )
-  -- A small ring has at most 624 bytes. The state of a large ring, or of a log, has its numbers in the first 60.
-  local state = call('GETRANGE', key, '0', threshold <= 120 and '623' or '59')
-  local size, start, form, version, lives, base, birth = #state, 12, 0, 0, nil, nil, nil
-  if size > 19 then
-    version, lives, base = unpack('>I1I4I7', state)
-    form = version
-    if version > 64 then form, start, birth, base = version - 64, 19, unpack('>I7I7', state, 6) end
+  -- A name from outside of this function would cost time in every call (`benches/all -- scripts`).
+  local VERSION, HEAD, MOST, LOW = 71, 46, 1016, 4294967296
+  local floor, min, format, sub = math.floor, math.min, string.format, string.sub
+  local tick = 1
+  while period > tick * (LOW - 2) do tick = tick * 2 end
+  local cell = math.ceil(period / tick / 1000)
+
+  -- A small ring is read with its head.
+  local state = call('GETRANGE', key, '0', threshold <= 128 and '1061' or '45')
+  local version, lives, birth, joined, total, last, units, first, count, slots = VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  if state ~= '' then
+    if #state < HEAD then return end
+    version, lives, birth, joined, total, last, units, first, count, slots = unpack('>I1I4I7I7I7I7I7I2I2I2', state)
+    if version ~= VERSION or slots >= MOST or count > slots or first > slots then return end
   end
-  if (form == 3 or form == 4) and threshold <= 120
-    and (op == 'decide' or op == 'peek' or birth and op == 'acquire') then
-    local width, time, number, behind, span = 4, '>I4', '>I2', '>I4I2I2', 4294901760
-    if form == 4 then width, time, number, behind, span = 5, '>I5', '>I3', '>I5I2I3', 1099494850560 end
-    local find = string.find
-    local place = find(state, '\255\255', start + 1, true)
-    while place and (place - start) % width ~= 1 do place = find(state, '\255\255', place + 1, true) end
-    local used = place and place + width <= size + 1 and unpack(number, state, place + 2)
-    if used and (size - start) % width == 0 and (used + 1) * width + start <= size then
-      -- The positions of the last and of the first time.
-      local at, from = place - width, place - used * width
-      if at <= start then at = size - width + 1 end
-      if from <= start then from = from + size - start end
-      local last, oldest = unpack(time, state, at), unpack(time, state, from)
-      local now = base + last
-      if now < clock then now = clock end
-      -- Times at `now - period` and before have left the window.
-      local limit = now - period - base
-      if last <= limit then
-        used = 0
-      else
-        while oldest <= limit do
-          from, used = from + width, used - 1
-          if from > size then from = start + 1 end
-          oldest = unpack(time, state, from)
-        end
+  local now = math.max(clock, last)
+  local at, newest = floor(now / tick), floor(last / tick)
+  -- The first tick that has not left the window.
+  local oldest = floor((now + 1 - period) / tick)
+
+  -- Counts the records that have left the window, and finds the one with which the last of the excess units leaves.
+  local is_limited = cost > 0 and (op == 'decide' or op == 'acquire' or op == 'peek')
+  local used, dead, blocker = total, 0, last
+  local excess = is_limited and total + cost - threshold or 0
+  if last + period <= now then
+    used, dead, excess = 0, count, 0
+  else
+    local window, from, index = state, 0, 0
+    while index < count do
+      local place = HEAD + (first + index) % slots * 8 - from
+      if place < 0 or place + 8 > #window then
+        from, place = from + place, 0
+        window = call('GETRANGE', key, format('%d', from), format('%d', from + 255))
+        if #window < 8 then return end
       end
-      local remaining = threshold - used - cost
-      if remaining < 0 and cost > 0 then
-        -- The call fits once all excess units have left the window.
-        if remaining < -1 then
-          from = from - (remaining + 1) * width
-          if from > size then from = from - size + start end
-          oldest = unpack(time, state, from)
-        end
-        remaining = used < threshold and threshold - used or 0
-        return false, remaining, base + oldest + period - clock, base + last + period - clock, 0, version, lives
+      local low, its = unpack('>I4I4', window, place + 1)
+      local its_tick = newest - (newest - low) % LOW
+      if its_tick < oldest then
+        dead, used = index + 1, used - its
+      elseif excess <= its then
+        if excess > 0 then blocker = its_tick * tick + tick - 1 end
+        break
       end
-      if op == 'peek' or cost == 0 then
-        local reset = used > 0 and base + last + period - clock or 0
-        return true, used < threshold and threshold - used or 0, 0, reset, 0, version, lives
-      end
-      used, last = used + cost, now - base
-      if (used + 1) * width + start <= size and last < span then
-        local times = pack(behind, last, 65535, used)
-        if cost > 1 then times = string.rep(string.sub(times, 1, width), cost - 1) .. times end
-        local rest = size - place + 1
-        if #times > rest then
-          call('SETRANGE', key, start, string.sub(times, rest + 1))
-          times = string.sub(times, 1, rest)
-        end
-        -- Saves time: the server takes longer to convert a number to text.
-        call('SETRANGE', key, string.format('%d', place - 1), times)
-        local receipt = op == 'acquire' and pack('>I7I7', birth, now) or nil
-        return true, remaining, 0, now + period - clock, 0, version, lives, '', receipt
-      end
+      index, excess = index + 1, excess - its
     end
   end
 
-  -- Calls of logs, and of terms that begin a log.
-  local is_long = threshold > 1024 or period > 1036800000000
-  local allowed, remaining, retry, reset, slack, changed, receipt
-  if form == 2 or form == 66 or form == 130 or state == '' and cost > 0 and (op == 'charge' and (is_long or cost > 1024)
-    or is_long and (op == 'decide' or op == 'acquire')) then
-    --@include log
-    local ring = not is_long and sliding or nil
-    return sliding_log(call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, ring)
+  local allowed, retry, changed, receipt = not is_limited or used + cost <= threshold, 0, nil, nil
+  if op == 'charge' then cost = min(cost, LOW - 1 - used) end
+  local gives = cost > 0 and (op == 'refund' or op == 'return')
+  if gives and used == 0 then gives, changed = false, state ~= '' and '' or nil end
+  local adds = cost > 0 and (op == 'charge' or allowed and (op == 'decide' or op == 'acquire'))
+  local is_full = count - dead >= MOST - 1
+  local shares = at == newest or (threshold > 1000 or is_full) and floor(at / cell) == floor(newest / cell)
+  -- The records of the ring, the oldest first, once they are read.
+  local ring
+  if gives or adds and used > 0 and not shares and count - dead == slots then
+    ring = count > 0 and call('GETRANGE', key, HEAD, HEAD + slots * 8 - 1) or ''
+    if #ring < count * 8 then return end
+    ring = sub(sub(ring, first * 8 + 1) .. sub(ring, 1, first * 8), 1, count * 8)
   end
-  --@include ring
-  allowed, remaining, retry, reset, slack, version, lives, changed, receipt = sliding_ring(
-    call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, sliding)
+
+  if not allowed then
+    retry = math.max(blocker + period - clock, 0)
+  elseif adds then
+    first, count = (first + dead) % math.max(slots, 1), count - dead
+    if used == 0 then
+      units = cost
+      -- A ring that grew beyond the limit, because of a debt or a threshold that has changed, is dropped.
+      if slots > 8 and slots >= threshold then slots, ring = 0, '' end
+    elseif shares then
+      if at > newest then joined = at end
+      units = units + cost
+    else
+      local record = pack('>I4I4', newest % LOW, units)
+      if not ring then
+        call('SETRANGE', key, format('%d', HEAD + (first + count) % slots * 8), record)
+        count = count + 1
+      else
+        ring = sub(ring, dead * 8 + 1) .. record
+        count = count + 1
+        if is_full then
+          local parts, sums, records = {}, {}, 0
+          for from = 1, count * 8, 8 do
+            local low, its = unpack('>I4I4', ring, from)
+            local its_tick = newest - (newest - low) % LOW
+            if records > 0 and floor(its_tick / cell) == floor(parts[records] / cell) then
+              parts[records], sums[records] = its_tick, sums[records] + its
+              if its_tick > joined then joined = its_tick end
+            else
+              records = records + 1
+              parts[records], sums[records] = its_tick, its
+            end
+          end
+          for index = 1, records do parts[index] = pack('>I4I4', parts[index] % LOW, sums[index]) end
+          ring, count = table.concat(parts), records
+        end
+        slots = math.max(slots, 4)
+        while slots < count do slots = slots * 2 end
+        if slots >= threshold and count < threshold then slots = threshold - 1 end
+        slots = min(slots, MOST - 1)
+      end
+      units = cost
+    end
+    last, used = now, used + cost
+    total = used
+    if op == 'acquire' then
+      if birth == 0 then birth = operand end
+      receipt = pack('>I7I7', birth, last)
+    end
+  elseif gives then
+    local given_back, removed = 0, nil
+    if op == 'refund' then
+      given_back = min(cost, used)
+      local rest = given_back
+      while rest > units do
+        rest, count = rest - units, count - 1
+        local low, its = unpack('>I4I4', ring, count * 8 + 1)
+        newest, units = newest - (newest - low) % LOW, its
+        last = newest * tick + tick - 1
+      end
+      units = units - rest
+    else
+      -- The record of a charge has its tick, or it is the next one of its cell and is shared.
+      local moment = floor(operand / tick)
+      local low, high = 0, count
+      while low < high do
+        local middle = floor((low + high) / 2)
+        local age = (newest - unpack('>I4', ring, middle * 8 + 1)) % LOW
+        if newest - age < moment then low = middle + 1 else high = middle end
+      end
+      local its_tick, its = newest, units
+      if low < count then
+        its_tick, its = unpack('>I4I4', ring, low * 8 + 1)
+        its_tick = newest - (newest - its_tick) % LOW
+      end
+      local is_shared = its_tick > moment and its_tick <= joined and floor(its_tick / cell) == floor(moment / cell)
+      if (its_tick == moment or is_shared) and operand + period > now then
+        given_back = min(cost, its)
+        its = its - given_back
+        if low == count then
+          units = its
+        elseif its > 0 then
+          call('SETRANGE', key, format('%d', HEAD + (first + low) % slots * 8 + 4), pack('>I4', its))
+        else
+          removed = low * 8
+        end
+      end
+    end
+    if units == 0 and count > 0 then
+      -- The next record becomes the newest.
+      count = count - 1
+      local low, its = unpack('>I4I4', ring, count * 8 + 1)
+      newest, units = newest - (newest - low) % LOW, its
+      last = newest * tick + tick - 1
+    end
+    if removed then
+      ring, count = sub(ring, 1, removed) .. sub(ring, removed + 9), count - 1
+    else
+      ring = nil
+    end
+    total, used = total - given_back, used - given_back
+    adds = given_back > 0
+  end
+
+  if adds then
+    if ring then first = 0 end
+    changed = pack('>I7I7I7I7I7I2I2I2', birth, joined, total, last, units, first, count, slots)
+    if ring and state ~= '' then
+      local free = string.rep('\0', slots * 8 - #ring)
+      call('SET', key, pack('>I1I4', VERSION, lives) .. changed .. ring .. free, 'KEEPTTL')
+      changed = ''
+    elseif ring then
+      changed = changed .. ring
+    end
+  end
+  local remaining, slack = op == 'measure' and used or math.max(threshold - used, 0), 0
+  local reset = used > 0 and last + period - clock or 0
   return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

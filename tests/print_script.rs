@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     }
     eprintln!(
         "{name:?} is not a script. The scripts are sliding, fixed, sliding_counter, bucket, leased_bucket, \
-         slots, all, batch, batch_of_node, settle, hold, reset"
+         slots, all, batch, batch_of_node, settle, hold"
     );
     ExitCode::FAILURE
 }

@@ -1,5 +1,5 @@
-//! Measures how long a script blocks the server on a long sliding log: while the log grows, for each operation,
-//! and while it expires.
+//! Measures how long a script blocks the server on a sliding window with the most records: for usual calls, for calls
+//! that walk over many records, and for the call that joins them.
 
 use std::time::Duration;
 
@@ -11,61 +11,53 @@ use tokio::runtime::Runtime;
 use crate::Scale;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 
-/// The number of pending calls: so few that each call has a script and a record of its own.
+/// The number of pending calls: so few that each call has a script of its own.
 const PENDING: u32 = 4;
 
 const PERIOD: Duration = Duration::from_secs(86_400);
 
-/// The number of calls in a round that appends: they fill several segments.
-const GROWTH: u32 = 10_000;
+/// The units of a period.
+const UNITS: u32 = 10_000_000;
 
-/// The time between two records.
-const APART: Duration = Duration::from_micros(100);
+/// Calls whose times differ by more than this share no record.
+const CELL: Duration = Duration::from_millis(86_400);
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
-    let (records, calls) = (scale.most_records, if scale.quick { 100 } else { 1_000 });
-    let rounds = scale.rounds as u32;
-    let log = Log::new();
+    let (rounds, calls) = (scale.rounds as u32, if scale.quick { 100 } else { 1_000 });
+    let window = Window::new();
     let mut rows = Vec::new();
     // Takes the minimum of several rounds, which contains the least work of other programs.
     let mut row = |name: &str, rounds: u32, work: &dyn Fn()| {
-        let least = (0..rounds).map(|_| log.slowest(work)).reduce(|one, other| {
+        let least = (0..rounds).map(|_| window.slowest(work)).reduce(|one, other| {
             let [median, longest] = [0, 1].map(|index: usize| one[index].min(other[index]));
             [median, longest]
         });
         rows.push(Row::of(name, least.expect("a round")));
     };
-    let half = u32::MAX - records / 2;
+    let millisecond = Duration::from_millis(1);
 
-    log.calls(records - rounds * GROWTH, u32::MAX, 1, APART);
-    row("the log grows", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
-    row("rejected: a cost that half of the log blocks", rounds, &|| {
-        log.calls(calls, u32::MAX, half, Duration::ZERO);
+    window.calls(2_000, UNITS, UNITS / 1_100, CELL);
+    row("a call shares the newest record", rounds, &|| window.calls(calls, UNITS, 1, millisecond));
+    row("a record leaves with each call", rounds, &|| window.calls(calls, UNITS, 1, CELL));
+    row("rejected", rounds, &|| window.calls(calls, 1, 1, Duration::ZERO));
+    window.calls(2_000, UNITS, UNITS / 1_100, CELL);
+    row("rejected: a cost that half of the records block", rounds, &|| {
+        window.calls(calls, UNITS, UNITS * 6 / 10, Duration::ZERO);
     });
-    row("rejected: the threshold lowered to half of the log", rounds, &|| {
-        log.calls(calls, records / 2, 1, Duration::ZERO);
+    row("half of the records have left", 1, &|| {
+        window.clock.advance(PERIOD / 2);
+        window.calls(1, UNITS, 1, CELL);
     });
-    row("admitted: the threshold raised again", rounds, &|| log.calls(calls, u32::MAX, 1, APART));
-    log.clock.set(log.start + PERIOD);
-    row("one entry leaves with each call", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
-    row("a thousandth of the log leaves with each call", rounds, &|| {
-        log.calls(40, u32::MAX, 1, APART * (records / 1_000));
-    });
-    // Saves the state, so that another operation and a reset can start from it.
-    log.send(&["COPY", KEY, "kept"]);
-    log.clock.advance(PERIOD * 3);
-    row("all of the log has left", 1, &|| log.calls(1, u32::MAX, 1, APART));
-    log.send(&["RENAME", "kept", KEY]);
-    row("reset", 1, &|| {
-        let reset = log.limiter.reset(&limit(1), "key");
-        log.runtime.block_on(reset).expect("Redis answers");
-    });
+    // A thousand times of a few seconds; then the calls in parts of their own take the last of the records.
+    window.clock.advance(2 * PERIOD);
+    window.calls(1_000, 1_000, 1, millisecond);
+    row("1,016 records are joined", 1, &|| window.calls(16, UNITS, 1, CELL));
 
     let columns = ["median", "longest"].map(|name| Column::new(name, Kind::Beside)).into();
     vec![Block::table(
         "longest",
         Table {
-            title: "Scripts on a sliding log of ten million entries",
+            title: "Scripts on a sliding window of ten million units a day",
             unit: "microseconds of the server in one command",
             better: Better::Less,
             by: "calls",
@@ -83,26 +75,21 @@ fn limit(threshold: u32) -> Limit {
 /// An entry of `SLOWLOG`: number, time, microseconds, command, and client.
 type Slow = (u64, u64, f64, Vec<Vec<u8>>, String, String);
 
-/// The key of the log in Redis.
-const KEY: &str = "rl:sliding:1d:longest{key}";
-
-/// One log on one server.
-struct Log {
+/// One sliding window on one server.
+struct Window {
     server: Server,
     limiter: RateLimiter,
     clock: VirtualClock,
-    start: Duration,
     runtime: Runtime,
 }
 
-impl Log {
+impl Window {
     fn new() -> Self {
         let (server, clock) = (Server::start(), VirtualClock::new());
         let virtual_clock = Clock::Virtual(clock.clone());
         let limiter = server.builder().clock(virtual_clock).cache_rejections(false).build();
-        let (limiter, start) = (limiter.expect("valid"), clock.now());
         let runtime = Runtime::new().expect("a runtime");
-        Self { server, limiter, clock, start, runtime }
+        Self { server, limiter: limiter.expect("valid"), clock, runtime }
     }
 
     fn calls(&self, calls: u32, threshold: u32, cost: u32, apart: Duration) {
@@ -135,11 +122,7 @@ impl Log {
         log.arg("GET").arg(-1);
         let log: Vec<Slow> = log.query(&mut self.connection()).expect("SLOWLOG");
         // `SLOWLOG` also contains the commands that scripts call. Scripts here have one key.
-        let of_ours = log.iter().filter(|entry| match &*entry.3[0] {
-            b"EVALSHA" | b"EVAL" => true,
-            b"UNLINK" => entry.3.len() > 2,
-            _ => false,
-        });
+        let of_ours = log.iter().filter(|entry| matches!(&*entry.3[0], b"EVALSHA" | b"EVAL"));
         let mut times: Vec<f64> = of_ours.map(|entry| entry.2).collect();
         times.sort_by(f64::total_cmp);
         [times[times.len() / 2], times[times.len() - 1]]

@@ -59,8 +59,6 @@ struct Scale {
     /// The largest power of ten that is measured.
     most_keys: u32,
     most_threshold: u32,
-    /// The number of records of the longest log.
-    most_records: u32,
 }
 
 impl Scale {
@@ -72,7 +70,6 @@ impl Scale {
             round: Duration::from_millis(if quick { 30 } else { 300 }),
             most_keys: if quick { 10_000 } else { 10_000_000 },
             most_threshold: if quick { 1_000 } else { 10_000_000 },
-            most_records: if quick { 50_000 } else { 10_000_000 },
         }
     }
 }

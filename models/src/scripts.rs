@@ -121,14 +121,6 @@ fn packed_limit(charge: &Charge) -> Vec<u8> {
     limit
 }
 
-/// Removes a count by `lua/reset.lua`.
-pub(crate) fn reset(keys: &mut Keys, script: &str, clock: u64) {
-    match keys.run(script, clock, &[KEY], &[]) {
-        Reply::Text(_) => {}
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Returns the outcome and the receipt of a reply (`lua/answer.lua`).
 pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
     let number = |at: usize, width: usize| {

@@ -27,7 +27,7 @@ const ALGORITHMS: [&str; 4] = ["sliding", "fixed", "sliding_counter", "bucket"];
 const APART: &str = "one";
 
 /// The scripts that the runtime composes.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 9] = [
     "sliding",
     "fixed",
     "sliding_counter",
@@ -37,7 +37,6 @@ const SCRIPTS: [&str; 10] = [
     "batch",
     "batch_of_node",
     "settle",
-    "reset",
 ];
 
 /// A file of `lua/`.

@@ -3,7 +3,7 @@
 //! | a test of ... | belongs in |
 //! | --- | --- |
 //! | how a call is decided, alone, beside other limits or in a batch | [`decisions`] |
-//! | sliding logs of thousands of entries, and the forms of a sliding window in Redis | [`long_logs`] |
+//! | sliding windows beside an exact log of charges: large thresholds, long periods, debts | [`sliding`] |
 //! | `settle`, `permit`, and units that go back to their charge | [`settling`] |
 //! | `wait`, and streams | [`waiting`] |
 //! | `lease` | [`leases`] |
@@ -23,10 +23,10 @@ mod decisions;
 mod faults;
 mod keys;
 mod leases;
-mod long_logs;
 mod rules;
 mod scripts;
 mod settling;
+mod sliding;
 mod traces;
 mod waiting;
 

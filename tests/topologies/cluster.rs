@@ -155,44 +155,6 @@ pub(crate) fn script_calls(cluster: &Cluster) -> u32 {
     (0..cluster.len()).map(of).sum()
 }
 
-/// With a key, an empty key, or no key.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_segments_of_a_long_log_share_its_hash_slot() {
-    let cluster = Cluster::start(0);
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
-    let limit = Limit::sliding("long", 5_000, HOUR);
-    let all = || (0..3).flat_map(|node| cluster.keys(node)).collect::<Vec<_>>();
-    for key in [Some("ann"), Some(""), None] {
-        let mut tasks = JoinSet::new();
-        // With so few tasks, each call is one entry of the log.
-        for task in 0..3 {
-            let limiter = limiter.clone();
-            tasks.spawn(async move {
-                let mut admitted = 0;
-                for _ in 0..1_700 {
-                    let check = match key {
-                        Some(key) => limiter.check(&limit, key, 1),
-                        None => limiter.check(&limit, (), 1),
-                    };
-                    match check.await {
-                        Ok(_) => admitted += 1,
-                        Err(Rejection::Limited { .. }) => {}
-                        Err(other) => panic!("{task}: {other:?}"),
-                    }
-                }
-                admitted
-            });
-        }
-        let admitted: u32 = tasks.join_all().await.into_iter().sum();
-        assert_eq!(admitted, 5_000, "{key:?}");
-        let keys = all();
-        assert_eq!(keys.len(), 2, "{keys:?}");
-        assert_eq!(cluster.slot(&keys[0]), cluster.slot(&keys[1]));
-        assert!(limiter.reset(&limit, key).await.expect("a reply"));
-        assert_eq!(all(), [""; 0]);
-    }
-}
-
 /// When a node is killed, its replica becomes the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_survive_the_loss_of_a_node() {

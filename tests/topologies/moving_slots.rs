@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratelimit_runtime::{
     Clock, Limit, Part, Permit, RateLimiter, Rejection, VirtualClock, rate_limit,
@@ -14,8 +14,6 @@ use support::limits::{HOUR, MINUTE, SECOND, limits};
 use tokio::task::JoinSet;
 
 use crate::{admits, denying_builder};
-
-const SEGMENT: u32 = 4_096;
 
 fn assert_closed(result: &Result<impl std::fmt::Debug, Rejection>, limit: &Limit) {
     assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}: {result:?}");
@@ -172,21 +170,21 @@ async fn several_limits_are_charged_all_or_none_after_a_closing() {
 }
 
 /// Redis and the embedded store, on one clock.
-struct LogPair {
+struct WindowPair {
     redis: RateLimiter,
     embedded: RateLimiter,
     clock: VirtualClock,
     limit: Limit,
 }
 
-impl LogPair {
+impl WindowPair {
     fn on(cluster: &Cluster) -> Self {
         let clock = VirtualClock::new();
         let shared = || Clock::Virtual(clock.clone());
         Self {
             redis: denying_builder(&cluster.url()).clock(shared()).build().expect("valid"),
             embedded: RateLimiter::builder().clock(shared()).build().expect("valid"),
-            limit: Limit::sliding("log", 40_000, HOUR),
+            limit: Limit::sliding("moved", 40_000, HOUR),
             clock,
         }
     }
@@ -218,7 +216,7 @@ impl LogPair {
         [redis.remaining, embedded.remaining]
     }
 
-    /// Asserts that both stores make the same decisions until all entries have left the window.
+    /// Asserts that both stores make the same decisions until all units have left the window.
     async fn assert_equal_until_empty(&self) {
         for _ in 0..80 {
             let [redis, embedded] = self.left().await;
@@ -243,76 +241,19 @@ fn assert_keys_expire(cluster: &Cluster) {
     }
 }
 
-/// A full ring cannot become a segment, because the segment is a new key.
 #[tokio::test]
-async fn a_log_grows_while_its_slot_moves() {
+async fn a_sliding_window_grows_while_its_slot_moves() {
     let cluster = Cluster::start(0);
-    let logs = LogPair::on(&cluster);
-    logs.acquire(SEGMENT - 100).await;
+    let windows = WindowPair::on(&cluster);
+    windows.acquire(1_000).await;
     begin_move(&cluster, "key");
-    let permits = logs.acquire(2 * SEGMENT + 200).await;
-    assert_eq!((0..3).map(|node| cluster.keys(node).len()).sum::<usize>(), 1);
-    logs.settle(permits.into_iter().skip(100).step_by(3)).await;
-    let [redis, embedded] = logs.left().await;
+    let permits = windows.acquire(1_500).await;
+    windows.settle(permits.into_iter().skip(100).step_by(3)).await;
+    let [redis, embedded] = windows.left().await;
     assert_eq!(redis, embedded);
     finish_move(&cluster, "key");
-    // The ring becomes several segments.
-    let permits = logs.acquire(2 * SEGMENT).await;
-    assert!((0..3).map(|node| cluster.keys(node).len()).sum::<usize>() > 3);
-    logs.settle(permits.into_iter().step_by(3)).await;
-    logs.assert_equal_until_empty().await;
-    assert_keys_expire(&cluster);
-}
-
-/// The first segment is on the other node, so all of it counts until it is back. Charges of other segments are settled.
-#[tokio::test]
-async fn a_segment_on_the_other_node_counts_as_a_whole() {
-    let cluster = Cluster::start(0);
-    let logs = LogPair::on(&cluster);
-    let mut permits = logs.acquire(3 * SEGMENT + 100).await;
-    let owner = cluster.owner(cluster.slot("{key}"));
-    let mut keys = cluster.keys(owner);
-    keys.sort();
-    assert_eq!(keys.len(), 4, "{keys:?}");
-    cluster.begin_move(cluster.slot("{key}"), &keys[1]);
-    logs.settle(permits.drain(SEGMENT as usize..).rev().step_by(9).take(900)).await;
-    let [redis, embedded] = logs.left().await;
-    assert_eq!(redis, embedded);
-    // Charges of that segment are not given back, and its records leave together.
-    logs.settle(permits.drain(..100)).await;
-    logs.clock.advance(SECOND * (3_600 - 1_238));
-    let mut strict = 0;
-    for _ in 0..100 {
-        let [redis, embedded] = logs.left().await;
-        assert!(redis <= embedded, "{redis} {embedded}");
-        strict += u32::from(redis < embedded);
-        logs.redis.credit(&logs.limit, "key", 1).await.expect("refunded");
-        logs.embedded.credit(&logs.limit, "key", 1).await.expect("refunded");
-        logs.acquire(1).await;
-        logs.clock.advance(SECOND * 5);
-    }
-    assert!(strict > 10, "the segment was read");
-    logs.assert_equal_until_empty().await;
-    finish_move(&cluster, "key");
-    assert_keys_expire(&cluster);
-}
-
-/// Redis cannot remove segments on two nodes with one command. They expire.
-#[tokio::test]
-async fn a_reset_does_not_wait_for_the_end_of_a_move() {
-    let cluster = Cluster::start(0);
-    let limiter = denying_builder(&cluster.url()).deadline(MINUTE).build().expect("valid");
-    let limit = Limit::sliding("log", 40_000, HOUR);
-    for _ in 0..=2 * SEGMENT {
-        limiter.check(&limit, "key", 1).await.expect("admitted");
-    }
-    let mut keys = cluster.keys(cluster.owner(cluster.slot("{key}")));
-    keys.sort();
-    cluster.begin_move(cluster.slot("{key}"), &keys[1]);
-    let start = Instant::now();
-    assert!(limiter.reset(&limit, "key").await.expect("a reply"));
-    assert!(start.elapsed() < MINUTE / 2, "{:?}", start.elapsed());
-    assert_eq!(limiter.peek(&limit, "key", 1).await.expect("a decision").remaining, 40_000);
-    finish_move(&cluster, "key");
+    let permits = windows.acquire(1_500).await;
+    windows.settle(permits.into_iter().step_by(3)).await;
+    windows.assert_equal_until_empty().await;
     assert_keys_expire(&cluster);
 }

@@ -44,7 +44,6 @@ struct Scripts {
     decide: [String; 2],
     all: String,
     settle: String,
-    reset: String,
 }
 
 const IN_SCRIPTS: [Option<Fault>; 7] = [
@@ -82,7 +81,6 @@ impl Scripts {
             decide: [Form::Sliding.script(), Form::Bucket.script()].map(with_fault),
             all: with_fault(program::several("all")),
             settle: with_fault(settle),
-            reset: program::several("reset"),
         }
     }
 
@@ -168,8 +166,8 @@ impl Settlements {
     }
 
     pub(super) fn reset(&self, state: &mut State) {
-        let clock = state.server_clock();
-        scripts::reset(&mut state.server, &Scripts::of(self.fault).reset, clock);
+        // `UNLINK` removes the one key of the count.
+        state.server.flush();
         state.generation += 1;
         state.closed_until = 0;
     }

@@ -2,8 +2,7 @@
 //! I/O.
 //!
 //! Each file has a twin in `lua/`, which its first lines name. Twins have the same state and do the same
-//! arithmetic in the same order, so both stores make the same decisions. Only the sliding window has states of
-//! different forms, and the same decisions.
+//! arithmetic in the same order, so both stores make the same decisions.
 //!
 //! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch, and
 //! `limit/` keeps products below 2⁵³.
@@ -126,7 +125,7 @@ impl Outcome {
     pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {
         let reset = self.clock + self.reset_us;
         match terms.algorithm() {
-            // The entry leaves the window after a period, and a window ends after a period.
+            // A window ends after a period, and the newest unit leaves a sliding window after a period.
             Algorithm::Sliding | Algorithm::Fixed => reset.saturating_sub(terms.period_us()),
             // The window after the one of the charge still counts it.
             Algorithm::SlidingCounter => reset.saturating_sub(2 * terms.period_us()),
@@ -154,8 +153,8 @@ impl Outcome {
 pub(crate) struct Receipt {
     /// The birth of the state that was charged; 0 if nothing was charged.
     pub(crate) birth: u64,
-    /// The time of the charge in a sliding log, the start of its window in a fixed window or a sliding counter, and the
-    /// number of the charge in a bucket.
+    /// The time of the charge in a sliding window, the start of its window in a fixed window or a sliding counter, and
+    /// the number of the charge in a bucket.
     pub(crate) place: u64,
 }
 

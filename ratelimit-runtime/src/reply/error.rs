@@ -79,9 +79,6 @@ pub enum StoreError {
     },
 }
 
-/// A part of the error message of Dragonfly when a script uses a key that its call does not declare.
-pub(crate) const UNDECLARED_KEY: &str = "undeclared key";
-
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -176,10 +173,6 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
         "TRYAGAIN" | "ASK" => "the keys are moving to another node: retry once they have moved",
         "MASTERDOWN" => {
             "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
-        }
-        "ERR" if message.contains(UNDECLARED_KEY) => {
-            "the scripts of long logs make the names of keys, which this server forbids: use Redis or Valkey; \
-             Dragonfly allows it with `--default_lua_flags=allow-undeclared-keys`"
         }
         "ERR"
             if message.contains("DB index is out of range")

@@ -9,8 +9,6 @@ mod usage;
 
 pub use self::answer::Answer;
 pub use self::decision::{Decision, Source};
-#[cfg(feature = "redis")]
-pub(crate) use self::error::UNDECLARED_KEY;
 pub use self::error::{BuildError, StoreError};
 pub use self::mistake::Mistake;
 pub use self::rejection::{FromRejection, Rejection};

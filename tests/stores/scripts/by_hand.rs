@@ -93,7 +93,7 @@ fn the_guide_has_these_arguments() {
         assert!(guide.contains(last), "{name}");
         assert!(printed(name).contains("local function"), "{name}");
     }
-    for name in ["all", "batch", "hold", "reset"] {
+    for name in ["all", "batch", "hold"] {
         assert!(printed(name).contains("KEYS"), "{name}");
     }
 }

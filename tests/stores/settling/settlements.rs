@@ -88,19 +88,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
-    // A sliding window of more than an hour, and one of more than twelve days, have other states in Redis.
-    let long = match algorithm {
-        Algorithm::Sliding => [3_600_000_000, 4_000_000_000, 13 * 86_400_000_000],
-        _ => [60_000_000; 3],
-    };
+    // The last one is nearly the longest that a sliding window counts exactly.
     let period = prop_oneof![
         Just(1_000_u64),
         Just(1_000_000),
         Just(60_000_000),
         16_u64..10_000_000,
-        prop::sample::select(long.to_vec())
+        Just(4_294_967_000)
     ];
-    let threshold = || prop_oneof![3 => 4_u32..30, 1 => 50_u32..2_000];
+    // A sliding window of a longer period or a larger threshold is less exact: see `sliding.rs`.
+    let threshold = || prop_oneof![3 => 4_u32..30, 1 => 50_u32..1_000];
     let limit = move |threshold, period| {
         let period = Duration::from_micros(period);
         Limit::new("settled", algorithm, threshold, period).expect("valid")

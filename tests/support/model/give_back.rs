@@ -10,7 +10,7 @@ impl Model {
     pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
         self.limit = *limit;
         if cost > 0 {
-            self.state = self.state_at(self.now(clock));
+            let counted = self.state_at(self.now(clock));
             let period = limit.period().as_micros();
             let mut cost = u64::from(cost);
             let mut give = |units: &mut u64| {
@@ -18,11 +18,19 @@ impl Model {
                 *units -= given;
                 cost -= given;
             };
+            // Records that do not count now stay: they count again if the clock steps back.
+            if let (State::Sliding { log, .. }, State::Sliding { log: counted, .. }) =
+                (&mut self.state, &counted)
+            {
+                let newest = log.iter_mut().rev().take(counted.len());
+                newest.for_each(|(_, units)| give(units));
+                log.retain(|(_, units)| *units > 0);
+                self.drop_unused(clock);
+                return ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) };
+            }
+            self.state = counted;
             match &mut self.state {
-                State::Sliding { log } => {
-                    log.iter_mut().rev().for_each(|(_, units)| give(units));
-                    log.retain(|(_, units)| *units > 0);
-                }
+                State::Sliding { .. } => {}
                 State::Fixed { count, .. } => give(count),
                 State::SlidingCounter { previous, current, .. } => {
                     give(current);
@@ -59,16 +67,25 @@ impl Model {
                 State::Bucket { threshold, .. } => threshold == u64::from(limit.threshold()),
                 _ => false,
             };
-            self.state = self.state_at(now);
+            let (ticks, counted) = (self.ticks(), self.state_at(now));
+            let is_sliding = matches!(counted, State::Sliding { .. });
+            if !is_sliding {
+                self.state = counted;
+            }
             let period = limit.period().as_micros();
             let window = period as u64;
-            let mut cost = u64::from(cost);
+            let cost = u64::from(cost);
             match &mut self.state {
-                State::Sliding { log } => {
-                    for (_, units) in log.iter_mut().filter(|(at, _)| *at == charged_at) {
-                        let given = cost.min(*units);
-                        *units -= given;
-                        cost -= given;
+                State::Sliding { log, joined } if now < charged_at + window => {
+                    let charged = ticks.of(charged_at);
+                    let record = log.iter_mut().find(|(at, _)| ticks.of(*at) >= charged);
+                    let is_its = |at: u64| {
+                        ticks.of(at) == charged
+                            || ticks.of(at) <= ticks.of(*joined)
+                                && ticks.is_one_cell(at, charged_at)
+                    };
+                    if let Some((_, units)) = record.filter(|(at, _)| is_its(*at)) {
+                        *units = units.saturating_sub(cost);
                     }
                     log.retain(|(_, units)| *units > 0);
                 }

@@ -28,6 +28,9 @@ use ratelimit_runtime::{Decision, Limit};
 use self::state::State;
 use crate::search::{first, last};
 
+/// The largest threshold under which a sliding window has a record for each time.
+const EXACT: u32 = 1_000;
+
 /// The decision that a store has to make: the fields of a [`Decision`] that do not depend on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedDecision {
@@ -90,9 +93,24 @@ impl Model {
         assert!(self.admits(clock, cost), "the call is not admitted");
         let now = self.now(clock);
         self.state = self.state_at(now);
-        let cost = u64::from(cost);
+        let (cost, ticks) = (u64::from(cost), self.ticks());
         match &mut self.state {
-            State::Sliding { log } => log.push((now, cost)),
+            State::Sliding { log, joined } => match log.last_mut() {
+                Some((last, units)) if ticks.of(now) == ticks.of(*last) => {
+                    (*last, *units) = (now, *units + cost);
+                }
+                Some((last, units))
+                    if limit.threshold() > EXACT && ticks.is_one_cell(*last, now) =>
+                {
+                    (*last, *units, *joined) = (now, *units + cost, now);
+                }
+                last => {
+                    if let Some((last, _)) = last {
+                        *last = ticks.end(*last);
+                    }
+                    log.push((now, cost));
+                }
+            },
             State::Fixed { count, .. } => *count += cost,
             State::SlidingCounter { current, .. } => *current += cost,
             State::Bucket { level, .. } => *level += u128::from(cost) * limit.period().as_micros(),
@@ -158,7 +176,7 @@ impl Model {
     #[must_use]
     pub fn charged_at(&self) -> Vec<u64> {
         match &self.state {
-            State::Sliding { log } => log.iter().map(|(at, _)| *at).collect(),
+            State::Sliding { log, .. } => log.iter().map(|(at, _)| *at).collect(),
             _ => Vec::new(),
         }
     }
@@ -177,7 +195,7 @@ impl Model {
         let cost = u64::from(cost);
         cost == 0
             || match self.state_at(now) {
-                State::Sliding { log } => {
+                State::Sliding { log, .. } => {
                     log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
                 }
                 State::Fixed { count, .. } => count + cost <= threshold,

@@ -8,8 +8,10 @@ use super::Model;
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Sliding {
-        /// The time and the cost of each admitted call.
+        /// The time and the units of each record, oldest first.
         log: Vec<(u64, u64)>,
+        /// The latest time of a record that charges of several ticks share.
+        joined: u64,
     },
     Fixed {
         /// The start of the window.
@@ -51,7 +53,7 @@ impl State {
     /// The state of a key that was never used.
     pub(super) fn unused(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::Sliding => Self::Sliding { log: Vec::new() },
+            Algorithm::Sliding => Self::Sliding { log: Vec::new(), joined: 0 },
             Algorithm::Fixed => Self::Fixed { start: 0, count: 0 },
             Algorithm::SlidingCounter => Self::SlidingCounter { start: 0, previous: 0, current: 0 },
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
@@ -64,7 +66,7 @@ impl State {
     /// Returns whether nothing counts, so that the state can be dropped.
     pub(super) fn is_unused(&self) -> bool {
         match self {
-            Self::Sliding { log } => log.is_empty(),
+            Self::Sliding { log, .. } => log.is_empty(),
             Self::Fixed { count, .. } => *count == 0,
             Self::SlidingCounter { previous, current, .. } => *previous == 0 && *current == 0,
             Self::Bucket { level, .. } => *level == 0,
@@ -74,21 +76,53 @@ impl State {
     /// Returns the newest time in the state.
     pub(super) fn newest(&self) -> u64 {
         match self {
-            Self::Sliding { log } => log.last().map_or(0, |(at, _)| *at),
+            Self::Sliding { log, .. } => log.last().map_or(0, |(at, _)| *at),
             Self::Fixed { start, .. } | Self::SlidingCounter { start, .. } => *start,
             Self::Bucket { at, .. } => *at,
         }
     }
 }
 
+/// How a sliding window counts time. The guide `algorithms.md` says how exact that is.
+#[derive(Clone, Copy)]
+pub(super) struct Ticks {
+    /// The microseconds of a tick: a power of two, with which a period has less than 2^32 - 1 ticks.
+    tick: u64,
+    /// The ticks of a thousandth of a period.
+    cell: u64,
+}
+
+impl Ticks {
+    pub(super) fn of(self, at: u64) -> u64 {
+        at / self.tick
+    }
+
+    /// Returns the latest time of the tick of a time: that of its record, once there is a newer one.
+    pub(super) fn end(self, at: u64) -> u64 {
+        (self.of(at) + 1) * self.tick - 1
+    }
+
+    /// Returns whether two times are in one thousandth of a period.
+    pub(super) fn is_one_cell(self, one: u64, other: u64) -> bool {
+        self.of(one) / self.cell == self.of(other) / self.cell
+    }
+}
+
 impl Model {
+    pub(super) fn ticks(&self) -> Ticks {
+        let period = self.limit.period().as_micros() as u64;
+        let tick = period.div_ceil((1 << 32) - 2).next_power_of_two();
+        Ticks { tick, cell: period.div_ceil(1_000 * tick) }
+    }
+
     /// Returns the part of the state that still counts at `now`, under the limit of the latest call.
     pub(super) fn state_at(&self, now: u64) -> State {
         let period = self.limit.period().as_micros() as u64;
         match &self.state {
-            State::Sliding { log } => {
-                let counts = |(at, _): &(u64, u64)| at + period > now;
-                State::Sliding { log: log.iter().copied().filter(counts).collect() }
+            State::Sliding { log, joined } => {
+                let counts = |(at, _): &(u64, u64)| now < at + period;
+                let log = log.iter().copied().filter(counts).collect();
+                State::Sliding { log, joined: *joined }
             }
             State::Fixed { start, count } => {
                 let boundary = self.align.map(|minutes| window_start(now, period, minutes));

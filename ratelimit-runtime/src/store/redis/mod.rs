@@ -73,7 +73,7 @@ impl Redis {
         let RedisSettings { url, certificates, prefix, deadline, background, .. } = settings;
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, true, &background));
+        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
             Address::Server(target) => one(ServerLookup::At(target)),
             Address::Sentinel { sentinels, service, primary } => {
@@ -142,16 +142,8 @@ impl Store for Redis {
         let servers = &self.servers;
         let (by, _) = servers.admit(false)?;
         let name = &charge.count_name;
-        match charge.terms.algorithm() {
-            Algorithm::Sliding => {
-                let was_there = servers.reset_log(name, by).await?;
-                return Ok((was_there, Receipt::default()));
-            }
-            Algorithm::InFlight => return servers.reset_slots(charge, by).await,
-            Algorithm::Fixed
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket => {}
+        if charge.terms.algorithm() == Algorithm::InFlight {
+            return servers.reset_slots(charge, by).await;
         }
         let mut unlink = Cmd::new();
         unlink.arg("UNLINK").arg(name);

@@ -240,7 +240,6 @@ impl Cluster {
                 ServerLookup::At(target),
                 self.deadline,
                 script::probe_of_node(),
-                false,
                 &self.background,
             )
         });

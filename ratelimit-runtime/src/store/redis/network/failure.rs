@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use crate::key::shown;
-use crate::reply::{StoreError, UNDECLARED_KEY};
+use crate::reply::StoreError;
 use crate::store::SettleError;
 
 pub(crate) enum Failure {
@@ -26,11 +26,6 @@ const NOT_EXECUTED: [&str; 8] =
 /// A part of the error message of a script whose key is on another node. A node checks this before it executes the
 /// first command of the script.
 const OF_ANOTHER_NODE: &str = "non local key";
-
-/// Returns whether the server has rejected a key that the call of a script does not declare.
-pub(crate) fn refuses_undeclared_keys(error: &StoreError) -> bool {
-    matches!(error, StoreError::Server { message, .. } if message.contains(UNDECLARED_KEY))
-}
 
 /// Returns whether an error shows that a node does not serve a key of a script, so it has executed nothing.
 pub(crate) fn is_of_another_node(error: &StoreError) -> bool {

@@ -11,5 +11,4 @@ pub(crate) mod rules;
 #[cfg(feature = "rules")]
 pub(crate) mod scan;
 pub(crate) mod script_call;
-pub(crate) mod segments;
 pub(crate) mod settle;

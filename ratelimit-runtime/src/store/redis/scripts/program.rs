@@ -75,7 +75,7 @@ pub fn text(name: &str) -> Option<String> {
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "slots" => Form::Slots.by_hand(),
-        "all" | "batch" | "batch_of_node" | "settle" | "reset" => several(name),
+        "all" | "batch" | "batch_of_node" | "settle" => several(name),
         "hold" => hold(),
         _ => return None,
     })
@@ -189,7 +189,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "hold", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "hold"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

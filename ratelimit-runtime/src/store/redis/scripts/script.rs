@@ -28,9 +28,6 @@ pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::sever
 /// States what this process holds of calls in flight.
 pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::hold()));
 
-/// Removes the state of a sliding log.
-pub(crate) static RESET: Lazy<Script> = Lazy::new(|| Script::new(program::several("reset")));
-
 /// The text of a script, and its hash.
 pub(crate) struct Script {
     text: String,
@@ -68,10 +65,10 @@ fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> C
 }
 
 /// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
-/// free memory reject. The script builds the name of the key, as the script of a long log does for its segments.
+/// free memory reject.
 pub(crate) fn probe(key: &[u8]) -> Cmd {
-    const WRITE: &str = "local key = KEYS[1] .. ':1' redis.call('SET', key, '', 'PX', 1000) \
-                         return redis.call('DEL', key)";
+    const WRITE: &str =
+        "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
     let mut command = redis::cmd("EVAL");
     command.arg(WRITE).arg(1).arg(key);
     command

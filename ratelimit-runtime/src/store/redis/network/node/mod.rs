@@ -28,7 +28,7 @@ use super::address::Target;
 use super::breaker::TIMEOUTS_TO_OPEN;
 use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
-use super::failure::{Failure, refuses_undeclared_keys, store_error};
+use super::failure::{Failure, store_error};
 use super::sentinel::Sentinels;
 use crate::background::{Background, JobCounter, OwnValue, lock_own};
 use crate::clock::complete_by;
@@ -51,8 +51,6 @@ pub(crate) struct Node {
     deadline: Duration,
     /// A command that succeeds if the server would decide.
     probe: Cmd,
-    /// Whether the first connection sends the probe. A node of a cluster can be a replica, which gets no script.
-    is_checked: bool,
     background: Arc<Background>,
     runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
     /// The job that probes the server.
@@ -61,7 +59,7 @@ pub(crate) struct Node {
     failed_probes: AtomicU32,
     /// The job that follows the primary.
     follower: JobCounter,
-    /// Whether a connection was opened before. The first one logs at a higher level, and checks the server.
+    /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
     has_connected: AtomicBool,
 }
 
@@ -78,7 +76,6 @@ impl Node {
         lookup: ServerLookup,
         deadline: Duration,
         probe: Cmd,
-        is_checked: bool,
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &lookup {
@@ -90,7 +87,6 @@ impl Node {
             name,
             deadline,
             probe,
-            is_checked,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
             prober: JobCounter::default(),
@@ -297,7 +293,7 @@ impl Node {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             });
             if let Ok(connection) = &connected {
-                node.use_connection(runtime, connection);
+                node.use_connection(&runtime, connection);
             }
             result.send_replace(Some(connected));
         });
@@ -305,31 +301,16 @@ impl Node {
     }
 
     /// Makes a new connection the one of its runtime.
-    fn use_connection(self: &Arc<Self>, runtime: Arc<RuntimeState>, connection: &Connection) {
+    fn use_connection(self: &Arc<Self>, runtime: &RuntimeState, connection: &Connection) {
         *lock(&runtime.connection) = Some(connection.clone());
         if self.has_connected.swap(true, Ordering::Relaxed) {
             tracing::debug!(node = %self.name, "connected to Redis");
         } else {
             tracing::info!(node = %self.name, "connected to Redis");
-            tokio::spawn(Arc::clone(self).check_server(runtime, connection.clone()));
+            let (node, connection) = (Arc::clone(self), connection.clone());
+            tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
         }
         self.follow(connection);
-    }
-}
-
-impl Node {
-    /// Opens the breaker if the server is unfit, and logs a warning if the server may evict keys.
-    async fn check_server(self: Arc<Self>, runtime: Arc<RuntimeState>, connection: Connection) {
-        let probe = timeout(3 * CONNECT_TIMEOUT, connection.send(&self.probe, false));
-        if self.is_checked
-            && let Ok(Err(error)) = probe.await
-        {
-            let error = store_error(&error, &[]);
-            if is_unfit(&error) {
-                self.open_breaker(&runtime, &error);
-            }
-        }
-        warn_of_eviction(&self.name, &connection).await;
     }
 }
 
@@ -359,11 +340,9 @@ async fn warn_of_eviction(node: &str, connection: &Connection) {
     }
 }
 
-/// Returns whether an error shows that the server decides no calls: it is a replica, or it rejects undeclared keys. A
-/// server that rejects them would decide until a log gets its first segment.
+/// Returns whether an error shows that the server decides no calls, because it is a replica.
 fn is_unfit(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
-        || refuses_undeclared_keys(error)
 }
 
 /// Locks a mutex. A panic in another thread leaves its data valid.

@@ -1,0 +1,299 @@
+//! Sliding window: the units that were charged in the trailing period, exact to a tick or, of large limits, to a cell.
+//! Twin of `lua/sliding.lua`, which explains records, ticks and cells.
+
+use std::collections::VecDeque;
+
+use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use crate::limit::Terms;
+
+/// The most records of a state.
+const MOST: usize = 1_016;
+
+/// The largest threshold for which no charges of different ticks share a record.
+const EXACT: u32 = 1_000;
+
+/// The units that were charged in a period.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    /// The records before the newest one, the oldest first: the low 32 bits of a tick, and units.
+    ring: VecDeque<(u32, u32)>,
+    /// The units of all records; 0 if nothing was charged.
+    total: u32,
+    /// The units of the newest record.
+    units: u32,
+    /// The time of the newest record, in microseconds.
+    last: u64,
+    /// The latest tick of a record that charges of several ticks share.
+    joined: u64,
+    /// 0 until a call acquires units.
+    birth: u64,
+    expires: u64,
+}
+
+/// How a limit counts time: in ticks of 2^`shift` microseconds.
+#[derive(Clone, Copy)]
+struct Ticks {
+    shift: u32,
+    /// The ticks of a cell.
+    cell: u64,
+    period_us: u64,
+}
+
+/// What counts at a time.
+struct Live {
+    now: u64,
+    /// The records of the ring that have left the window.
+    dead: usize,
+    used: u32,
+}
+
+impl Ticks {
+    #[inline]
+    fn of(terms: &Terms) -> Self {
+        let period_us = terms.period_us();
+        // The least shift with which a period has less than 2^32 - 1 ticks.
+        let mut shift = 0;
+        while period_us > u64::from(u32::MAX - 1) << shift {
+            shift += 1;
+        }
+        Self { shift, cell: period_us.div_ceil(1_000 << shift), period_us }
+    }
+
+    fn is_one_cell(self, one: u64, other: u64) -> bool {
+        one / self.cell == other / self.cell
+    }
+
+    /// Returns the last microsecond of a tick.
+    fn end(self, tick: u64) -> u64 {
+        ((tick + 1) << self.shift) - 1
+    }
+}
+
+impl State for Log {
+    type Decided = Outcome;
+
+    #[inline]
+    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        self.apply(Op::Decide, terms, clock, cost)
+    }
+
+    #[inline]
+    fn is_allowed(decided: &Outcome) -> bool {
+        decided.is_allowed()
+    }
+
+    #[inline(always)]
+    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
+        decided
+    }
+
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let ticks = Ticks::of(terms);
+        let mut live = self.live(ticks, clock);
+        let is_limited = cost > 0 && matches!(op, Op::Decide | Op::Peek);
+        let excess =
+            (u64::from(live.used) + u64::from(cost)).saturating_sub(terms.threshold().into());
+        if is_limited && excess > 0 {
+            let leaves = self.blocker(ticks, &live, excess) + ticks.period_us;
+            let retry_us = leaves.saturating_sub(clock);
+            let outcome = self.outcome_of(terms, ticks, clock, live.used);
+            return Outcome { verdict: Verdict::Rejected, retry_us, ..outcome };
+        }
+        match op {
+            Op::Decide if cost > 0 => self.charge(terms.threshold(), ticks, &mut live, cost),
+            Op::Refund => self.refund(ticks, &mut live, cost),
+            Op::Return { at } => self.give_back(ticks, &mut live, at, cost),
+            Op::Decide | Op::Peek | Op::Measure => {}
+        }
+        let outcome = self.outcome_of(terms, ticks, clock, live.used);
+        if op.gives_back() && cost > 0 && live.used == 0 {
+            *self = Self::default();
+        }
+        if op == Op::Measure { Outcome { remaining: live.used, ..outcome } } else { outcome }
+    }
+
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
+        if !outcome.is_allowed() || cost == 0 {
+            return (outcome, Receipt::default());
+        }
+        if self.birth == 0 {
+            self.birth = birth;
+        }
+        (outcome, Receipt { birth: self.birth, place: self.last })
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let ticks = Ticks::of(terms);
+        let mut live = self.live(ticks, clock);
+        let more = settlement.more().min(u32::MAX - live.used);
+        if settlement.less() > 0 && self.birth == settlement.receipt.birth {
+            self.give_back(ticks, &mut live, settlement.receipt.place, settlement.less());
+            if live.used == 0 {
+                *self = Self::default();
+            }
+        } else if more > 0 {
+            self.charge(terms.threshold(), ticks, &mut live, more);
+        }
+        self.outcome_of(terms, ticks, clock, live.used)
+    }
+}
+
+impl Expires for Log {
+    fn expires(&self) -> u64 {
+        self.expires
+    }
+}
+
+impl Log {
+    /// Returns what counts at a time. Never moves backwards: the time is at least that of the newest record.
+    #[inline]
+    fn live(&self, ticks: Ticks, clock: u64) -> Live {
+        let now = clock.max(self.last);
+        if self.last + ticks.period_us <= now {
+            return Live { now, dead: self.ring.len(), used: 0 };
+        }
+        // The first tick that has not left the window.
+        let oldest = (now + 1).saturating_sub(ticks.period_us) >> ticks.shift;
+        let newest = self.last >> ticks.shift;
+        let (mut dead, mut used) = (0, self.total);
+        for (low, units) in &self.ring {
+            if tick(newest, *low) >= oldest {
+                break;
+            }
+            (dead, used) = (dead + 1, used - units);
+        }
+        Live { now, dead, used }
+    }
+
+    /// Returns the time of the record with which the last of the excess units leaves.
+    fn blocker(&self, ticks: Ticks, live: &Live, mut excess: u64) -> u64 {
+        for (low, units) in self.ring.range(live.dead..) {
+            excess = excess.saturating_sub((*units).into());
+            if excess == 0 {
+                return ticks.end(tick(self.last >> ticks.shift, *low));
+            }
+        }
+        self.last
+    }
+
+    fn outcome_of(&self, terms: &Terms, ticks: Ticks, clock: u64, used: u32) -> Outcome {
+        Outcome {
+            clock,
+            verdict: Verdict::Admitted,
+            remaining: terms.threshold().saturating_sub(used),
+            retry_us: 0,
+            reset_us: if used == 0 { 0 } else { self.last + ticks.period_us - clock },
+        }
+    }
+
+    /// Charges units, and drops the records that have left the window.
+    fn charge(&mut self, threshold: u32, ticks: Ticks, live: &mut Live, cost: u32) {
+        self.ring.drain(..live.dead);
+        // Frees memory once most records are gone.
+        if self.ring.capacity() > 16 && self.ring.len() < self.ring.capacity() / 4 {
+            self.ring.shrink_to(2 * self.ring.len());
+        }
+        let (now, newest) = (live.now >> ticks.shift, self.last >> ticks.shift);
+        let is_full = self.ring.len() >= MOST - 1;
+        let is_coarse = threshold > EXACT || is_full;
+        if live.used == 0 {
+            self.units = cost;
+        } else if now == newest || is_coarse && ticks.is_one_cell(now, newest) {
+            if now > newest {
+                self.joined = now;
+            }
+            self.units += cost;
+        } else {
+            self.push(threshold as usize, newest);
+            if is_full {
+                self.join(ticks);
+            }
+            self.units = cost;
+        }
+        self.last = live.now;
+        live.used += cost;
+        self.total = live.used;
+        self.expires = live.now + ticks.period_us;
+    }
+
+    /// Appends the newest record to the ring.
+    fn push(&mut self, threshold: usize, newest: u64) {
+        let (length, slots) = (self.ring.len(), self.ring.capacity());
+        if length == slots {
+            let most = if length + 1 < threshold { threshold - 1 } else { MOST };
+            self.ring.reserve_exact((2 * slots).max(4).min(most).min(MOST) - length);
+        }
+        self.ring.push_back((newest as u32, self.units));
+    }
+
+    /// Joins the records of each cell.
+    fn join(&mut self, ticks: Ticks) {
+        let newest = self.last >> ticks.shift;
+        let mut joined: VecDeque<(u32, u32)> = VecDeque::with_capacity(MOST);
+        for (low, units) in &self.ring {
+            let at = tick(newest, *low);
+            match joined.back_mut() {
+                Some(last) if ticks.is_one_cell(tick(newest, last.0), at) => {
+                    *last = (*low, last.1 + units);
+                    self.joined = self.joined.max(at);
+                }
+                _ => joined.push_back((*low, *units)),
+            }
+        }
+        self.ring = joined;
+    }
+
+    /// Gives units back, of the newest records first.
+    fn refund(&mut self, ticks: Ticks, live: &mut Live, cost: u32) {
+        let mut rest = cost.min(live.used);
+        live.used -= rest;
+        self.total -= rest;
+        while rest > 0 {
+            let part = rest.min(self.units);
+            self.units -= part;
+            rest -= part;
+            self.drop_empty_newest(ticks);
+        }
+    }
+
+    /// Gives units back to the record of their charge: the one of its tick, or the next one of its cell if that is
+    /// shared. A charge that has left the window gets nothing back.
+    fn give_back(&mut self, ticks: Ticks, live: &mut Live, charged_at: u64, cost: u32) {
+        if live.used == 0 || charged_at + ticks.period_us <= live.now {
+            return;
+        }
+        let (moment, newest) = (charged_at >> ticks.shift, self.last >> ticks.shift);
+        let index = self.ring.partition_point(|(low, _)| tick(newest, *low) < moment);
+        let at = self.ring.get(index).map_or(newest, |(low, _)| tick(newest, *low));
+        let is_shared = at > moment && at <= self.joined && ticks.is_one_cell(at, moment);
+        if at != moment && !is_shared {
+            return;
+        }
+        let units = self.ring.get_mut(index).map_or(&mut self.units, |(_, units)| units);
+        let given = cost.min(*units);
+        *units -= given;
+        if *units == 0 {
+            self.ring.remove(index);
+        }
+        live.used -= given;
+        self.total -= given;
+        self.drop_empty_newest(ticks);
+    }
+
+    /// If the newest record has no units left, the one before it becomes the newest.
+    fn drop_empty_newest(&mut self, ticks: Ticks) {
+        if self.units == 0
+            && let Some((low, units)) = self.ring.pop_back()
+        {
+            (self.last, self.units) = (ticks.end(tick(self.last >> ticks.shift, low)), units);
+            self.expires = self.last + ticks.period_us;
+        }
+    }
+}
+
+/// Returns a tick in full: no record is 2^32 ticks older than the newest one.
+#[inline]
+fn tick(newest: u64, low: u32) -> u64 {
+    newest - u64::from((newest as u32).wrapping_sub(low))
+}

@@ -1,0 +1,280 @@
+//! Sliding windows beside an exact log of charges. Both stores make the same decisions. A unit never leaves the window
+//! early; it leaves less than a tick late or, of a threshold above 1,000, up to a thousandth of a period late.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, VirtualClock};
+use redis::{Commands, Connection};
+use support::limits::{DAY, HOUR, MINUTE};
+use support::model::ExpectedDecision;
+use support::server::Server;
+
+use crate::decision;
+
+/// The largest threshold under which each charge has its own time.
+const EXACT: u32 = 1_000;
+
+/// The bytes of a state with the most records.
+const LONGEST: usize = 46 + 1_015 * 8;
+
+/// Both stores, on one clock, and the log.
+struct Stores {
+    redis: RateLimiter,
+    embedded: RateLimiter,
+    clock: VirtualClock,
+    period: Duration,
+    /// The time and the units of each charge.
+    log: Vec<(Duration, u64)>,
+    /// Whether charges may share records.
+    is_coarse: bool,
+}
+
+/// A charge on both stores, and its index in the log.
+struct Charge {
+    permits: [Permit; 2],
+    index: usize,
+    cost: u32,
+}
+
+impl Stores {
+    fn on(server: &Server, period: Duration) -> Self {
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let virtual_clock = || Clock::Virtual(clock.clone());
+        let redis = server.builder().cache_rejections(false).clock(virtual_clock());
+        let embedded = RateLimiter::builder().clock(virtual_clock());
+        let (redis, embedded) = (redis.build().expect("valid"), embedded.build().expect("valid"));
+        Self { redis, embedded, clock, period, log: Vec::new(), is_coarse: false }
+    }
+
+    fn limit(&self, threshold: u32) -> Limit {
+        Limit::sliding("sliding", threshold, self.period)
+    }
+
+    /// Returns the units that count if each leaves the window this late.
+    fn used(&self, late: Duration) -> u32 {
+        let now = self.clock.now();
+        let counts = |(at, _): &&(Duration, u64)| *at + self.period + late > now;
+        let used: u64 = self.log.iter().filter(counts).map(|(_, units)| units).sum();
+        u32::try_from(used).unwrap_or(u32::MAX)
+    }
+
+    /// The latest that a unit leaves the window.
+    fn late(&self) -> Duration {
+        let tick = (self.period.as_micros() as u64).div_ceil((1 << 32) - 2).next_power_of_two();
+        let cell = if self.is_coarse { self.period / 1_000 } else { Duration::ZERO };
+        Duration::from_micros(tick - 1) + cell
+    }
+
+    async fn peek(&self, limit: &Limit, cost: u32) -> ExpectedDecision {
+        let redis = decision(self.redis.peek(limit, "key", cost).await);
+        let embedded = decision(self.embedded.peek(limit, "key", cost).await);
+        assert_eq!(ExpectedDecision::from(redis), embedded.into(), "{limit:?}");
+        redis.into()
+    }
+
+    /// Asserts that what counts is what the log says.
+    async fn assert_agrees(&mut self, threshold: u32) {
+        self.is_coarse |= threshold > EXACT;
+        let remaining = self.peek(&self.limit(threshold), 1).await.remaining;
+        let (used, late) = (self.used(Duration::ZERO), self.used(self.late()));
+        assert!(
+            remaining <= threshold.saturating_sub(used),
+            "early: {remaining} left of {threshold}, {used} used"
+        );
+        assert!(
+            remaining >= threshold.saturating_sub(late),
+            "late: {remaining} left of {threshold}, {late} used"
+        );
+    }
+
+    /// Charges a call on both stores. If it is rejected, asserts that its wait is tight.
+    async fn acquire(&mut self, threshold: u32, cost: u32) -> Option<Charge> {
+        self.is_coarse |= threshold > EXACT;
+        let limit = self.limit(threshold);
+        let before = self.peek(&limit, cost).await;
+        let redis = self.redis.acquire(&limit, "key", cost).await;
+        let embedded = self.embedded.acquire(&limit, "key", cost).await;
+        assert_eq!((redis.is_ok(), embedded.is_ok()), (before.allowed, before.allowed));
+        if let (Ok(redis), Ok(embedded)) = (redis, embedded) {
+            self.log.push((self.clock.now(), cost.into()));
+            return Some(Charge { permits: [redis, embedded], index: self.log.len() - 1, cost });
+        }
+        let (now, tick) = (self.clock.now(), Duration::from_micros(1));
+        self.clock.set(now + before.retry_after - tick);
+        assert!(!self.peek(&limit, cost).await.allowed, "the wait is too long");
+        self.clock.set(now + before.retry_after);
+        assert!(self.peek(&limit, cost).await.allowed, "the wait is too short");
+        self.clock.set(now);
+        None
+    }
+
+    async fn settle(&mut self, charge: Charge, used: u32) {
+        for permit in charge.permits {
+            permit.settle(used);
+        }
+        self.redis.flush().await.expect("settled");
+        if used > charge.cost {
+            self.log.push((self.clock.now(), (used - charge.cost).into()));
+        } else {
+            self.log[charge.index].1 = used.into();
+        }
+    }
+}
+
+/// A pseudorandom generator, so that each run is equal.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+fn length(connection: &mut Connection) -> usize {
+    let keys: Vec<String> = connection.keys("*").expect("KEYS");
+    keys.iter().map(|key| connection.strlen::<_, usize>(key).expect("STRLEN")).sum()
+}
+
+/// Charges, settlements and debts under thresholds that rise and fall.
+#[tokio::test]
+async fn stores_agree_with_an_exact_log() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let periods = [Duration::from_secs(1), MINUTE, HOUR, DAY, 30 * DAY];
+    for (seed, period) in (0..8).flat_map(|seed| periods.map(|period| (seed, period))) {
+        let (mut stores, mut random) = (Stores::on(&server, period), Random(seed));
+        let thresholds: &[u32] = random.of(&[
+            &[1, 2, 3][..],
+            &[7, 100],
+            &[999, 1_000],
+            &[1_000, 1_001, 40],
+            &[5_000, 300, 100_000],
+        ]);
+        let (mut threshold, mut open) = (thresholds[0], Vec::new());
+        for _ in 0..200 {
+            match random.below(10) {
+                0..5 => {
+                    let cost =
+                        random.of(&[1, 1, 1, 2, threshold.div_ceil(9), threshold]).min(threshold);
+                    open.extend(stores.acquire(threshold, cost).await);
+                }
+                5 | 6 if !open.is_empty() => {
+                    let charge: Charge = open.swap_remove(random.below(open.len() as u64) as usize);
+                    let used = random.of(&[0, charge.cost / 2, charge.cost + 1, charge.cost * 3]);
+                    stores.settle(charge, used).await;
+                }
+                7 => threshold = random.of(thresholds),
+                _ => {
+                    let part = random.of(&[1_u32, 2, 50, 900, 1_100, 5_000, 70_000]);
+                    stores.clock.advance(period / part / random.of(&[1, 20, 300_000]));
+                }
+            }
+            stores.assert_agrees(threshold).await;
+        }
+        server.assert_all_keys_expire();
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+    }
+}
+
+/// Debts take a window of exact times beyond its records: then the records of each thousandth of a period are joined.
+#[tokio::test]
+async fn a_full_state_joins_its_records() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    for period in [MINUTE, DAY] {
+        let mut stores = Stores::on(&server, period);
+        let mut charges = Vec::new();
+        for _ in 0..EXACT {
+            stores.clock.advance(period / 5_000);
+            charges.extend(stores.acquire(EXACT, 1).await);
+        }
+        assert_eq!(charges.len() as u32, EXACT);
+        for (number, charge) in charges.drain(..300).enumerate() {
+            stores.clock.advance(period / 50_000);
+            stores.is_coarse |= number > 10;
+            stores.settle(charge, 2).await;
+            stores.assert_agrees(2_000_000).await;
+        }
+        // Each charge gets its own units back, although it shares a record.
+        for (number, charge) in charges.into_iter().enumerate() {
+            stores.settle(charge, (number % 2) as u32).await;
+            if number % 10 == 0 {
+                stores.assert_agrees(EXACT).await;
+            }
+        }
+        let grown = length(&mut connection);
+        assert!((4_000..=LONGEST).contains(&grown), "{grown} bytes");
+        for _ in 0..40 {
+            stores.clock.advance(period / 30);
+            stores.assert_agrees(EXACT).await;
+        }
+        // Once all has left, the next charge drops what the debts needed.
+        assert!(stores.acquire(100, 1).await.is_some());
+        assert_eq!(length(&mut connection), 46);
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+    }
+}
+
+#[tokio::test]
+async fn two_weeks_of_a_call_a_minute_are_counted_by_a_thousandth_of_a_day() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut stores = Stores::on(&server, DAY);
+    for call in 0..14 * 1_440 {
+        let limit = stores.limit(10_000);
+        assert!(stores.redis.check(&limit, "key", 1).await.is_ok());
+        assert!(stores.embedded.check(&limit, "key", 1).await.is_ok());
+        stores.log.push((stores.clock.now(), 1));
+        stores.clock.advance(MINUTE);
+        if call % 97 == 0 {
+            stores.log.retain(|(at, _)| *at + 2 * DAY > stores.clock.now());
+            stores.assert_agrees(10_000).await;
+        }
+    }
+    assert!(length(&mut connection) <= LONGEST);
+    server.assert_all_keys_expire();
+}
+
+/// A receipt finds no record that its charge does not share.
+#[tokio::test]
+async fn a_charge_gets_no_units_of_another_charge_back() {
+    let server = Server::start();
+    let second = Duration::from_secs(1);
+    // A thousandth of the period has 3.6 seconds.
+    for is_shared in [false, true] {
+        let mut stores = Stores::on(&server, HOUR);
+        let limit = stores.limit(500);
+        for limiter in [&stores.redis, &stores.embedded] {
+            limiter.reset(&limit, "key").await.expect("a reply");
+        }
+        let start = stores.clock.now();
+        assert!(stores.acquire(500, 20).await.is_some());
+        stores.clock.set(start + 100 * second);
+        let charge = stores.acquire(500, 10).await.expect("admitted");
+        if is_shared {
+            // The charge has left, and a later one of its thousandth is shared.
+            stores.clock.advance(second);
+            drop(stores.acquire(500, 30).await.expect("admitted"));
+            stores.clock.advance(second);
+            drop(stores.acquire(5_000, 5).await.expect("admitted"));
+            stores.clock.set(start + 100 * second + HOUR);
+            stores.settle(charge, 0).await;
+            assert_eq!(stores.peek(&limit, 1).await.remaining, 500 - 35);
+        } else {
+            // An operator gives its units back, so no record has its time.
+            for limiter in [&stores.redis, &stores.embedded] {
+                limiter.credit(&limit, "key", 10).await.expect("a reply");
+            }
+            stores.clock.advance(second);
+            drop(stores.acquire(500, 30).await.expect("admitted"));
+            stores.settle(charge, 0).await;
+            assert_eq!(stores.peek(&limit, 1).await.remaining, 500 - 50);
+        }
+    }
+}
