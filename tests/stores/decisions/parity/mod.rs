@@ -159,9 +159,11 @@ impl Parity {
         Ok(decisions)
     }
 
-    /// Moves the clock, within the years 1970 to 2096: a virtual clock ends in 2112.
+    /// Moves the clock, within the years 1970 to 2096: a virtual clock ends in 2112. A retry can have moved it further;
+    /// a clock that then came back would find counts that a store has reclaimed.
     fn travel(&self, clock: u64, micros: i64) {
-        let moved = clock.saturating_add_signed(micros).min(4_000_000_000_000_000);
+        let end = clock.max(4_000_000_000_000_000);
+        let moved = clock.saturating_add_signed(micros).min(end);
         self.clock.set(Duration::from_micros(moved));
     }
 
