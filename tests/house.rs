@@ -1,5 +1,5 @@
 //! The structure of the project: rooms of the runtime import only rooms below them, a type name exists once, the lists
-//! of algorithms that no compiler checks are whole, and no line is long.
+//! of algorithms that no compiler checks are whole, no line is long, and no room is heavier than `weights.txt` says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,6 +61,21 @@ const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
     ("ratelimit-runtime/docs/redis.md", "~rl:{word}:*"),
     ("benches/all/scripts.rs", "(Algorithm::{variant}, "),
 ];
+
+/// The folders that are weighed as a whole: their paths, the extension of their files, and how a comment begins.
+const WEIGHED: [(&str, &str, &str); 5] = [
+    ("lua", "lua", "--"),
+    ("ratelimit-macros/src", "rs", "//"),
+    ("tests", "rs", "//"),
+    ("models", "rs", "//"),
+    ("benches", "rs", "//"),
+];
+
+/// Files of a room that are its tests.
+const TESTS: [&str; 4] = ["tests.rs", "interleavings.rs", "reserving.rs", "settling.rs"];
+
+/// By how many lines a room can be lighter than `weights.txt` says.
+const SLACK: usize = 20;
 
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -196,5 +211,79 @@ fn hand_kept_lists_have_every_algorithm() {
             let entry = entry.replace("{variant}", &format!("{algorithm:?}"));
             assert!(text.contains(&entry), "{file} lacks `{entry}`");
         }
+    }
+}
+
+/// Returns the lines of code of a file: those that are neither blank nor a comment nor in an inline test module.
+fn lines_of_code(path: &Path, comment: &str) -> usize {
+    let text = fs::read_to_string(path).expect("a source file");
+    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+    let is_test = |at: usize| {
+        let module = lines[at..].iter().find(|line| !line.starts_with("#["));
+        lines[at].starts_with("#[cfg(")
+            && ["(test", "(loom"].iter().any(|flag| lines[at].contains(flag))
+            && module.is_some_and(|line| line.contains("mod ") && line.ends_with('{'))
+    };
+    let end = (0..lines.len()).find(|at| is_test(*at)).unwrap_or(lines.len());
+    let is_code = |line: &&&str| !line.is_empty() && !line.trim_start().starts_with(comment);
+    lines[..end].iter().filter(is_code).count()
+}
+
+/// Returns the lines of code of each room, of the stores apart, and of [`WEIGHED`].
+fn weights() -> BTreeMap<String, usize> {
+    let (root, sources, mut weights) = (root(), sources(), BTreeMap::new());
+    let mut found = Vec::new();
+    files(&sources, &["rs"], &mut found);
+    for path in found {
+        let parts: Vec<_> = path.strip_prefix(&sources).expect("inside").iter().collect();
+        let parts: Vec<_> = parts.iter().map(|part| part.to_string_lossy()).collect();
+        if TESTS.contains(&&**parts.last().expect("a name")) {
+            continue;
+        }
+        let room = match &parts[..] {
+            [_] => "(files)".to_owned(),
+            [room, store, _, ..] if *room == "store" => format!("store/{store}"),
+            [room, ..] => room.to_string(),
+            [] => continue,
+        };
+        *weights.entry(room).or_insert(0) += lines_of_code(&path, "//");
+    }
+    for (folder, extension, comment) in WEIGHED {
+        let mut found = Vec::new();
+        files(&root.join(folder), &[extension], &mut found);
+        let lines = found.iter().map(|path| lines_of_code(path, comment)).sum();
+        weights.insert(folder.to_owned(), lines);
+    }
+    weights
+}
+
+/// `WEIGHTS=write cargo test -p tests --test house` writes the file. A commit that makes a room heavier shows it there.
+#[test]
+fn no_room_is_heavier_than_the_list_says() {
+    let (path, weights) = (root().join("tests/weights.txt"), weights());
+    let listed: String = weights.iter().map(|(room, lines)| format!("{room} {lines}\n")).collect();
+    if std::env::var_os("WEIGHTS").is_some() {
+        fs::write(&path, listed).expect("written");
+        return;
+    }
+    let text = fs::read_to_string(path).expect("the weights");
+    let known: BTreeMap<_, _> = text
+        .lines()
+        .map(|line| {
+            let (room, lines) = line.rsplit_once(' ').expect("a room and its lines");
+            (room.to_owned(), lines.parse::<usize>().expect("a number"))
+        })
+        .collect();
+    assert!(known.keys().eq(weights.keys()), "the rooms are:\n{listed}");
+    for (room, lines) in &weights {
+        let most = known[room];
+        assert!(
+            *lines <= most,
+            "{room} has {lines} lines of code, more than the {most} in weights.txt"
+        );
+        assert!(
+            most <= lines + SLACK,
+            "{room} has {lines} lines of code: lower the {most} in weights.txt"
+        );
     }
 }
