@@ -9,17 +9,17 @@
 -- below the level of a bucket that counts each unit when it is spent. How far it is above is not known, so nothing
 -- is given back to a charge if leased units could be spent between the charge and its settlement.
 --
--- State    string of 30 bytes: its beginning (5), at (7), level (7), token (7), drain (4). With a birth, of 37 bytes
---          and 15 or more: the number of steps (1), and so on, see `least_levels.lua`. While units are leased, 11
---          more bytes: the time until which they may be spent (7), the reserve in tokens (4). Then there are no steps,
---          and their number is 255. More bytes may follow, from a time with more steps or with a lease
+-- State    string: its beginning (12), see `write_state.lua`; at (7); level (7); token (7); drain (7). Once units were
+--          leased or a charge can be settled, also the time until which leased units may be spent (7); their reserve in
+--          tokens (7); the birth (7), 0 if no charge can be settled; and the steps, see `least_levels.lua`. More bytes
+--          may follow, from a time with more steps
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
 -- operand  of the op `acquire`: the birth of a state without one; of `reserve`: a table of `wait`, the longest wait
 --          until the reserved moment, and `birth`, such a birth, if there must be a receipt; of `cancel`: a table of
---          the last reservations, see below; of `return`: the time of the charge; of `settle`, which only limits that
---          do not lease have: the place in the receipt of the charge
+--          the last reservations, see below; of `return`: the time of the charge; of `settle`: a table of its `birth`
+--          and `place`
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -34,51 +34,38 @@
 
 --@include least_levels
 
--- Returns the position of the time until which leased units may be spent; nil if a state has none.
-local function position_of_lease(state)
-  if #state == 41 then return 31 end
-  if #state > 52 and string.byte(state, 38) == 255 then return 53 end
-end
-
 local function bucket(
   call, pack, unpack, key, clock, given, op, cost, operand, burst, token, drain, term, reserve
 )
-  local VERSION, BORN, MOST, CENTURY = 1, 65, 9007199254740991, 36525 * 86400000000
+  local VERSION, SHORT, MOST, CENTURY = 8, 40, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
-  local version, lives, birth, at, level, old_token, old_drain
-  local levels
+  local version, lives, closed, at, level, old_token, old_drain = VERSION, 0, 0, 0, 0, token, drain
+  local birth, levels = 0, nil
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
-  if not state then
-    version, lives, at, level, old_token, old_drain = VERSION, 0, 0, 0, token, drain
-  else
-    if #state ~= 30 and #state ~= 41 and #state < 52 then return end
-    version, lives, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I4', state)
-    if #state < 52 then
-      if version ~= VERSION then return end
-    else
-      if version ~= BORN then return end
-      birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 6)
-      levels = least_levels(pack, unpack, state, 38)
+  if state and #state == 12 then
+    version, lives, closed = unpack('>I1I4I7', state)
+  elseif state then
+    if #state ~= SHORT and #state < SHORT + 36 then return end
+    version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
+    if version ~= VERSION then return end
+    if #state > SHORT then
+      leased, kept, birth = unpack('>I7I7I7', state, SHORT + 1)
+      if birth > 0 then levels = least_levels(pack, unpack, state, SHORT + 22) end
     end
-    local position = position_of_lease(state)
-    if position then leased, kept = unpack('>I7I4', state, position) end
   end
+  if version ~= VERSION then return end
+  if op == 'settle' and (birth == 0 or operand.birth ~= birth) then cost, charge = 0, 0 end
   local now = clock < at and at or clock
-  -- A settlement and a measure of the units in use keep the rate of the state. A full bucket has no rate, so it takes
-  -- the rate of the limit.
-  if (op == 'settle' or op == 'charge' or op == 'measure') and at + math.ceil(level / old_drain) > now then
-    token, drain = old_token, old_drain
-    burst = math.min(burst, (MOST - MOST % token) / token)
-    capacity, charge = burst * token, cost * token
-  end
   local lag, level_before, full = now - clock, level, nil
+  local is_limited = op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek'
   -- The level at the time at which a rejected call fits, before its charge, and the level now that drains to it.
   local level_then, level_now
 
   -- If the rate has changed, computes the level that the new rate would have given since the last change.
-  if old_token ~= token or old_drain ~= drain then
+  local has_rate = old_token == token and old_drain == drain
+  if not has_rate then
     -- The time until the level has drained at the old rate. Then the bucket is full at any new rate as well,
     -- because the key may have expired. At an unchanged rate, the level gives this time.
     full = at + math.ceil(level / old_drain) - now
@@ -86,7 +73,13 @@ local function bucket(
       full = math.max(full, leased + math.ceil(math.min(kept * old_token, level) / old_drain) - now)
     end
     if full <= 0 then
-      level = 0
+      level, has_rate = 0, true
+    elseif not is_limited then
+      -- Only calls change the rate.
+      token, drain, full = old_token, old_drain, nil
+      local most = math.min(MOST, CENTURY * drain)
+      burst = math.min(burst, (most - most % token) / token)
+      capacity, charge = burst * token, cost * token
     elseif old_token ~= token then
       level = math.min(math.ceil(level * token / old_token), MOST)
     end
@@ -104,11 +97,11 @@ local function bucket(
   if reserve and (op == 'decide' or op == 'peek') then level = math.max(level, reserve * token) end
 
   local allowed, retry, changed, receipt = level - capacity + charge <= 0, 0, nil, nil
+  local fits = allowed or not is_limited
   if op == 'cancel' then
     local last, full_at, is_last = operand, at + math.ceil(level_before / old_drain), false
-    if birth then
-      is_last = last.birth == birth and old_token == token and old_drain == drain
-        and levels.take_back(last.place, last.count)
+    if levels then
+      is_last = last.birth == birth and levels.take_back(last.place, last.count)
     else
       is_last = last.birth == 0 and last.stop == full_at
     end
@@ -119,9 +112,9 @@ local function bucket(
     allowed = is_last or last.stop > full_at and level <= capacity
     if not is_last then cost = 0 end
   else
-    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
+    allowed = fits and closed <= clock or not is_limited and op ~= 'measure'
   end
-  if not allowed and op ~= 'cancel' then
+  if not fits and not allowed then
     local rest, until_spent = level, 0
     if capacity - charge < floor then
       until_spent = leased - now
@@ -134,16 +127,14 @@ local function bucket(
     retry = retry + lag
     if op == 'reserve' then
       local longest_wait = operand.wait
-      allowed = retry <= longest_wait and level_now + charge <= MOST
+      allowed = retry <= longest_wait and level_now + charge <= MOST and closed <= clock
     end
   end
   if allowed and cost > 0 and op ~= 'peek' then
     if levels then
       levels.lower(level, full)
     elseif op == 'acquire' or op == 'reserve' and operand.birth then
-      -- Without an end of the TTL, `write_state.lua` writes the version as well.
-      version, lives, birth = BORN, 0, op == 'acquire' and operand or operand.birth
-      levels = least_levels(pack, unpack)
+      birth, levels = op == 'acquire' and operand or operand.birth, least_levels(pack, unpack)
     end
     if op == 'decide' then
       level = level + charge
@@ -165,14 +156,15 @@ local function bucket(
     elseif op == 'charge' then
       level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
     elseif op == 'settle' then
-      local place = operand
-      cost = levels.give_back(place, charge)
+      cost = levels.give_back(operand.place, charge)
       level = level - cost
     elseif op == 'return' then
       -- Units that may have drained since the charge are not given back a second time. While a moment is reserved, less
       -- than all may be left for it.
       local is_ahead = level > capacity or levels and levels.reserved > now
-      if not is_ahead and old_token == token and old_drain == drain then
+      if is_ahead or not has_rate then
+        cost = 0
+      else
         local charged_at = operand
         local drained = math.max(now - charged_at, 0) * drain
         level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)
@@ -183,17 +175,16 @@ local function bucket(
       error('unknown op ' .. op)
     end
     full = nil
-    changed = pack('>I7I7I7I4', now, level, token, drain)
+    changed = pack('>I7I7I7I7', now, level, token, drain)
     if reserve and op == 'decide' then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
     end
+    if leased > now then floor = math.min(kept * token, level) end
     if levels then
       levels.lower(leased > now and 0 or level)
-      changed = pack('>I7', birth) .. changed .. levels.packed(leased > now)
-    end
-    if leased > now then
-      floor = math.min(kept * token, level)
-      changed = changed .. pack('>I7I4', leased, kept)
+      changed = changed .. pack('>I7I7I7', leased, kept, birth) .. levels.packed()
+    elseif leased > now or state and #state > SHORT then
+      changed = changed .. pack('>I7I7I7', leased, kept, 0) .. string.rep('\0', 15)
     end
     -- If nothing is given back, nothing changes.
     if cost == 0 then changed = nil end
@@ -202,7 +193,7 @@ local function bucket(
   local remaining, reset, slack = 0, 0, 0
   if op == 'measure' then
     remaining = math.min(math.ceil(level / token), 4294967295)
-  elseif level < capacity then
+  elseif level < capacity and closed <= clock then
     local left = capacity - level
     remaining = (left - left % token) / token
   end
@@ -218,5 +209,5 @@ local function bucket(
     if full and full < reset then reset = full end
     reset = reset + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
 end

@@ -45,7 +45,7 @@ local function decide_entries(values)
     if tokens[limit] and cost > 0 then
       local value = not changed[key] and values[entry] or call('GET', key)
       changed[key] = true
-      local reply = value and #value == 30 and decide_usual(limit, key, value, cost, count)
+      local reply = value and #value == 40 and decide_usual(limit, key, value, cost, count)
       if reply then return reply end
     end
     if count > 1 then return ask_equal(limit, key, cost, count) end

@@ -1,11 +1,13 @@
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
--- State      string of 16 bytes: its beginning (5), start (7), count (4); with a birth, of 23 bytes
+-- State      string: its beginning (12), see `write_state.lua`; birth (7), 0 if no charge can be settled; start (7);
+--            count (7)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge; of `settle`: a table of its `birth` and `place`; of `acquire`:
+--            the birth of a state without one
 -- threshold  units that a window admits
 -- period     length of a window in microseconds
 -- shift      microseconds from a calendar boundary to the next multiple of the period since the epoch; -1 if
@@ -15,18 +17,22 @@
 local function fixed(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, shift
 )
-  local VERSION, BORN, MOST = 1, 65, 4294967295
-  local version, lives, birth, start, count
+  local VERSION, MOST = 8, 4294967295
+  local version, lives, closed, birth, start, count = VERSION, 0, 0, 0, 0, 0
   local state = call('GET', key)
-  if not state then
-    version, lives, start, count = VERSION, 0, 0, 0
-  elseif #state == 16 then
-    version, lives, start, count = unpack('>I1I4I7I4', state)
+  if state then
+    if #state == 33 then
+      version, lives, closed, birth, start, count = unpack('>I1I4I7I7I7I7', state)
+    elseif #state == 12 then
+      version, lives, closed = unpack('>I1I4I7', state)
+    else
+      return
+    end
     if version ~= VERSION then return end
-  else
-    if #state ~= 23 then return end
-    version, lives, birth, start, count = unpack('>I1I4I7I7I4', state)
-    if version ~= BORN then return end
+  end
+  if op == 'settle' then
+    if operand.birth ~= birth then cost = 0 end
+    op, operand = 'return', operand.place
   end
   local now = clock < start and start or clock
 
@@ -43,18 +49,18 @@ local function fixed(
     left = start + period - clock
   end
 
-  local allowed = count + cost <= threshold or cost == 0 or op == 'refund' or op == 'return' or op == 'charge'
+  local fits = count + cost <= threshold or op == 'measure'
+  local allowed = fits and closed <= clock or op == 'refund' or op == 'return' or op == 'charge'
   local retry, changed, receipt = 0, nil, nil
   if not allowed then
-    retry = left
+    if not fits then retry = left end
   elseif cost > 0 and op ~= 'peek' then
-    if op == 'decide' then
+    if op == 'decide' or op == 'acquire' then
       count = count + cost
-    elseif op == 'acquire' then
-      count = count + cost
-      -- Without an end of the TTL, `write_state.lua` writes the version as well.
-      if not birth then version, lives, birth = BORN, 0, operand end
-      receipt = pack('>I7I7', birth, start)
+      if op == 'acquire' then
+        if birth == 0 then birth = operand end
+        receipt = pack('>I7I7', birth, start)
+      end
     elseif op == 'charge' then
       count = math.min(count + cost, MOST)
     elseif op == 'refund' or op == 'return' then
@@ -64,15 +70,15 @@ local function fixed(
     else
       error('unknown op ' .. op)
     end
-    changed = birth and pack('>I7I7I4', birth, start, count) or pack('>I7I4', start, count)
+    changed = pack('>I7I7I7', birth, start, count)
   end
 
   local remaining, reset, slack = 0, 0, 0
   if op == 'measure' then
     remaining = count
-  elseif count < threshold then
+  elseif count < threshold and closed <= clock then
     remaining = threshold - count
   end
   if count > 0 then reset = left end
-  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
 end

@@ -14,16 +14,8 @@
 
 return each(function(entry, key)
   local packed = ARGV[entry + 2]
-  local function apply(call, clock, op, cost, operand)
-    return answer(call, pack, key, clock, given,
-      slots(call, pack, unpack, key, clock, given, op, cost, operand, unpack(RUNTIME.terms, packed, 2)))
-  end
-  local reply = apply(call, clock, 'hold', 0, 0)
-  if type(reply) == 'table' then
-    -- Only closed keys create these functions.
-    --@include closing
-    reply = ask_closed(apply, false, key, 'hold', 0, 0)
-    if type(reply) == 'table' then error(reply) end
-  end
+  local reply = answer(call, pack, key, clock, given, nil,
+    slots(call, pack, unpack, key, clock, given, 'hold', 0, 0, unpack(RUNTIME.terms, packed, 2)))
+  if type(reply) == 'table' then error(reply) end
   return reply
 end, string.rep('\0', 44))

@@ -4,7 +4,7 @@
 -- state  the state of a bucket; nil if it has no steps
 -- from   the position of the number of steps (1) in it. Then follow the number of the last charge (7), the latest
 --        moment that was reserved (7), and for each step its first charge (7) and its level (7). While units are
---        leased, there are no steps, and their number is 255
+--        leased, there are no steps
 --
 -- Returns a table of functions, and of `reserved`, the latest moment that was reserved.
 local function least_levels(pack, unpack, state, from)
@@ -12,7 +12,6 @@ local function least_levels(pack, unpack, state, from)
   local size, last, first, level, levels = 0, 0, {}, {}, { reserved = 0 }
   if state then
     size, last, levels.reserved = unpack('>I1I7I7', state, from)
-    if size == 255 then size = 0 end
     for step = 1, size do first[step], level[step] = unpack('>I7I7', state, from + step * 14 + 1) end
   end
 
@@ -73,8 +72,8 @@ local function least_levels(pack, unpack, state, from)
     return given
   end
 
-  local function packed(is_leased)
-    local parts = { pack('>I1I7I7', is_leased and 255 or size, last, levels.reserved) }
+  local function packed()
+    local parts = { pack('>I1I7I7', size, last, levels.reserved) }
     for step = 1, size do parts[step + 1] = pack('>I7I7', first[step], level[step]) end
     return table.concat(parts)
   end

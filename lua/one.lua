@@ -6,22 +6,11 @@
 -- ARGV[2]  see `prelude.lua`
 -- Reply    see `answer.lua`
 --
--- RUNTIME.algorithm is the function of the limit, RUNTIME.layout the format of ARGV[1], and RUNTIME.terms the format of
--- its last part.
+-- RUNTIME.algorithm is the function of the limit, and RUNTIME.layout the format of ARGV[1].
 
 --@include prelude, RUNTIME.algorithm
 
-local key = KEYS[1]
-local allowed, remaining, retry, reset, slack, version, lives, changed, receipt =
+local key, closing = KEYS[1], nil
+local allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt =
   RUNTIME.algorithm(call, pack, unpack, key, clock, given, unpack(RUNTIME.layout, ARGV[1]))
-if allowed == nil then
-  -- Only calls of closed keys create these functions.
-  --@include answer, closing
-  local op, cost, operand, terms = unpack('>sI4I7', ARGV[1])
-  local function apply(call, clock, op, cost, operand)
-    return answer(call, pack, key, clock, given, RUNTIME.algorithm(
-      call, pack, unpack, key, clock, given, op, cost, operand, unpack(RUNTIME.terms, ARGV[1], terms)))
-  end
-  return ask_closed(apply, RUNTIME.stands_still, key, op, cost, operand)
-end
 --@inline answer

@@ -2,8 +2,7 @@
 --
 -- ARGV[limit + 2]  a limit: the index of its function (1), and its terms
 --
--- RUNTIME.algorithms are all functions, and RUNTIME.layouts the formats of their terms. RUNTIME.stands_still tells
--- whether counts of the function `decide` stand still while their keys are closed.
+-- RUNTIME.algorithms are all functions, and RUNTIME.layouts the formats of their terms.
 
 --@include prelude, answer, RUNTIME.algorithms
 
@@ -19,23 +18,14 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
--- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given. Returns the reply. If the call
--- fails, raises its error.
-local function ask(limit, key, op, cost, operand)
+-- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given, for `closing` see `answer.lua`.
+-- Returns the reply. If the call fails, raises its error.
+local function ask(limit, key, op, cost, operand, closing)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]
-  local reply = answer(call, pack, key, clock, given,
+  local reply = answer(call, pack, key, clock, given, closing,
     decide(call, pack, unpack, key, clock, given, op, cost, operand or 0, unpack_list(decide_and_terms, 2)))
-  if type(reply) == 'table' then
-    -- Only calls of closed keys create these functions.
-    --@include closing
-    local function apply(call, clock, op, cost, operand)
-      return answer(call, pack, key, clock, given,
-        decide(call, pack, unpack, key, clock, given, op, cost, operand, unpack_list(decide_and_terms, 2)))
-    end
-    reply = ask_closed(apply, RUNTIME.stands_still, key, op, cost, operand or 0)
-    if type(reply) == 'table' then error(reply) end
-  end
+  if type(reply) == 'table' then error(reply) end
   -- A call that is charged nothing has a receipt of zeros.
   if op == 'acquire' and cost == 0 then reply = reply .. string.rep('\0', 14) end
   return reply

@@ -6,10 +6,10 @@
 -- drops the records that have left the window, and writes the head and one record.
 --
 -- The head has the time of the newest record in microseconds. The ring has ticks: the time divided by 2^k microseconds,
--- rounded down, of which it keeps the low 32 bits. k is the least for which a period has less than 2^32 - 1 ticks, and
--- no record is older than a period and a tick, so the newest record tells the other bits. A tick has 1 microsecond for
--- periods of up to 71 minutes. A record of the ring leaves the window a period after the last microsecond of its tick:
--- never early, and less than a tick late.
+-- rounded up, of which it keeps the low 32 bits. k is the least for which a period has less than 2^32 - 1 ticks, and no
+-- record is older than a period and a tick, so the newest record tells the other bits. A tick has 1 microsecond for
+-- periods of up to 71 minutes. A record of the ring leaves the window a period after its tick: never early, and less
+-- than a tick late.
 --
 -- Charges of one tick share a record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
 -- tick. Above, or while there are 1,016 records, a charge shares the newest record if both times are in one cell, a
@@ -17,15 +17,15 @@
 -- of a period late. A charge that finds 1,016 records, and shares none, first joins all records of a cell into one: at
 -- most 1,002 cells overlap a period.
 --
--- Head  string: version (1), lives (4) and birth (7) as in `write_state.lua`, birth 0 if no charge can be settled;
+-- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 if no charge can be settled;
 --       joined: the latest tick of a shared record (7); the units of all records (7); of the newest record, its time
 --       (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its slots (2)
 -- Ring  the slots: the low bits of a tick (4), units (4)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge, in microseconds; of `acquire`: the birth of a state without
---            one
+-- operand    of the op `return`: the time of the charge, in microseconds; of `settle`: a table of its `birth` and
+--            `place`; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 --
@@ -34,27 +34,36 @@ local function sliding(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
 )
   -- A name from outside of this function would cost time in every call (`benches/all -- scripts`).
-  local VERSION, HEAD, MOST, LOW = 71, 46, 1016, 4294967296
-  local floor, min, format, sub = math.floor, math.min, string.format, string.sub
+  local VERSION, HEAD, MOST, LOW = 8, 53, 1016, 4294967296
+  local floor, ceil, min, format, sub = math.floor, math.ceil, math.min, string.format, string.sub
   local tick = 1
   while period > tick * (LOW - 2) do tick = tick * 2 end
-  local cell = math.ceil(period / tick / 1000)
+  local cell = ceil(period / tick / 1000)
 
   -- A small ring is read with its head.
-  local state = call('GETRANGE', key, '0', threshold <= 128 and '1061' or '45')
-  local version, lives, birth, joined, total, last, units, first, count, slots = VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0
-  if state ~= '' then
+  local state = call('GETRANGE', key, '0', threshold <= 128 and '1068' or '52')
+  local version, lives, closed, birth, joined, total = VERSION, 0, 0, 0, 0, 0
+  local last, units, first, count, slots = 0, 0, 0, 0, 0
+  if #state == 12 then
+    version, lives, closed = unpack('>I1I4I7', state)
+  elseif state ~= '' then
     if #state < HEAD then return end
-    version, lives, birth, joined, total, last, units, first, count, slots = unpack('>I1I4I7I7I7I7I7I2I2I2', state)
-    if version ~= VERSION or slots >= MOST or count > slots or first > slots then return end
+    version, lives, closed, birth, joined, total, last, units, first, count, slots =
+      unpack('>I1I4I7I7I7I7I7I7I2I2I2', state)
+    if slots >= MOST or count > slots or first > slots then return end
+  end
+  if version ~= VERSION then return end
+  if op == 'settle' then
+    if operand.birth ~= birth then cost = 0 end
+    op, operand = 'return', operand.place
   end
   local now = math.max(clock, last)
-  local at, newest = floor(now / tick), floor(last / tick)
+  local at, newest = ceil(now / tick), ceil(last / tick)
   -- The first tick that has not left the window.
-  local oldest = floor((now + 1 - period) / tick)
+  local oldest = floor((now - period) / tick) + 1
 
   -- Counts the records that have left the window, and finds the one with which the last of the excess units leaves.
-  local is_limited = cost > 0 and (op == 'decide' or op == 'acquire' or op == 'peek')
+  local is_limited = op == 'decide' or op == 'acquire' or op == 'peek'
   local used, dead, blocker = total, 0, last
   local excess = is_limited and total + cost - threshold or 0
   if last + period <= now then
@@ -73,14 +82,16 @@ local function sliding(
       if its_tick < oldest then
         dead, used = index + 1, used - its
       elseif excess <= its then
-        if excess > 0 then blocker = its_tick * tick + tick - 1 end
+        if excess > 0 then blocker = its_tick * tick end
         break
       end
       index, excess = index + 1, excess - its
     end
   end
 
-  local allowed, retry, changed, receipt = not is_limited or used + cost <= threshold, 0, nil, nil
+  local fits = not is_limited or used + cost <= threshold
+  local allowed = fits and closed <= clock or op == 'refund' or op == 'return' or op == 'charge'
+  local retry, changed, receipt = 0, nil, nil
   if op == 'charge' then cost = min(cost, LOW - 1 - used) end
   local gives = cost > 0 and (op == 'refund' or op == 'return')
   if gives and used == 0 then gives, changed = false, state ~= '' and '' or nil end
@@ -96,7 +107,7 @@ local function sliding(
   end
 
   if not allowed then
-    retry = math.max(blocker + period - clock, 0)
+    if not fits then retry = math.max(blocker + period - clock, 0) end
   elseif adds then
     first, count = (first + dead) % math.max(slots, 1), count - dead
     if used == 0 then
@@ -152,12 +163,12 @@ local function sliding(
         rest, count = rest - units, count - 1
         local low, its = unpack('>I4I4', ring, count * 8 + 1)
         newest, units = newest - (newest - low) % LOW, its
-        last = newest * tick + tick - 1
+        last = newest * tick
       end
       units = units - rest
     else
       -- The record of a charge has its tick, or it is the next one of its cell and is shared.
-      local moment = floor(operand / tick)
+      local moment = ceil(operand / tick)
       local low, high = 0, count
       while low < high do
         local middle = floor((low + high) / 2)
@@ -187,7 +198,7 @@ local function sliding(
       count = count - 1
       local low, its = unpack('>I4I4', ring, count * 8 + 1)
       newest, units = newest - (newest - low) % LOW, its
-      last = newest * tick + tick - 1
+      last = newest * tick
     end
     if removed then
       ring, count = sub(ring, 1, removed) .. sub(ring, removed + 9), count - 1
@@ -203,13 +214,18 @@ local function sliding(
     changed = pack('>I7I7I7I7I7I2I2I2', birth, joined, total, last, units, first, count, slots)
     if ring and state ~= '' then
       local free = string.rep('\0', slots * 8 - #ring)
-      call('SET', key, pack('>I1I4', VERSION, lives) .. changed .. ring .. free, 'KEEPTTL')
+      call('SET', key, pack('>I1I4I7', VERSION, lives, closed) .. changed .. ring .. free, 'KEEPTTL')
       changed = ''
     elseif ring then
       changed = changed .. ring
     end
   end
-  local remaining, slack = op == 'measure' and used or math.max(threshold - used, 0), 0
+  local remaining, slack = 0, 0
+  if op == 'measure' then
+    remaining = used
+  elseif used < threshold and closed <= clock then
+    remaining = threshold - used
+  end
   local reset = used > 0 and last + period - clock or 0
-  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
 end

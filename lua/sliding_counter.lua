@@ -2,11 +2,13 @@
 -- that still overlaps the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.
 --
--- State      string of 20 bytes: its beginning (5), start (7), previous (4), current (4); with a birth, of 27 bytes
+-- State      string: its beginning (12), see `write_state.lua`; birth (7), 0 if no charge can be settled; start (7);
+--            previous (7); current (7)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge; of `settle`: a table of its `birth` and `place`; of `acquire`:
+--            the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 -- grain      the unit in which the overlap is measured, in microseconds
@@ -16,18 +18,22 @@
 local function sliding_counter(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, grain, span
 )
-  local VERSION, BORN, MOST = 1, 65, 9007199254740991
-  local version, lives, birth, since, previous, current
+  local VERSION, MOST = 8, 9007199254740991
+  local version, lives, closed, birth, since, previous, current = VERSION, 0, 0, 0, 0, 0, 0
   local state = call('GET', key)
-  if not state then
-    version, lives, since, previous, current = VERSION, 0, 0, 0, 0
-  elseif #state == 20 then
-    version, lives, since, previous, current = unpack('>I1I4I7I4I4', state)
+  if state then
+    if #state == 40 then
+      version, lives, closed, birth, since, previous, current = unpack('>I1I4I7I7I7I7I7', state)
+    elseif #state == 12 then
+      version, lives, closed = unpack('>I1I4I7', state)
+    else
+      return
+    end
     if version ~= VERSION then return end
-  else
-    if #state ~= 27 then return end
-    version, lives, birth, since, previous, current = unpack('>I1I4I7I7I4I4', state)
-    if version ~= BORN then return end
+  end
+  if op == 'settle' then
+    if operand.birth ~= birth then cost = 0 end
+    op, operand = 'return', operand.place
   end
   local now = clock < since and since or clock
   local lag = now - clock
@@ -41,27 +47,26 @@ local function sliding_counter(
   -- The estimate is previous * (1 - elapsed / period) + current; all terms times `span` are integers.
   local overlap = span - (elapsed - elapsed % grain) / grain
   local room = threshold - current - cost
-  local allowed = room >= 0 and previous * overlap <= room * span
-    or cost == 0 or op == 'refund' or op == 'return' or op == 'charge'
+  local fits = room >= 0 and previous * overlap <= room * span or op == 'measure'
+  local allowed = fits and closed <= clock or op == 'refund' or op == 'return' or op == 'charge'
   local retry, changed, receipt = 0, nil, nil
   if not allowed then
-    -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
-    -- the weight of this window has.
-    local fading, base = previous, -elapsed
-    if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
-    local fits = room > 0 and room * span / fading or 0
-    fits = fits < span and fits - fits % 1 or span
-    local wait = grain * (span - fits)
-    if wait > period then wait = period end
-    retry = base + wait + lag
+    if not fits then
+      -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
+      -- the weight of this window has.
+      local fading, base = previous, -elapsed
+      if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
+      local part = room > 0 and room * span / fading or 0
+      part = part < span and part - part % 1 or span
+      retry = base + math.min(grain * (span - part), period) + lag
+    end
   elseif cost > 0 and op ~= 'peek' then
-    if op == 'decide' then
+    if op == 'decide' or op == 'acquire' then
       current = current + cost
-    elseif op == 'acquire' then
-      current = current + cost
-      -- Without an end of the TTL, `write_state.lua` writes the version as well.
-      if not birth then version, lives, birth = BORN, 0, operand end
-      receipt = pack('>I7I7', birth, start)
+      if op == 'acquire' then
+        if birth == 0 then birth = operand end
+        receipt = pack('>I7I7', birth, start)
+      end
     elseif op == 'charge' then
       -- The weight of a count stays exact.
       local most = math.min((MOST - MOST % span) / span, 4294967295)
@@ -80,15 +85,14 @@ local function sliding_counter(
     else
       error('unknown op ' .. op)
     end
-    changed = birth and pack('>I7I7I4I4', birth, start, previous, current)
-      or pack('>I7I4I4', start, previous, current)
+    changed = pack('>I7I7I7I7', birth, start, previous, current)
   end
 
   local remaining, reset, slack = 0, 0, 0
   local free = (threshold - current) * span - previous * overlap
   if op == 'measure' then
     remaining = math.min(current + math.ceil(previous * overlap / span), 4294967295)
-  elseif current < threshold and free > 0 then
+  elseif current < threshold and free > 0 and closed <= clock then
     remaining = (free - free % span) / span
   end
   if current > 0 then
@@ -96,5 +100,5 @@ local function sliding_counter(
   elseif previous > 0 then
     reset = period - elapsed + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
 end

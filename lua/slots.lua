@@ -7,11 +7,11 @@
 -- gives up requests that have no reply, it states a greater fence: the units that these requests have taken are free
 -- again, and a request of a smaller fence takes none (ratelimit-runtime/src/store/holder/mod.rs).
 --
--- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
---          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
---          records (2); the process that is next (7), since when it waits (7), the units that it waits for (4), the
---          time until which it is next (7), or zeros. Then the records: process (7), fence (7), taken (7), released
---          (7), the time at which it expires (7). Bytes after the last record mean nothing
+-- State    string: its beginning (12), see `write_state.lua`; the epoch, which is the time of the last reset, or 0 (7);
+--          a time before which no record expires (7); the time at which the last one expires (7); the units that are
+--          held (4); the number of records (2); the process that is next (7), since when it waits (7), the units that
+--          it waits for (4), the time until which it is next (7), or zeros. Then the records: process (7), fence (7),
+--          taken (7), released (7), the time at which it expires (7). Bytes after the last record mean nothing
 --
 -- A process whose calls have waited for a second states how long they have waited. If it is rejected, it is next: units
 -- that are released are kept for it, and others take only what it leaves. It looks again within a second.
@@ -31,22 +31,25 @@
 --
 -- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
 -- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
--- the units of all processes and keeps their fences, is admitted if there were any, and has the new epoch in its
--- receipt.
+-- the units of all processes, keeps their fences and opens the key. It is admitted if there were any units, and has the
+-- new epoch in its receipt.
 local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
   threshold, hold, process, fence, epoch, taken, released, promised, waited
 )
-  local VERSION, HEADER, RECORD, FORMAT, NEXT = 2, 57, 35, '>I7I7I7I7I7', 1500000
-  local version, lives, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0
+  local VERSION, HEADER, RECORD, FORMAT, NEXT = 8, 64, 35, '>I7I7I7I7I7', 1500000
+  local version, lives, closed, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0, 0
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
-  if state then
+  if state and #state == 12 then
+    version, lives, closed = unpack('>I1I4I7', state)
+  elseif state then
     if #state < HEADER then return end
-    version, lives, since, first, last, held, count, following, follows_since, follows_cost, follows_until =
-      unpack('>I1I4I7I7I7I4I2I7I7I4I7', state)
-    if version ~= VERSION or #state < HEADER + count * RECORD then return end
+    version, lives, closed, since, first, last, held, count, following, follows_since, follows_cost, follows_until =
+      unpack('>I1I4I7I7I7I7I4I2I7I7I4I7', state)
+    if #state < HEADER + count * RECORD then return end
   end
+  if version ~= VERSION then return end
   -- Where the records are.
   local records, from, to = state or '', HEADER + 1, HEADER + count * RECORD
   if count > 0 and first <= clock then
@@ -99,8 +102,8 @@ local function slots(
       and (is_changed or operand == 1) then
       kept = follows_cost
     end
-    allowed = cost == 0 or held + cost + kept <= threshold
-    if is_given_up and (is_changed or operand == 1) then
+    allowed = held + cost + (cost > 0 and kept or 0) <= threshold
+    if closed > clock or is_given_up and (is_changed or operand == 1) then
       allowed, is_changed = false, false
     elseif not allowed then
       -- The process that has waited for longest is next.
@@ -120,6 +123,8 @@ local function slots(
     allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
+    -- Without an end of the TTL, the beginning is written as well.
+    closed, lives = 0, 0
     -- The records keep their fences: a request that was given up before the reset takes nothing after it.
     local freed = {}
     for record = from, to, RECORD do
@@ -136,8 +141,8 @@ local function slots(
     error('unknown op ' .. op)
   end
   if op == 'measure' then
-    remaining = held
-  elseif held < threshold then
+    allowed, remaining = closed <= clock, held
+  elseif held < threshold and closed <= clock then
     remaining = threshold - held
     -- So many calls are admitted.
     if op == 'peek' and allowed and kept > 0 then remaining = math.max(cost, remaining - kept) end
@@ -161,5 +166,5 @@ local function slots(
   end
   -- The epoch is kept while a process may hold units that it has taken before.
   if (count > 0 or since > 0) and last > clock then reset = last - clock end
-  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
 end

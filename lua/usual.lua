@@ -19,9 +19,9 @@ end
 -- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `decide_entries.lua`;
 -- nothing if the bucket is in another state.
 local function decide_usual(limit, key, state, cost, count)
-  local version, lives, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I4', state)
+  local version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
   local token, drain = tokens[limit], drains[limit]
-  if version ~= 1 or old_token ~= token or old_drain ~= drain or at > clock then return end
+  if version ~= 8 or closed > clock or old_token ~= token or old_drain ~= drain or at > clock then return end
   level = level - (clock - at) * drain
   if level < 0 then level = 0 end
   local charge, left, admitted = cost * token, capacities[limit] - level, 0
@@ -30,9 +30,9 @@ local function decide_usual(limit, key, state, cost, count)
     level = level + admitted * charge
     local reset = level / drain
     if lives * 4000000 > clock + reset + 1001 and not given then
-      call('SETRANGE', key, '5', pack('>I7I7', clock, level))
+      call('SETRANGE', key, '12', pack('>I7I7', clock, level))
     else
-      local changed = pack('>I7I7I7I4', clock, level, token, drain)
+      local changed = pack('>I7I7I7I7', clock, level, token, drain)
       reset = math.ceil(reset)
       --@inline write_state
     end

@@ -130,7 +130,7 @@ impl Truth {
 
     /// Returns whether the store admits a call of `cost` units.
     fn fits(&self, cost: u32) -> bool {
-        self.is_open() && (cost == 0 || self.held() + cost <= self.most())
+        self.is_open() && self.held() + cost <= self.most()
     }
 
     /// Returns what a call of `cost` units holds if rules admit it at once; `None` if they do not.
@@ -190,8 +190,8 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                     rate.into_iter().chain([Part::new(&SLOTS, &"key", cost)]).collect();
                 let result = limiter.acquire_all(&parts).await;
                 let at_once = truth.held_at_once(cost);
-                let fits = cost == 0 || truth.held() + cost <= truth.most();
-                let in_rate = !is_rated || cost == 0 || truth.counted() + cost <= 7;
+                let fits = truth.held() + cost <= truth.most();
+                let in_rate = !is_rated || truth.counted() + cost <= 7;
                 match result {
                     Ok(permits) => {
                         let is_admitted = truth.rule != Ruled::Closed && truth.fits(cost);

@@ -1,7 +1,7 @@
 //! The reference model of settled charges: a list of all charges of a key, each with the units that its call has really
 //! used, as far as they are known. It decides as if each call had been charged these units at first.
 //!
-//! A key that is closed admits nothing. The time of a bucket then stands still.
+//! A key that is closed admits nothing. Everything else goes on.
 //!
 //! It shares no code with the stores or with [`model`](crate::model), and is slow on purpose. The clock of a trace must
 //! not step back.
@@ -31,7 +31,6 @@ pub struct SettledModel {
 
 #[derive(Clone, Copy, Debug)]
 struct ModelCharge {
-    /// The time that has passed, in which a bucket of a closed key stands still.
     at: u64,
     /// The start of the window that counts it.
     start: u64,
@@ -65,7 +64,6 @@ impl SettledModel {
     /// Charges a call, whether or not it is admitted.
     pub fn charge(&mut self, limit: &Limit, now: u64, cost: u32) -> ModelReceipt {
         if cost > 0 {
-            let now = self.passed(limit, now);
             self.forget(limit, now);
             self.charged += 1;
             let start = self.window_start(limit, now);
@@ -82,8 +80,7 @@ impl SettledModel {
         let threshold = self.changed.0.max(1);
         let in_force = Limit::new("settled", limit.algorithm(), threshold, limit.period())
             .expect("a limit of a trace");
-        let passed = self.passed(&in_force, now);
-        let limit = if self.is_unused(&in_force, passed) {
+        let limit = if self.is_unused(&in_force, now) {
             self.restart();
             limit
         } else {
@@ -94,17 +91,17 @@ impl SettledModel {
             return;
         }
         if self.births == birth {
-            let (counted, changed) = (self.counted(limit, passed), self.changed);
-            self.forget(limit, passed);
+            let (counted, changed) = (self.counted(limit, now), self.changed);
+            self.forget(limit, now);
             if let Some(charge) = self.charges.iter_mut().find(|it| it.number == number) {
                 charge.units -= u64::from(cost - used);
             }
             // A bucket that has drained what the charge was settled by does not change.
-            if self.counted(limit, passed) == counted {
+            if self.counted(limit, now) == counted {
                 self.changed = changed;
             }
         }
-        if self.is_unused(limit, passed) {
+        if self.is_unused(limit, now) {
             self.restart();
         }
     }
@@ -132,13 +129,6 @@ impl SettledModel {
         self.closings.iter().any(|(from, until)| (*from..*until).contains(&now))
     }
 
-    /// Returns the time that has passed for the count.
-    fn passed(&self, limit: &Limit, now: u64) -> u64 {
-        let stands_still = is_bucket(limit.algorithm());
-        let closed = self.closings.iter().map(|(from, until)| now.min(*until) - from);
-        if stands_still { now - closed.sum::<u64>() } else { now }
-    }
-
     /// Decides a call without charging it.
     #[must_use]
     pub fn peek(&self, limit: &Limit, now: u64, cost: u32) -> ExpectedDecision {
@@ -146,8 +136,7 @@ impl SettledModel {
         let remaining = last(limit.capacity().into(), |cost| self.admits(limit, now, cost));
         let admitted_after = |wait| self.admits(limit, now + wait, cost.into());
         let retry_after = if allowed { 0 } else { first(admitted_after) };
-        let is_unused =
-            |now| !self.is_closed(now) && self.is_unused(limit, self.passed(limit, now));
+        let is_unused = |now| !self.is_closed(now) && self.is_unused(limit, now);
         let reset_after = first(|wait| is_unused(now + wait));
         ExpectedDecision {
             allowed,
@@ -180,17 +169,14 @@ impl SettledModel {
             return false;
         }
         let (period, threshold) = (limit.period().as_micros(), u128::from(limit.threshold()));
-        let counted = self.counted(limit, self.passed(limit, now));
-        cost == 0
-            || match limit.algorithm() {
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                    counted + u128::from(cost) * period <= u128::from(limit.capacity()) * period
-                }
-                Algorithm::SlidingCounter => {
-                    counted + u128::from(cost) * period <= threshold * period
-                }
-                _ => counted + u128::from(cost) <= threshold,
+        let counted = self.counted(limit, now);
+        match limit.algorithm() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                counted + u128::from(cost) * period <= u128::from(limit.capacity()) * period
             }
+            Algorithm::SlidingCounter => counted + u128::from(cost) * period <= threshold * period,
+            _ => counted + u128::from(cost) <= threshold,
+        }
     }
 
     /// Returns what counts at a time: units, or for a counter and a bucket units times the period.

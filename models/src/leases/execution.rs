@@ -71,15 +71,9 @@ impl Scripts {
                     &[("math.min(charge, capacity) - drained", "math.min(charge, capacity)")]
                 }
                 Some(Fault::ReservedBeforeEndOfLease) => &[("        level = level_now\n", "")],
-                Some(Fault::SettlementGivesReserveBack) => &[
-                    ("lower(leased > now and 0 or level)", "lower(level)"),
-                    ("packed(leased > now)", "packed(false)"),
-                    (
-                        "string.byte(state, 38) == 255 then return 53 end",
-                        "#state > 62 + 14 * string.byte(state, 38) then
-                            return 53 + 14 * string.byte(state, 38) end",
-                    ),
-                ],
+                Some(Fault::SettlementGivesReserveBack) => {
+                    &[("lower(leased > now and 0 or level)", "lower(level)")]
+                }
                 _ => &[],
             };
             replaced.iter().fold(text, |text, (part, fault)| {
@@ -165,10 +159,13 @@ impl Leases {
     /// A process that does not lease takes all units that are left. Returns `None` if there are none.
     pub(super) fn take_rest(&self, state: &mut State) -> Option<()> {
         let rest = self.plain(state, ScriptCall::new("peek", 1)).0.remaining;
+        if rest == 0 {
+            return None;
+        }
         let (outcome, _) = self.plain(state, ScriptCall::new("decide", rest));
         assert!(outcome.is_allowed(), "what is left is admitted");
         state.admit(rest, state.time);
-        (rest > 0).then_some(())
+        Some(())
     }
 
     /// A process that does not lease reserves a moment. Returns `None` if it is too far ahead.

@@ -60,17 +60,14 @@ impl Scripts {
     fn new(fault: Option<Fault>) -> Self {
         let settle = program::several("settle");
         let (part, mistake) = match fault {
-            Some(Fault::BirthIsIgnored) => ("and own == birth", ""),
+            Some(Fault::BirthIsIgnored) => ("operand.birth ~= birth", "false"),
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
             Some(Fault::EarlierIsLast) => {
                 ("levels.take_back(last.place, last.count)", "last.stop == full_at")
             }
             Some(Fault::CancelledUnitsDoNotDrain) => ("now - last.moment, 0", "0"),
-            Some(Fault::EmptyCountOpens) => (
-                "if count.opening then\n    value",
-                "if count.opening and value ~= '' then\n    value",
-            ),
+            Some(Fault::EmptyCountOpens) => ("if need > 0 then", "if false then"),
             _ => ("", ""),
         };
         assert!(settle.contains(part), "the script has no {part}");

@@ -1,13 +1,12 @@
-//! Closed keys: a key that is closed admits nothing until its opening. Twin of `lua/closing.lua`.
+//! Closed keys: a key that is closed admits nothing until its opening. Everything else goes on: charges leave the
+//! window, buckets drain, and charges are corrected. Twin of `lua/answer.lua`.
 //!
 //! The store sets the state of a closed key aside, so that calls of open keys need not look whether theirs is closed.
-//! Meanwhile, a bucket stands still: its times are moved forward, so that its level at the opening is the level at the
-//! closing.
 
 use std::time::Duration;
 
 use super::bucket::Bucket;
-use super::{BucketOp, Expires, LastReservations, Op, Outcome, Settlement, State, Verdict};
+use super::{BucketOp, Expires, Op, Outcome, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The longest time for which a key is closed, in microseconds: 100 years, as the longest period.
@@ -18,8 +17,6 @@ const LONGEST_CLOSING: u64 = 36_525 * 86_400_000_000;
 pub(crate) struct ClosedCount<S> {
     /// The time at which the key opens.
     opening: u64,
-    /// By how much the times of a bucket are moved.
-    moved: u64,
     /// The state of the open key.
     state: S,
 }
@@ -52,26 +49,18 @@ impl OpeningChange {
 }
 
 impl<S: State> ClosedCount<S> {
-    /// Closes a key at `clock`, for no time yet.
-    pub(crate) fn new(state: S, clock: u64) -> Self {
-        Self { opening: clock, moved: 0, state }
+    /// Creates the count of an open key.
+    pub(crate) fn new(state: S) -> Self {
+        Self { opening: 0, state }
     }
 
-    /// Moves the opening to `clock` + `time`, if that is later.
+    /// Closes the key until `clock` + `time`, unless it opens later.
     pub(crate) fn close_for(&mut self, clock: u64, time: u64) {
-        let by = (clock + time).saturating_sub(self.opening);
-        self.opening += by;
-        self.moved += by;
-        if self.state.expires() > 0 {
-            self.state.shift_later(by);
-        }
+        self.opening = self.opening.max(clock + time);
     }
 
-    /// Opens the key at `clock`, at its opening or before. Returns the state of the open key.
-    pub(crate) fn open(mut self, clock: u64) -> S {
-        if self.state.expires() > 0 {
-            self.state.shift_earlier(self.opening.saturating_sub(clock).min(self.moved));
-        }
+    /// Opens the key. Returns its state.
+    pub(crate) fn open(self) -> S {
         self.state
     }
 
@@ -85,60 +74,44 @@ impl<S: State> ClosedCount<S> {
 
     /// Applies an operation.
     pub(crate) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let op = match op {
-            Op::Decide | Op::Peek => return self.reject(terms, clock, cost),
-            Op::Measure => return self.measure(terms, clock),
-            Op::Refund => Op::Refund,
-            // The charge was made before the closing.
-            Op::Return { at } if S::STANDS_STILL => Op::Return { at: at + self.moved },
-            Op::Return { at } => Op::Return { at },
-        };
-        self.correct(clock, |state, at| state.apply(op, terms, at, cost))
-    }
-
-    /// Rejects a call until the later of the opening and the time at which the limit then admits it.
-    pub(crate) fn reject(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let at_opening = self.state.apply(Op::Peek, terms, self.opening, cost);
-        let ahead = self.opening - clock;
-        Outcome {
-            clock,
-            verdict: Verdict::Closed { also_limited: !at_opening.is_allowed() },
-            remaining: 0,
-            retry_us: ahead + at_opening.retry_us,
-            reset_us: ahead + at_opening.reset_us,
+        match op {
+            Op::Decide | Op::Peek => self.reject(terms, clock, cost),
+            Op::Measure => {
+                let outcome = self.state.apply(op, terms, clock, 0);
+                let verdict = Verdict::Closed { also_limited: false };
+                let retry_us = self.opening - clock;
+                Outcome { verdict, retry_us, ..self.closed(outcome) }
+            }
+            Op::Refund | Op::Return { .. } => {
+                let outcome = self.state.apply(op, terms, clock, cost);
+                Outcome { remaining: 0, ..self.closed(outcome) }
+            }
         }
     }
 
-    /// Counts the units in use.
-    fn measure(&mut self, terms: &Terms, clock: u64) -> Outcome {
-        let mut used = 0;
-        let outcome = self.correct(clock, |state, at| {
-            let outcome = state.apply(Op::Measure, terms, at, 0);
-            used = outcome.remaining;
-            outcome
-        });
-        let verdict = Verdict::Closed { also_limited: false };
-        Outcome { verdict, remaining: used, retry_us: self.opening - clock, ..outcome }
+    /// Rejects a call until the later of the opening and the time at which the limit admits it.
+    pub(crate) fn reject(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let outcome = self.state.apply(Op::Peek, terms, clock, cost);
+        let opens = self.opening - clock;
+        let verdict = Verdict::Closed { also_limited: outcome.retry_us > opens };
+        let retry_us = outcome.retry_us.max(opens);
+        Outcome { verdict, remaining: 0, retry_us, ..self.closed(outcome) }
     }
 
     /// Corrects a charge.
     pub(crate) fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        self.correct(clock, |state, at| state.settle(settlement, terms, at))
+        let outcome = self.state.settle(settlement, terms, clock);
+        Outcome { remaining: 0, ..self.closed(outcome) }
     }
 
-    /// Changes the state. `change` is passed the time for it.
-    fn correct(&mut self, clock: u64, change: impl FnOnce(&mut S, u64) -> Outcome) -> Outcome {
-        let at = if S::STANDS_STILL { self.opening } else { clock };
-        let outcome = change(&mut self.state, at);
-        let reset_us = (at + outcome.reset_us).max(self.opening) - clock;
-        Outcome { clock, remaining: 0, reset_us, ..outcome }
+    /// Returns an outcome whose reset is not before the opening.
+    fn closed(&self, outcome: Outcome) -> Outcome {
+        Outcome { reset_us: outcome.reset_us.max(self.opening - outcome.clock), ..outcome }
     }
 }
 
 impl ClosedCount<Bucket> {
-    /// Reserves nothing, and cancels the last reservations. A process that has not observed the closing keeps its
-    /// moments. So no reservation before them is cancelled: after an early opening, other calls would be reserved for
-    /// its moments. Such a cancellation is rejected as a call is, which says that the key is closed.
+    /// Reserves nothing, and cancels the last reservations. A rejection says that the key is closed.
     pub(crate) fn apply_ahead(
         &mut self,
         op: BucketOp,
@@ -146,12 +119,13 @@ impl ClosedCount<Bucket> {
         clock: u64,
         cost: u32,
     ) -> Outcome {
-        let BucketOp::Cancel(last) = op else { return self.reject(terms, clock, cost) };
-        let later = |time: u64| time.saturating_add(self.moved);
-        let (end, moment) = (later(last.end), later(last.moment));
-        let op = BucketOp::Cancel(LastReservations { end, moment, ..last });
-        let outcome = self.correct(clock, |state, at| state.apply_ahead(op, terms, at, cost));
-        if outcome.is_allowed() { outcome } else { self.reject(terms, clock, cost) }
+        let BucketOp::Cancel(_) = op else { return self.reject(terms, clock, cost) };
+        let outcome = self.state.apply_ahead(op, terms, clock, cost);
+        if outcome.is_allowed() {
+            Outcome { remaining: 0, ..self.closed(outcome) }
+        } else {
+            self.reject(terms, clock, cost)
+        }
     }
 }
 

@@ -44,9 +44,8 @@ impl State for Window {
         let WindowAtCall { start, end, mut count } = self.at(terms, clock);
         let left = end - clock;
 
-        let allowed = op.gives_back()
-            || cost == 0
-            || u64::from(count) + u64::from(cost) <= u64::from(threshold);
+        let allowed =
+            !op.is_limited() || u64::from(count) + u64::from(cost) <= u64::from(threshold);
         if cost > 0 && allowed && op != Op::Peek {
             count = match op {
                 Op::Refund => count.saturating_sub(cost),

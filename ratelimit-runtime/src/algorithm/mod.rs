@@ -30,12 +30,13 @@ use crate::limit::{Algorithm, Terms};
 /// An operation on one count that every algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Admits and charges the call, or rejects it and changes nothing.
+    /// Admits and charges the call, or rejects it and changes nothing. A call of cost 0 is admitted while the count is
+    /// at most its limit: it can be above after a debt, a lowered threshold or reservations.
     Decide,
     /// Returns the outcome that `Decide` would have, and changes nothing.
     Peek,
     /// Counts the units in use, and changes nothing. The outcome has them in place of the remaining units; they do not
-    /// depend on the amounts. A bucket counts at the rate of its last change. The cost is 0.
+    /// depend on the amounts. The cost is 0. Like all operations below, it does not change the rate of a bucket.
     Measure,
     /// Gives units back, the newest first, never more than are charged.
     Refund,
@@ -71,6 +72,15 @@ pub(crate) struct LastReservations {
 }
 
 impl Op {
+    /// Returns whether the limit can reject this operation.
+    #[inline(always)]
+    pub(crate) fn is_limited(self) -> bool {
+        match self {
+            Self::Decide | Self::Peek => true,
+            Self::Measure | Self::Refund | Self::Return { .. } => false,
+        }
+    }
+
     /// Returns whether this operation gives units back.
     pub(crate) fn gives_back(self) -> bool {
         match self {
@@ -186,9 +196,6 @@ pub(crate) trait Expires: Default {
 
 /// The state of one count.
 pub(crate) trait State: Expires {
-    /// Whether the count of a closed key does not change as time passes.
-    const STANDS_STILL: bool = false;
-
     /// Whether a call holds its units until it ends. Without a permit, nothing would give them back.
     const HOLDS: bool = false;
 
@@ -220,12 +227,6 @@ pub(crate) trait State: Expires {
     /// counts it: then no more is admitted than if the call had been charged what it used. Units that were used
     /// and not charged are charged now, also above the capacity.
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
-
-    /// Moves the times of a state that stands still ahead.
-    fn shift_later(&mut self, _by: u64) {}
-
-    /// Moves the times of a state that stands still back.
-    fn shift_earlier(&mut self, _by: u64) {}
 }
 
 /// Passes the list of states to `$callback!`, after `($args)`. The list names for each state its tables in the

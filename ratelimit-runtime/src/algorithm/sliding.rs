@@ -63,9 +63,14 @@ impl Ticks {
         one / self.cell == other / self.cell
     }
 
-    /// Returns the last microsecond of a tick.
-    fn end(self, tick: u64) -> u64 {
-        ((tick + 1) << self.shift) - 1
+    /// Returns the tick of a time, which is not before it.
+    #[inline]
+    fn at(self, time: u64) -> u64 {
+        (time + (1 << self.shift) - 1) >> self.shift
+    }
+
+    fn time(self, tick: u64) -> u64 {
+        tick << self.shift
     }
 }
 
@@ -90,10 +95,9 @@ impl State for Log {
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let ticks = Ticks::of(terms);
         let mut live = self.live(ticks, clock);
-        let is_limited = cost > 0 && matches!(op, Op::Decide | Op::Peek);
         let excess =
             (u64::from(live.used) + u64::from(cost)).saturating_sub(terms.threshold().into());
-        if is_limited && excess > 0 {
+        if op.is_limited() && excess > 0 {
             let leaves = self.blocker(ticks, &live, excess) + ticks.period_us;
             let retry_us = leaves.saturating_sub(clock);
             let outcome = self.outcome_of(terms, ticks, clock, live.used);
@@ -154,8 +158,9 @@ impl Log {
             return Live { now, dead: self.ring.len(), used: 0 };
         }
         // The first tick that has not left the window.
-        let oldest = (now + 1).saturating_sub(ticks.period_us) >> ticks.shift;
-        let newest = self.last >> ticks.shift;
+        let left = now.checked_sub(ticks.period_us);
+        let oldest = left.map_or(0, |left| (left >> ticks.shift) + 1);
+        let newest = ticks.at(self.last);
         let (mut dead, mut used) = (0, self.total);
         for (low, units) in &self.ring {
             if tick(newest, *low) >= oldest {
@@ -171,7 +176,7 @@ impl Log {
         for (low, units) in self.ring.range(live.dead..) {
             excess = excess.saturating_sub((*units).into());
             if excess == 0 {
-                return ticks.end(tick(self.last >> ticks.shift, *low));
+                return ticks.time(tick(ticks.at(self.last), *low));
             }
         }
         self.last
@@ -194,7 +199,7 @@ impl Log {
         if self.ring.capacity() > 16 && self.ring.len() < self.ring.capacity() / 4 {
             self.ring.shrink_to(2 * self.ring.len());
         }
-        let (now, newest) = (live.now >> ticks.shift, self.last >> ticks.shift);
+        let (now, newest) = (ticks.at(live.now), ticks.at(self.last));
         let is_full = self.ring.len() >= MOST - 1;
         let is_coarse = threshold > EXACT || is_full;
         if live.used == 0 {
@@ -229,7 +234,7 @@ impl Log {
 
     /// Joins the records of each cell.
     fn join(&mut self, ticks: Ticks) {
-        let newest = self.last >> ticks.shift;
+        let newest = ticks.at(self.last);
         let mut joined: VecDeque<(u32, u32)> = VecDeque::with_capacity(MOST);
         for (low, units) in &self.ring {
             let at = tick(newest, *low);
@@ -263,7 +268,7 @@ impl Log {
         if live.used == 0 || charged_at + ticks.period_us <= live.now {
             return;
         }
-        let (moment, newest) = (charged_at >> ticks.shift, self.last >> ticks.shift);
+        let (moment, newest) = (ticks.at(charged_at), ticks.at(self.last));
         let index = self.ring.partition_point(|(low, _)| tick(newest, *low) < moment);
         let at = self.ring.get(index).map_or(newest, |(low, _)| tick(newest, *low));
         let is_shared = at > moment && at <= self.joined && ticks.is_one_cell(at, moment);
@@ -286,7 +291,7 @@ impl Log {
         if self.units == 0
             && let Some((low, units)) = self.ring.pop_back()
         {
-            (self.last, self.units) = (ticks.end(tick(self.last >> ticks.shift, low)), units);
+            (self.last, self.units) = (ticks.time(tick(ticks.at(self.last), low)), units);
             self.expires = self.last + ticks.period_us;
         }
     }

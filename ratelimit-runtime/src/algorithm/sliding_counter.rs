@@ -61,7 +61,7 @@ impl State for Counters {
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
 
         let fits = taken.is_some_and(|taken| weight <= room(taken));
-        let allowed = op.gives_back() || cost == 0 || fits;
+        let allowed = !op.is_limited() || fits;
         let mut retry = 0;
         if !allowed {
             retry = lag

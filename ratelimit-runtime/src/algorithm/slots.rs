@@ -37,8 +37,8 @@ impl State for Slots {
     /// The end of a call is unknown, so the waits of the outcome are 0.
     #[inline]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let free = terms.threshold().saturating_sub(self.held);
-        let allowed = op.gives_back() || cost == 0 || cost <= free;
+        let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold());
+        let allowed = !op.is_limited() || fits;
         if allowed {
             match op {
                 Op::Decide => self.take(clock, cost),

@@ -123,10 +123,10 @@ struct VirtualTime {
 }
 
 impl VirtualClock {
-    /// Creates a clock at the present time.
+    /// Creates a clock at the present time, rounded down to a second.
     #[must_use]
     pub fn new() -> Self {
-        Self::at(Duration::from_micros(wall()))
+        Self::at(Duration::from_secs(wall() / 1_000_000))
     }
 
     /// Creates a clock at `since_epoch` after 1970-01-01 00:00 UTC.

@@ -36,9 +36,12 @@ impl Rate {
         Some(Self { token, drain }.next_slower(max_token))
     }
 
-    /// Returns the most tokens of this rate that a bucket can count: their units are exact in an `f64`.
+    /// Returns the most tokens of this rate that a bucket can have: their units are exact in an `f64`, and refill in
+    /// 100 years.
     pub(super) const fn most_tokens(self) -> u32 {
-        let most = ((1 << 53) - 1) / self.token;
+        let refilled = LimitError::MAX_US.saturating_mul(self.drain);
+        let exact = (1 << 53) - 1;
+        let most = if refilled < exact { refilled } else { exact } / self.token;
         if most < u32::MAX as u64 { most as u32 } else { u32::MAX }
     }
 

@@ -117,7 +117,7 @@ impl RateLimiter {
     /// it to obey a `Retry-After`, or to stop a client.
     ///
     /// If the key is closed, the later opening holds; a `duration` of zero changes nothing. While a key is closed, its
-    /// window ages as before, and its bucket stands still: it refills from the opening on.
+    /// window ages and its bucket refills as before.
     ///
     /// With Redis, the key is closed in all processes. Another process obeys with its next request; a rejection in its
     /// cache, leased units and reservations can delay that by a second. While Redis is down, only the process that

@@ -148,8 +148,8 @@ impl Waiting {
         if ticket.parts.iter().all(|part| part.cost == 0)
             && let Some(Destination { charges, .. }) = self.resolve(ticket).filter(is_open)
         {
-            // Only a closed key rejects it. Boxed, so that a call that waits does not keep room for the request
-            // (`tests/waiting_memory.rs`).
+            // It passes the calls that wait for units. Boxed, so that a call that waits does not keep room for the
+            // request (`tests/waiting_memory.rs`).
             let request = ticket.request(charges);
             let result = Box::pin(self.backend.execute(ticket.policy(), request)).await;
             let wait = ticket.deadline.saturating_sub(self.clock().steady());

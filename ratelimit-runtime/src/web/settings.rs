@@ -28,7 +28,7 @@ macro_rules! limit_settings {
 
         /// Limits requests like [`limit`](Self::limit). `cost` returns how many units a request takes, before it is
         /// handled: for instance its `Content-Length` in kilobytes. A request of cost 0 takes none, and is rejected
-        /// only while its key is closed. A request that costs more than the limit admits at once is rejected.
+        /// while the count is above its limit. A request that costs more than the limit admits at once is rejected.
         ///
         /// # Panics
         ///

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::__private::leased;
 use ratelimit_runtime::{
     Algorithm, Clock, Limit, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
@@ -92,6 +91,25 @@ async fn an_early_opening_leaves_a_ttl_that_suffices() {
             }
             limiter.reset(&limit, "key").await.expect("reset");
         }
+    }
+}
+
+/// A count whose TTL was removed by hand.
+#[tokio::test]
+async fn a_key_without_a_ttl_keeps_its_count() {
+    let server = Server::start();
+    let limiter = server.builder().cache_rejections(false).build().expect("valid");
+    let mut connection = server.connection();
+    for limit in limits("persists", 10, HOUR) {
+        limiter.check(&limit, "key", 10).await.expect("a new key");
+        let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
+        redis::cmd("PERSIST").arg(name).exec(&mut connection).expect("PERSIST");
+        limiter.close(&limit, "key", MINUTE).await.expect("closed");
+        server.assert_all_keys_expire();
+        limiter.open(&limit, "key").await.expect("opened");
+        server.assert_all_keys_expire();
+        limiter.check(&limit, "key", 10).await.expect_err("used up");
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
     }
 }
 
@@ -201,31 +219,6 @@ async fn a_process_that_closes_a_key_spends_no_leased_units() {
         closed.expect("admitted");
         let rejection = limiter.check(&limit, (), 1).await.expect_err("closed");
         assert!(matches!(rejection, Rejection::Closed { .. }), "{limit:?}: {rejection:?}");
-    }
-}
-
-/// What a bucket keeps for leased units stands still while its key is closed, also if a charge can be settled.
-#[tokio::test]
-async fn a_closed_bucket_keeps_its_reserve() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
-    let plain = Limit::token_bucket("reserve", 6_000, MINUTE).burst(100);
-    let (lease, term) = leased(&plain);
-    for settles in [false, true] {
-        if settles {
-            limiter.acquire(&plain, settles, 1).await.expect("admitted").keep();
-        } else {
-            limiter.check(&plain, settles, 1).await.expect("admitted");
-        }
-        limiter.check(&lease, settles, 10).await.expect("admitted");
-        limiter.close(&plain, settles, MINUTE).await.expect("closed");
-        clock.advance(MINUTE + Duration::from_micros(term));
-        // The reserve of 60 tokens and the lease of 10, of which 60 have drained: the reserve stays.
-        let left = limiter.peek(&plain, settles, 1).await.expect("a decision").remaining;
-        assert_eq!(left, 40, "settles: {settles}");
-        clock.advance(SECOND);
-        let left = limiter.peek(&plain, settles, 1).await.expect("a decision").remaining;
-        assert_eq!(left, 100, "settles: {settles}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Part, Rejection};
-use support::limits::{MINUTE, SECOND, is_bucket};
+use support::limits::{MINUTE, SECOND};
 
 use super::{closed, limits};
 use crate::on_both_stores;
@@ -33,16 +33,13 @@ on_both_stores! {
             let Err(Rejection::Limited { decision, .. }) = check(10).await else { panic!() };
             let own = decision.retry_after;
             test.limiter.close(&limit, "key", SECOND).await.expect("closed");
-            // A bucket stands still for a second.
-            let still = if is_bucket(limit.algorithm()) { own } else { Duration::ZERO };
-            let expected = if is_bucket(limit.algorithm()) { own + SECOND } else { own };
-            assert_eq!(closed(check(10).await), expected, "{limit:?}");
+            assert_eq!(closed(check(10).await), own, "{limit:?}");
             test.advance(1_000_000);
             let Err(Rejection::Limited { decision, .. }) = check(10).await else { panic!() };
-            assert_eq!(decision.retry_after, expected - SECOND);
+            assert_eq!(decision.retry_after, own - SECOND);
             test.limiter.close(&limit, "key", 10 * MINUTE).await.expect("closed");
             let wait = closed(check(10).await);
-            assert_eq!(wait, 10 * MINUTE + still, "{limit:?}");
+            assert_eq!(wait, 10 * MINUTE, "{limit:?}");
             test.clock.advance(wait - Duration::from_micros(1));
             check(10).await.expect_err("a microsecond early");
             test.clock.advance(Duration::from_micros(1));
@@ -72,6 +69,16 @@ on_both_stores! {
             assert!(closed(check().await) > 36_000 * 24 * 60 * MINUTE);
             assert!(test.limiter.reset(&limit, "key").await.expect("reset"));
         }
+    }
+
+    async fn a_reset_opens_a_key_with_calls_in_flight(test: TestLimiter) {
+        let limit = Limit::in_flight("closed", 2);
+        let held = test.limiter.acquire(&limit, "key", 1).await.expect("free");
+        test.limiter.close(&limit, "key", MINUTE).await.expect("closed");
+        closed(test.limiter.acquire(&limit, "key", 1).await.map(|permit| permit.decision()));
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        test.limiter.acquire(&limit, "key", 2).await.expect("free").refund();
+        drop(held);
     }
 
     async fn a_closed_key_rejects_a_call_against_several_limits(test: TestLimiter) {

@@ -83,10 +83,11 @@ on_both_stores! {
             }
             assert!(calls.iter().all(|call| !call.is_finished()), "a call started while closed");
             test.clock.advance(SECOND / 2);
+            // The bucket has refilled meanwhile.
             for started in 0..=5 {
                 wait_until_idle(&test.limiter).await;
                 let finished = calls.iter().filter(|call| call.is_finished()).count();
-                assert_eq!(finished, started, "burst {burst}");
+                assert_eq!(finished, (burst as usize + started).min(5), "burst {burst}");
                 test.clock.advance(SECOND / 10);
             }
             for call in calls.drain(..) {

@@ -4,6 +4,7 @@
 mod amounts;
 mod batches;
 mod classes;
+mod cost_zero;
 mod extremes;
 mod parity;
 mod policies;

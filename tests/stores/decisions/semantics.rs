@@ -31,6 +31,8 @@ impl TestLimiter {
     }
 }
 
+const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
+
 crate::on_both_stores! {
     async fn a_window_admits_its_threshold_until_it_ends(test: TestLimiter) {
         for algorithm in [Algorithm::Sliding, Algorithm::Fixed] {
@@ -211,6 +213,27 @@ crate::on_both_stores! {
             assert_eq!(test.peek(&lowered).await, after, "{limit:?}");
             let after = test.limiter.credit(&lowered, "key", 6).await.expect("a reply");
             assert_eq!(after.remaining, 2, "{limit:?}");
+        }
+    }
+
+    /// Half of a bucket of 1,000 an hour is full in half an hour, also after the rate was lowered.
+    async fn a_correction_keeps_the_rate_of_a_bucket(test: TestLimiter) {
+        for limit in buckets() {
+            let amounts = |threshold, burst| {
+                let limit = Limit::new("corrected", limit.algorithm(), threshold, 2 * HALF_AN_HOUR);
+                limit.expect("valid").burst(burst)
+            };
+            let (fast, slow) = (amounts(1_000, 1_000), amounts(10, 10));
+            test.limiter.check(&fast, "key", 500).await.expect("a new key");
+            let wait = async || {
+                test.limiter.peek(&slow, "key", 1).await.expect("a decision").retry_after
+            };
+            assert_eq!(wait().await, HALF_AN_HOUR);
+            test.limiter.credit(&slow, "key", 1).await.expect("a reply");
+            assert!(wait().await <= HALF_AN_HOUR, "{:?}", wait().await);
+            test.limiter.acquire(&slow, "key", 0).await.expect_err("above the limit");
+            test.clock.advance(HALF_AN_HOUR);
+            test.limiter.check(&slow, "key", 10).await.expect("full");
         }
     }
 

@@ -60,10 +60,10 @@ async fn the_lines_of_the_guide_read_the_state() {
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
     for (algorithm, first, threshold, used) in [
-        (Algorithm::Fixed, "fixed", 1_000, 3),
-        (Algorithm::SlidingCounter, "sliding counter", 1_000, 4),
-        (Algorithm::TokenBucket, "token and leaky bucket", 1_000, 3),
-        (Algorithm::Sliding, "sliding", 1_000, 4),
+        (Algorithm::Fixed, "fixed", 1_000, 5),
+        (Algorithm::SlidingCounter, "sliding counter", 1_000, 6),
+        (Algorithm::TokenBucket, "token and leaky bucket", 1_000, 4),
+        (Algorithm::Sliding, "sliding", 1_000, 5),
     ] {
         let limit = Limit::new("read", algorithm, threshold, QUARTER).expect("valid");
         let cost = threshold * 7 / 10;
@@ -77,8 +77,8 @@ async fn the_lines_of_the_guide_read_the_state() {
         // One number more: the position after the last byte.
         let meanings = row(first)[2];
         assert_eq!(numbers.len(), meanings.split(',').count() + 1, "{script}: {numbers:?}");
-        let units = if used == 3 && first.contains("bucket") {
-            numbers[3] / numbers[4]
+        let units = if first.contains("bucket") {
+            numbers[used] / numbers[used + 1]
         } else {
             numbers[used]
         };

@@ -37,9 +37,13 @@ async fn a_debt_saturates() {
     for limit in limits("permits", 1_000, MINUTE) {
         let mut resets = Vec::new();
         for limiter in &limiters {
+            let mut permits = Vec::new();
             for _ in 0..3 {
                 // The permit of a call that costs nothing can be settled as well.
-                acquire(limiter, &limit, 0).await.settle(u32::MAX);
+                permits.push(acquire(limiter, &limit, 0).await);
+            }
+            for permit in permits {
+                permit.settle(u32::MAX);
                 assert_eq!(remaining(limiter, &limit).await, 0, "{limit:?}");
             }
             resets.push(decision(limiter.peek(&limit, "key", 1).await).reset_after);
@@ -64,8 +68,9 @@ async fn a_saturated_log_keeps_its_entries() {
         for _ in 0..63 {
             acquire(limiter, &limit, 1).await.keep();
         }
-        for _ in 0..2 {
-            acquire(limiter, &limit, 0).await.settle(u32::MAX);
+        let permits = [acquire(limiter, &limit, 0).await, acquire(limiter, &limit, 0).await];
+        for permit in permits {
+            permit.settle(u32::MAX);
             assert_eq!(remaining(limiter, &limit).await, 0);
         }
     }

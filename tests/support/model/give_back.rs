@@ -1,5 +1,7 @@
 //! Units that the model gives back.
 
+use std::time::Duration;
+
 use ratelimit_runtime::Limit;
 
 use super::state::State;
@@ -8,6 +10,7 @@ use super::{ExpectedDecision, Model};
 impl Model {
     /// Gives units back, the newest first. They need not belong to one charge.
     pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+        let limit = &self.own_limit(limit, clock);
         self.limit = *limit;
         if cost > 0 {
             let counted = self.state_at(self.now(clock));
@@ -26,7 +29,7 @@ impl Model {
                 newest.for_each(|(_, units)| give(units));
                 log.retain(|(_, units)| *units > 0);
                 self.drop_unused(clock);
-                return ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) };
+                return self.corrected(limit, clock);
             }
             self.state = counted;
             match &mut self.state {
@@ -42,7 +45,7 @@ impl Model {
             }
             self.drop_unused(clock);
         }
-        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
+        self.corrected(limit, clock)
     }
 
     /// Gives back units that were charged at `charged_at` and never spent. The model gives back as much as it
@@ -54,19 +57,20 @@ impl Model {
         cost: u32,
         charged_at: u64,
     ) -> ExpectedDecision {
+        let own = self.own_limit(limit, clock);
         self.lower(limit, clock, cost, charged_at);
-        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
+        self.corrected(&own, clock)
     }
 
     /// Gives back units without computing the decision, which is slow for a long log.
     pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u32, charged_at: u64) {
+        let own = self.own_limit(limit, clock);
+        // How much a bucket has drained since the charge is known at one rate only.
+        let is_known = own.threshold() == limit.threshold();
+        let limit = &own;
         self.limit = *limit;
-        if cost > 0 {
+        if cost > 0 && is_known {
             let now = self.now(clock);
-            let is_same_rate = match self.state {
-                State::Bucket { threshold, .. } => threshold == u64::from(limit.threshold()),
-                _ => false,
-            };
             let (ticks, counted) = (self.ticks(), self.state_at(now));
             let is_sliding = matches!(counted, State::Sliding { .. });
             if !is_sliding {
@@ -103,7 +107,7 @@ impl Model {
                 },
                 // Some of the units have drained since. The units of a lease that may still be spent stay.
                 State::Bucket { level, threshold, lease, .. }
-                    if is_same_rate && *level <= u128::from(limit.capacity()) * period =>
+                    if *level <= u128::from(limit.capacity()) * period =>
                 {
                     let charged = u128::from(cost).min(limit.capacity().into()) * period;
                     let elapsed = now.saturating_sub(charged_at);
@@ -115,6 +119,26 @@ impl Model {
                 _ => {}
             }
             self.drop_unused(clock);
+        }
+    }
+    /// Returns the limit at the rate of a bucket, which only calls change. An empty bucket has no rate.
+    fn own_limit(&self, limit: &Limit, clock: u64) -> Limit {
+        let State::Bucket { threshold, .. } = self.state else { return *limit };
+        // The largest burst that refills in 100 years.
+        let mut burst = limit.capacity();
+        let most = 36_525 * 86_400_000_000 * u128::from(threshold) / limit.period().as_micros();
+        burst = burst.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1);
+        let own = limit.try_amounts(threshold as u32, Some(burst)).expect("valid");
+        let mut model = self.clone();
+        model.limit = own;
+        if model.is_unused(clock) { *limit } else { own }
+    }
+
+    fn corrected(&mut self, limit: &Limit, clock: u64) -> ExpectedDecision {
+        ExpectedDecision {
+            allowed: true,
+            retry_after: Duration::ZERO,
+            ..self.peek(limit, clock, 0)
         }
     }
 }

@@ -193,22 +193,19 @@ impl Model {
         let capacity = u128::from(self.limit.capacity());
         let now = self.now(clock);
         let cost = u64::from(cost);
-        cost == 0
-            || match self.state_at(now) {
-                State::Sliding { log, .. } => {
-                    log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
-                }
-                State::Fixed { count, .. } => count + cost <= threshold,
-                // Of the previous window, the part that the trailing window overlaps counts.
-                State::SlidingCounter { start, previous, current } => {
-                    let overlap = period - u128::from(now - start);
-                    u128::from(previous) * overlap + u128::from(current + cost) * period
-                        <= u128::from(threshold) * period
-                }
-                State::Bucket { level, .. } => {
-                    level + u128::from(cost) * period <= capacity * period
-                }
+        match self.state_at(now) {
+            State::Sliding { log, .. } => {
+                log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
             }
+            State::Fixed { count, .. } => count + cost <= threshold,
+            // Of the previous window, the part that the trailing window overlaps counts.
+            State::SlidingCounter { start, previous, current } => {
+                let overlap = period - u128::from(now - start);
+                u128::from(previous) * overlap + u128::from(current + cost) * period
+                    <= u128::from(threshold) * period
+            }
+            State::Bucket { level, .. } => level + u128::from(cost) * period <= capacity * period,
+        }
     }
 
     /// Returns the time of the key, which never moves backwards.

@@ -94,12 +94,12 @@ pub(super) struct Ticks {
 
 impl Ticks {
     pub(super) fn of(self, at: u64) -> u64 {
-        at / self.tick
+        at.div_ceil(self.tick)
     }
 
-    /// Returns the latest time of the tick of a time: that of its record, once there is a newer one.
+    /// Returns the time of the tick of a time: that of its record, once there is a newer one.
     pub(super) fn end(self, at: u64) -> u64 {
-        (self.of(at) + 1) * self.tick - 1
+        self.of(at) * self.tick
     }
 
     /// Returns whether two times are in one thousandth of a period.

@@ -52,12 +52,4 @@ impl Ledger {
     pub(super) fn is_ahead(&self, now: u64) -> bool {
         self.reserved > now
     }
-
-    pub(super) fn shift_later(&mut self, by: u64) {
-        self.reserved += by;
-    }
-
-    pub(super) fn shift_earlier(&mut self, by: u64) {
-        self.reserved = self.reserved.saturating_sub(by);
-    }
 }

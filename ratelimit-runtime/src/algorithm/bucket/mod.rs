@@ -48,8 +48,6 @@ impl Bucket {
 }
 
 impl State for Bucket {
-    const STANDS_STILL: bool = true;
-
     type Decided = DecidedBucket;
 
     #[inline(always)]
@@ -78,10 +76,18 @@ impl State for Bucket {
     }
 
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        if op == Op::Measure {
-            return self.measure(terms, clock);
+        if op.is_limited() {
+            return self.decide_any(op, terms, clock, cost).outcome(terms, clock, cost);
         }
-        self.decide_any(op, terms, clock, cost).outcome(terms, clock, cost)
+        let own_terms = self.own_terms(terms, clock);
+        match op {
+            Op::Measure => self.measure(&own_terms, clock),
+            // How much has drained since the charge is known at one rate only.
+            Op::Return { .. } if own_terms.rate() != terms.rate() => {
+                self.decide_any(op, &own_terms, clock, 0).outcome(&own_terms, clock, 0)
+            }
+            _ => self.decide_any(op, &own_terms, clock, cost).outcome(&own_terms, clock, cost),
+        }
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
@@ -93,14 +99,7 @@ impl State for Bucket {
     }
 
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        let at_own_rate;
-        let terms = match self.own_rate(terms, clock) {
-            None => terms,
-            Some(rate) => {
-                at_own_rate = terms.with_rate(rate);
-                &at_own_rate
-            }
-        };
+        let terms = &self.own_terms(terms, clock);
         let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
         let Rate { token, drain } = terms.rate();
         let in_units = |tokens: u32| u64::from(tokens).saturating_mul(token);
@@ -116,21 +115,6 @@ impl State for Bucket {
             changed = (given_back > 0).then(|| level - given_back);
         }
         self.keep(terms, clock, now, changed, (level, full)).outcome(terms, clock, 0)
-    }
-
-    fn shift_later(&mut self, by: u64) {
-        // The low bits of the word. Stays below `MOST`.
-        self.words[0] += by;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.shift_later(by);
-        }
-    }
-
-    fn shift_earlier(&mut self, by: u64) {
-        self.words[0] -= by;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.shift_earlier(by);
-        }
     }
 }
 
@@ -173,9 +157,9 @@ impl Bucket {
     /// Applies any operation to any state.
     #[inline(never)]
     fn decide_any(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> DecidedBucket {
-        let BucketAtCall { before, now, lag, level, full, capacity, charge } =
+        let BucketAtCall { now, lag, level, full, capacity, charge, .. } =
             self.at(terms, clock, cost);
-        let allowed = op.gives_back() || cost == 0 || level + charge <= capacity;
+        let allowed = !op.is_limited() || level + charge <= capacity;
         if !allowed {
             return DecidedBucket { allowed, level, lag, full };
         }
@@ -184,32 +168,29 @@ impl Bucket {
             Op::Decide => Some(level + charge),
             Op::Refund => Some(level.saturating_sub(charge)),
             // While a moment is reserved, less than all may be left for it.
-            Op::Return { .. } if level > capacity || self.is_ahead(now) => Some(level),
+            Op::Return { .. } if level > capacity || self.is_ahead(now) => None,
             // Units that may have drained since the charge are not given back a second time.
-            Op::Return { at: charged_at } if before.has_rate(terms.rate()) => {
+            Op::Return { at: charged_at } => {
                 let drained = now.saturating_sub(charged_at).saturating_mul(terms.rate().drain);
                 Some(level.saturating_sub(charge.min(capacity).saturating_sub(drained)))
             }
-            Op::Return { .. } => Some(level),
         };
         self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
     }
 
-    /// Returns the rate of the state, which a settlement and a measure keep, if it is not the rate of the limit. A full
-    /// bucket has no rate.
-    fn own_rate(&self, terms: &Terms, clock: u64) -> Option<Rate> {
+    /// Returns the terms with the rate of the state, which only calls change. A full bucket has no rate, so it takes
+    /// the rate of the limit.
+    fn own_terms(&self, terms: &Terms, clock: u64) -> Terms {
         let own = self.unpack();
         let keeps = !own.has_rate(terms.rate()) && own.full_in(clock.max(own.at)) > 0;
-        keeps.then_some(Rate { token: own.token, drain: own.drain })
+        if keeps { terms.with_rate(Rate { token: own.token, drain: own.drain }) } else { *terms }
     }
 
     /// Applies [`Op::Measure`].
     fn measure(&self, terms: &Terms, clock: u64) -> Outcome {
-        let own_rate = self.own_rate(terms, clock);
-        let terms = own_rate.map_or(*terms, |rate| terms.with_rate(rate));
-        let BucketAtCall { lag, level, full, .. } = self.at(&terms, clock, 0);
+        let BucketAtCall { lag, level, full, .. } = self.at(terms, clock, 0);
         let used = level.div_ceil(terms.rate().token);
-        let outcome = DecidedBucket { allowed: true, level, lag, full }.outcome(&terms, clock, 0);
+        let outcome = DecidedBucket { allowed: true, level, lag, full }.outcome(terms, clock, 0);
         Outcome { remaining: u32::try_from(used).unwrap_or(u32::MAX), ..outcome }
     }
 
@@ -242,6 +223,14 @@ impl Bucket {
         clock: u64,
         cost: u32,
     ) -> Outcome {
+        let own_terms;
+        let terms = match op {
+            BucketOp::Cancel(_) => {
+                own_terms = self.own_terms(terms, clock);
+                &own_terms
+            }
+            BucketOp::Reserve { .. } => terms,
+        };
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let rejected = DecidedBucket { allowed: false, level, lag, full };
@@ -259,7 +248,7 @@ impl Bucket {
             }
             BucketOp::Reserve { wait: longest_wait } => {
                 let rejection = rejected.outcome(terms, clock, cost);
-                let is_now = cost == 0 || level + charge <= capacity;
+                let is_now = level + charge <= capacity;
                 let retry = if is_now { 0 } else { rejection.retry_us };
                 if retry > longest_wait || level + charge > MOST {
                     return rejection;
@@ -294,9 +283,7 @@ impl Bucket {
         let (before, receipt) = (self.unpack(), last.receipt);
         let is_last = match &mut self.ledger {
             None => receipt == Receipt::default() && last.end == before.full_at(),
-            Some(ledger) => {
-                before.has_rate(terms.rate()) && ledger.take_back(receipt, last.count.into())
-            }
+            Some(ledger) => ledger.take_back(receipt, last.count.into()),
         };
         // What has drained since the first moment may have been given back, or counts for a later charge that ends
         // at the same time.

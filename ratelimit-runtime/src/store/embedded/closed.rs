@@ -26,7 +26,7 @@ pub(super) trait ClosedState: Any + Send {
 
     /// Moves the state to the table of the open keys. Also a state that equals that of an unused key, so that the
     /// number of counts does not change.
-    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId, clock: u64);
+    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId);
 }
 
 impl<S: StoredState> ClosedState for ClosedCount<S> {
@@ -50,8 +50,8 @@ impl<S: StoredState> ClosedState for ClosedCount<S> {
         self.settle(settlement, terms, clock)
     }
 
-    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId, clock: u64) {
-        shard.insert(key_id, (*self).open(clock));
+    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId) {
+        shard.insert(key_id, (*self).open());
     }
 }
 

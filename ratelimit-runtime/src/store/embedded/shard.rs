@@ -345,7 +345,7 @@ impl Shard {
                         if state.is_none() {
                             shard.make_room(clock, spread(key_id));
                         }
-                        let count = ClosedCount::<S>::new(state.unwrap_or_default(), clock);
+                        let count = ClosedCount::<S>::new(state.unwrap_or_default());
                         shard.closed.insert(key_id, AnyClosed(Some(Box::new(count))));
                     });
                 }
@@ -353,7 +353,7 @@ impl Shard {
                     count.close_for(clock, time);
                 }
             }
-            OpeningChange::Open => self.open(key_id, clock),
+            OpeningChange::Open => self.open(key_id),
         }
         was_closed
     }
@@ -371,14 +371,14 @@ impl Shard {
     /// Opens a key whose opening has come.
     fn open_if_over(&mut self, key_id: KeyId, clock: u64) {
         if self.closed_count(key_id).is_some_and(|count| count.is_over(clock)) {
-            self.open(key_id, clock);
+            self.open(key_id);
         }
     }
 
     /// Opens a key, if it is closed.
-    fn open(&mut self, key_id: KeyId, clock: u64) {
+    fn open(&mut self, key_id: KeyId) {
         if let Some(AnyClosed(Some(count))) = self.closed.remove(key_id) {
-            count.open(self, key_id, clock);
+            count.open(self, key_id);
         }
     }
 

@@ -114,14 +114,6 @@ impl Form {
         }
     }
 
-    /// Whether the count of a closed key does not change as time passes.
-    pub(crate) fn stands_still(self) -> bool {
-        match self {
-            Self::Sliding | Self::Fixed | Self::SlidingCounter | Self::Slots => false,
-            Self::Bucket | Self::LeasedBucket => true,
-        }
-    }
-
     /// Returns the last arguments of the function.
     pub(crate) fn arguments(self) -> &'static [Argument] {
         match self {

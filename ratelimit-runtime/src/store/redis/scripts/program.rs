@@ -24,7 +24,6 @@ impl Form {
             "algorithm" => self.function().to_owned(),
             "layout" => format!("'>{CALL}{}'", self.layout()),
             "terms" => format!("'>{}'", self.layout()),
-            "stands_still" => self.stands_still().to_string(),
             "names" => {
                 let arguments = self.arguments().iter().map(|argument| argument.name);
                 listed(CALL_NAMES.into_iter().chain(arguments).map(|name| format!("'{name}'")))
@@ -40,13 +39,6 @@ fn value_of_each(word: &str) -> Option<String> {
         "algorithms" => listed(Form::EACH.map(|form| form.function().to_owned())),
         "layouts" => listed(Form::EACH.map(|form| format!("'>{}'", form.layout()))),
         "slots" => Form::Slots.function().to_owned(),
-        "stands_still" => {
-            let still = Form::EACH.into_iter().filter(|form| form.stands_still());
-            let mut still: Vec<_> =
-                still.map(|form| format!("decide == {}", form.function())).collect();
-            still.dedup();
-            still.join(" or ")
-        }
         _ => return None,
     })
 }
@@ -90,11 +82,11 @@ mod tests {
 
     /// The first arguments of all functions of algorithms, and of the function of `lua/answer.lua`.
     const COMMON: &str = "call, pack, unpack, key, clock, given";
-    const COMMON_OF_ANSWER: &str = "call, pack, key, clock, given";
+    const COMMON_OF_ANSWER: &str = "call, pack, key, clock, given, closing";
 
     /// The results of all functions of algorithms, which are arguments of `lua/answer.lua`.
     const RESULTS: &str =
-        "allowed, remaining, retry, reset, slack, version, lives, changed, receipt";
+        "allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt";
 
     /// Returns two lists of words: the operations of all algorithms, and the operations of buckets.
     fn words() -> (Vec<&'static str>, Vec<&'static str>) {
@@ -113,7 +105,7 @@ mod tests {
         let own = [ScriptOp::acquire(1)];
         // `lua/settle.lua` and `lua/all.lua` use the others.
         let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
-        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["settle"]).collect())
+        (all, of_buckets.into_iter().map(ScriptOp::word).collect())
     }
 
     /// Returns the names of the arguments of a function, which is in the file of its name.
@@ -170,13 +162,14 @@ mod tests {
                 let is_bucket = form.function() == "bucket";
                 assert_eq!(known.contains(word), is_bucket, "{form:?}: {word}");
             }
+            assert_eq!(known.contains(&"settle"), form != Form::Slots, "{form:?}");
             let of_slots = ["hold", ScriptOp::RESET.word()];
             for word in of_slots {
                 assert_eq!(known.contains(&word), form == Form::Slots, "{form:?}: {word}");
             }
             for word in known {
-                let is_known = all.iter().chain(&of_buckets).chain(&of_slots).any(|it| *it == word);
-                assert!(is_known, "{form:?}: {word}");
+                let others = all.iter().chain(&of_buckets).chain(&of_slots);
+                assert!(others.chain(&["settle"]).any(|it| *it == word), "{form:?}: {word}");
             }
         }
     }

@@ -1,0 +1,91 @@
+//! Calls of cost 0 take nothing. They are admitted while the count is at most its limit.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Decision, Limit, Part, Rejection};
+use support::limits::{HOUR, SECOND, is_bucket, limits};
+
+use crate::{on_both_stores, wait_until_idle};
+
+/// Returns the wait of a call that the limit rejects.
+fn limited(result: Result<Decision, Rejection>) -> Duration {
+    match result {
+        Err(Rejection::Limited { decision, .. }) => decision.retry_after,
+        other => panic!("{other:?}"),
+    }
+}
+
+on_both_stores! {
+    /// A budget of 10 units, of which each call uses 8 that nobody knows before.
+    async fn a_budget_is_spent_by_calls_of_cost_0(test: TestLimiter) {
+        for limit in limits("budget", 10, HOUR) {
+            for admitted in 0..100 {
+                let result = test.limiter.acquire(&limit, "key", 0).await;
+                assert_eq!(result.is_ok(), admitted < 2, "{limit:?}: {result:?}");
+                if let Ok(permit) = result {
+                    permit.settle(8);
+                    test.limiter.flush().await.expect("settled");
+                }
+            }
+            let wait = limited(test.limiter.check(&limit, "key", 0).await);
+            let peek = test.limiter.peek(&limit, "key", 0).await.expect("a decision");
+            assert_eq!((peek.allowed, peek.retry_after), (false, wait), "{limit:?}");
+            test.clock.advance(wait - Duration::from_micros(1));
+            assert!(test.limiter.acquire(&limit, "key", 0).await.is_err(), "{limit:?}");
+            test.clock.advance(Duration::from_micros(1));
+            assert!(test.limiter.acquire(&limit, "key", 0).await.is_ok(), "{limit:?}");
+        }
+    }
+
+    async fn a_lowered_threshold_rejects_calls_of_cost_0(test: TestLimiter) {
+        for limit in limits("lowered", 10, HOUR) {
+            test.limiter.check(&limit, "key", 6).await.expect("a new key");
+            let check = |limit: Limit| test.limiter.check(&limit, "key", 0);
+            let lowered = |threshold| {
+                let burst = is_bucket(limit.algorithm()).then_some(threshold);
+                limit.try_amounts(threshold, burst).expect("valid")
+            };
+            check(lowered(6)).await.expect("not above");
+            limited(check(lowered(5)).await);
+            check(limit).await.expect("not above");
+        }
+        // Slots tell no time.
+        let slots = Limit::in_flight("lowered", 2);
+        let held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
+        test.limiter.acquire(&slots, "key", 0).await.expect("not above");
+        let lowered = slots.try_amounts(1, None).expect("valid");
+        assert!(matches!(
+            test.limiter.acquire(&lowered, "key", 0).await,
+            Err(Rejection::Busy { .. })
+        ));
+        drop(held);
+    }
+
+    async fn the_limit_above_which_a_count_is_rejects_a_call_of_several(test: TestLimiter) {
+        for limit in limits("several", 10, HOUR) {
+            let other = Limit::sliding("other", 5, HOUR);
+            test.limiter.acquire(&limit, "key", 0).await.expect("a new key").settle(11);
+            test.limiter.flush().await.expect("settled");
+            let parts = [Part::new(&other, &"key", 5), Part::new(&limit, &"key", 0)];
+            let rejection = test.limiter.check_all(&parts).await.expect_err("above its limit");
+            assert_eq!(rejection.name(), "several", "{limit:?}");
+            test.limiter.check(&other, "key", 5).await.expect("nothing was charged");
+            test.limiter.reset(&other, "key").await.expect("reset");
+        }
+    }
+
+    async fn a_call_of_cost_0_waits_until_the_count_is_at_most_its_limit(test: TestLimiter) {
+        for limit in limits("waits", 10, SECOND) {
+            test.limiter.acquire(&limit, "key", 0).await.expect("a new key").settle(11);
+            test.limiter.flush().await.expect("settled");
+            let wait = limited(test.limiter.check(&limit, "key", 0).await);
+            let call = tokio::spawn(test.limiter.check(&limit.wait(HOUR), "key", 0));
+            wait_until_idle(&test.limiter).await;
+            test.clock.advance(wait - Duration::from_micros(1));
+            wait_until_idle(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.clock.advance(Duration::from_micros(1));
+            call.await.expect("no panic").expect("admitted");
+        }
+    }
+}
