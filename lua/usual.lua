@@ -16,7 +16,7 @@ for limit = 1, #limits do
   end
 end
 
--- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `decide_entries.lua`;
+-- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `batch.lua`;
 -- nothing if the bucket is in another state.
 local function decide_usual(limit, key, state, cost, count)
   local version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)

@@ -131,7 +131,7 @@ fn a_file_uses_only_its_own_names_and_those_of_its_includes() {
         let exports = |include: &String| files[include].names.exported.iter();
         let mut known: BTreeSet<&str> = BUILT_IN.into();
         known.extend([RUNTIME]);
-        // The keys and arguments of an included file are those of `prelude.lua`, which `batch_of_node.lua` changes.
+        // The keys and arguments of an included file are those of `prelude.lua`, which `batch.lua` changes.
         if !included.contains(name) || name == "prelude" {
             known.insert("ARGV");
         } else {

@@ -52,6 +52,11 @@ pub(crate) fn several(name: &str) -> String {
     compose(name, &value_of_each)
 }
 
+/// Returns the script that decides calls of keys in any hash slots of a node, which it does not declare.
+pub(crate) fn batch_of_node() -> String {
+    format!("#!lua flags=allow-cross-slot-keys\n{}", several("batch"))
+}
+
 /// Returns the script that states calls in flight.
 pub(crate) fn hold() -> String {
     compose("hold", &|word| Form::Slots.value(word))
@@ -67,7 +72,8 @@ pub fn text(name: &str) -> Option<String> {
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "slots" => Form::Slots.by_hand(),
-        "all" | "batch" | "batch_of_node" | "settle" => several(name),
+        "all" | "batch" | "settle" => several(name),
+        "batch_of_node" => batch_of_node(),
         "hold" => hold(),
         _ => return None,
     })

@@ -19,8 +19,7 @@ pub(crate) static ALL: Lazy<Script> = Lazy::new(|| Script::new(program::several(
 pub(crate) static BATCH: Lazy<Script> = Lazy::new(|| Script::new(program::several("batch")));
 
 /// Decides many calls of keys in any hash slots of a node. The keys are its last arguments.
-pub(crate) static BATCH_OF_NODE: Lazy<Script> =
-    Lazy::new(|| Script::new(program::several("batch_of_node")));
+pub(crate) static BATCH_OF_NODE: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
 
 /// Corrects charges.
 pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::several("settle")));
