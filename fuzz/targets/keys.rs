@@ -328,7 +328,7 @@ target!(|count: CountInput| {
     // A stored key is the same key.
     let stored = OwnedKey::of(&count.key);
     assert_eq!(count_name(&limit, &stored), identity);
-    let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
+    let fingerprint = |key: &dyn Key| SECRET.fingerprint(key);
     assert_eq!(fingerprint(&stored), fingerprint(&count.key), "{}", identity.escape_ascii());
 
     let shape = count.key.shape();

@@ -1,7 +1,7 @@
 //! Keys from format strings. The attribute expands `key = "..."` to a [`Format`].
 //!
-//! Each part of a format string has a type of its own. So the text of a key is hashed in registers, as that of a tuple
-//! is (`benches/all -- attribute`).
+//! Each part of a format string has a type of its own. So a key is hashed without an intermediate text, as a tuple is
+//! (`benches/all -- attribute`).
 
 use std::borrow::Cow;
 use std::fmt;

@@ -4,7 +4,7 @@ use crate::limit::Identity;
 
 /// The id of a count: the fingerprint of a key, combined with the identity of a limit.
 ///
-/// Two keys under one identity have the same id with a probability below 2⁻¹⁰⁹; `fingerprint.rs` proves this.
+/// No client can find two keys that have the same id under one identity: see `fingerprint.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyId(u128);
 

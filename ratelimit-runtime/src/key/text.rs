@@ -10,7 +10,7 @@ use hmac_sha256::Hash;
 use super::{Key, KeyWriter};
 
 /// The most bytes of a text that is not shortened.
-const MAX_TEXT: usize = 256;
+pub(super) const MAX_TEXT: usize = 256;
 
 /// The most bytes of a long text that its short text begins with.
 const BEGINNING: usize = 128;
@@ -52,10 +52,6 @@ impl KeyText {
 
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
-    }
-
-    pub(super) fn is_shortened(&self) -> bool {
-        self.hash.is_some()
     }
 
     /// Appends bytes to a text that is not finished.
@@ -171,7 +167,7 @@ mod tests {
         let keys: [&dyn Key; 5] =
             [&"a".repeat(300), &"(:)".repeat(100), &nested, &"é:".repeat(1_000), &controls];
         let secret = crate::key::Secret::random();
-        let fingerprint = |key: &dyn Key| crate::key::KeyWriter::fingerprint(&secret, key);
+        let fingerprint = |key: &dyn Key| secret.fingerprint(key);
         for key in keys {
             let short = text(key);
             let read = OwnedKey::parse(&short).expect("a key");

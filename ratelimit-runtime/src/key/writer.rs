@@ -21,8 +21,7 @@
 use std::fmt;
 
 use super::Key;
-use super::fingerprint::{Secret, TextHasher};
-use super::owned::write_text;
+use super::fingerprint::KeyHasher;
 use super::text::KeyText;
 #[cfg(any(feature = "redis", test))]
 use crate::limit::{Align, Terms};
@@ -38,7 +37,7 @@ pub struct KeyWriter<'a> {
 /// The output of a [`KeyWriter`]: a text or a fingerprint.
 enum KeyOutput<'a> {
     Text(&'a mut KeyText),
-    Hash(TextHasher<'a>),
+    Hash(&'a mut KeyHasher),
 }
 
 /// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period
@@ -78,32 +77,9 @@ impl<'a> KeyWriter<'a> {
         Self { output: KeyOutput::Text(text) }
     }
 
-    /// Returns the fingerprint of the text of `key` under a secret.
-    #[inline(always)]
-    pub(crate) fn fingerprint(secret: &Secret, key: &(impl Key + ?Sized)) -> u128 {
-        let mut out = KeyWriter { output: KeyOutput::Hash(secret.begin()) };
-        key.write(&mut out);
-        match out.output {
-            KeyOutput::Hash(hasher) if hasher.may_be_long() => Self::of_long(secret, hasher, &key),
-            KeyOutput::Hash(hasher) => hasher.finish(),
-            KeyOutput::Text(_) => 0,
-        }
-    }
-
-    /// Returns the fingerprint of the text of `key`, or of its short text if it is long.
-    // Not generic, so that a program contains it once (`benches/all -- footprint`).
-    #[cold]
-    fn of_long(secret: &Secret, hasher: TextHasher<'_>, key: &dyn Key) -> u128 {
-        let text = KeyText::of(key);
-        if !text.is_shortened() {
-            return hasher.finish();
-        }
-        let mut out = KeyWriter { output: KeyOutput::Hash(secret.begin()) };
-        write_text(text.as_bytes(), &mut out);
-        match out.output {
-            KeyOutput::Hash(hasher) => hasher.finish(),
-            KeyOutput::Text(_) => 0,
-        }
+    #[inline]
+    pub(super) fn to_hash(hasher: &'a mut KeyHasher) -> Self {
+        Self { output: KeyOutput::Hash(hasher) }
     }
 
     /// Writes a value of any bytes, escaped.
@@ -295,42 +271,5 @@ mod tests {
             let key = "x:".repeat(length);
             assert_eq!(text(&key), "x%3A".repeat(length));
         }
-    }
-
-    #[test]
-    fn keys_with_equal_texts_and_no_others_have_equal_fingerprints() {
-        use crate::key::{Colon, Format, Shown, Text};
-
-        let secret = Secret::random();
-        let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&secret, key);
-        let long = "a(b):c%{d}".repeat(10);
-        let shown = Shown(format_args!("{long}"));
-        let format = (Text("a"), Colon, Text("("), shown, Text(""));
-        let keys: [&dyn Key; 16] = [
-            &(),
-            &((),),
-            &"",
-            &"%",
-            &"a:b",
-            &("a", "b"),
-            &"(a:b)",
-            &("a", ("b", "c")),
-            &(("a", "b"), "c"),
-            &("a", "b", "c"),
-            &"exactly 16 bytes",
-            &("exactly 14 byt", 1),
-            &[0xFF_u8, b'('],
-            &[0xFF_u8, 0xFF, b'('],
-            &long,
-            &Format(format),
-        ];
-        for (index, key) in keys.iter().enumerate() {
-            assert_eq!(fingerprint(&OwnedKey::of(*key)), fingerprint(*key), "{}", text(*key));
-            for other in &keys[..index] {
-                assert_ne!(fingerprint(*key), fingerprint(*other), "{}", text(*key));
-            }
-        }
-        assert_eq!(fingerprint(&42), fingerprint(&"42"));
-        assert_eq!(fingerprint(&'x'), fingerprint(&b"x"));
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Reply, Request};
 use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::clock::Clock;
-use crate::key::{Key, KeyId, KeyWriter, Secret};
+use crate::key::{Key, KeyId, Secret};
 use crate::limit::{Algorithm, Terms};
 use crate::reply::Source;
 use crate::report;
@@ -68,7 +68,7 @@ impl Embedded {
         let shards = shards.into_boxed_slice().try_into();
         Self {
             shards: shards.unwrap_or_else(|_| unreachable!("as many as the array has")),
-            no_key: KeyWriter::fingerprint(&secret, &()),
+            no_key: secret.fingerprint(&()),
             secret,
             functions: Default::default(),
             clock,
@@ -110,7 +110,7 @@ impl Embedded {
     /// Returns the fingerprint of a key, the same for all limits.
     #[inline]
     pub(crate) fn fingerprint(&self, key: &(impl Key + ?Sized)) -> u128 {
-        if key.is_nothing() { self.no_key } else { KeyWriter::fingerprint(&self.secret, key) }
+        if key.is_nothing() { self.no_key } else { self.secret.fingerprint(key) }
     }
 
     /// Executes a request. The reply names `source`: this store, or a fallback to it.
