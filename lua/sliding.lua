@@ -2,34 +2,38 @@
 -- Twin of ratelimit-runtime/src/algorithm/sliding.rs.
 --
 -- The state is a head and a ring of records. A record has a time, and the units that were charged then. The newest
--- record is in the head, the others are in the ring, the oldest first. So a call reads the head and the oldest records,
--- drops the records that have left the window, and writes the head and one record.
+-- record is in the head, the others are in the ring, the oldest first. An admitted charge reads the head and the oldest
+-- records, drops the records that have left the window, moves the newest record into the ring, and writes the head. A
+-- rejected call writes nothing.
 --
 -- The head has the time of the newest record in microseconds. The ring has ticks: the time divided by 2^k microseconds,
 -- rounded up, of which it keeps the low 32 bits. k is the least for which a period has less than 2^32 - 1 ticks, and no
--- record is older than a period and a tick, so the newest record tells the other bits. A tick has 1 microsecond for
--- periods of up to 71 minutes. A record of the ring leaves the window a period after its tick: never early, and less
--- than a tick late.
+-- record is older than the newest one by more than a period and a tick, so the newest one tells the other bits. A tick
+-- has 1 microsecond for periods of up to 71 minutes. A record leaves the window a period after its time or its tick:
+-- never early, and less than a tick late. Time does not go back: if a clock does, time stands still until the clock has
+-- caught up.
 --
--- Charges of one tick share a record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
--- tick. Above, or while there are 1,016 records, a charge shares the newest record if both times are in one cell, a
--- thousandth of a period since the epoch. A shared record has the latest of its times, so its units leave up to 0.1 %
--- of a period late. A charge that finds 1,016 records, and shares none, first joins all records of a cell into one: at
--- most 1,002 cells overlap a period.
+-- Charges of one tick have one record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
+-- tick. Above, or while debts make 1,016 records, a charge shares the newest record if both are in one cell, a
+-- thousandth of a period since the epoch, rounded up to ticks. A shared record has the latest of its times, so its
+-- units leave up to 0.1 % of a period late. A charge that finds 1,016 records, and shares none, first joins all records
+-- of a cell into one: at most 1,002 cells overlap a period and a tick.
 --
--- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 if no charge can be settled;
---       joined: the latest tick of a shared record (7); the units of all records (7); of the newest record, its time
+-- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 until an `acquire`; joined: the latest tick of
+--       a record that charges of several ticks share (7); the units of all records (7); of the newest record, its time
 --       (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its slots (2)
 -- Ring  the slots: the low bits of a tick (4), units (4)
 --
 -- call, pack, unpack, key, clock, given, op, cost
---            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge, in microseconds; of `settle`: a table of its `birth` and
---            `place`; of `acquire`: the birth of a state without one
--- threshold  units that a period admits
--- period     microseconds
+--            see `prelude.lua` and `one.lua`. `decide`, `acquire` and `peek` can be rejected; `charge` adds a debt;
+--            `refund` gives the newest units back, `return` and `settle` those of a charge; `measure` counts
+-- operand    of the op `return`: the recorded time of the charge, in microseconds; of `settle`: a table of its `birth`
+--            and `place`; of `acquire`: the birth of a state without one
+-- threshold  units that a period admits, below 2^32
+-- period     microseconds; it is a part of the key
 --
--- Returns the arguments of `answer.lua`.
+-- Returns the arguments of `answer.lua`; nothing if the value is no state of this version. `changed` is empty if the
+-- state was written here, or if no units count any more.
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
 )
@@ -40,7 +44,7 @@ local function sliding(
   while period > tick * (LOW - 2) do tick = tick * 2 end
   local cell = ceil(period / tick / 1000)
 
-  -- A small ring is read with its head.
+  -- A small ring, of 127 slots, is read with its head.
   local state = call('GETRANGE', key, '0', threshold <= 128 and '1068' or '52')
   local version, lives, closed, birth, joined, total = VERSION, 0, 0, 0, 0, 0
   local last, units, first, count, slots = 0, 0, 0, 0, 0
@@ -123,7 +127,7 @@ local function sliding(
         call('SETRANGE', key, format('%d', HEAD + (first + count) % slots * 8), record)
         count = count + 1
       else
-        ring = sub(ring, dead * 8 + 1) .. record
+        ring = ring .. record
         count = count + 1
         if is_full then
           local parts, sums, records = {}, {}, 0
@@ -212,12 +216,10 @@ local function sliding(
   if adds then
     if ring then first = 0 end
     changed = pack('>I7I7I7I7I7I2I2I2', birth, joined, total, last, units, first, count, slots)
-    if ring and state ~= '' then
+    if ring then
       local free = string.rep('\0', slots * 8 - #ring)
       call('SET', key, pack('>I1I4I7', VERSION, lives, closed) .. changed .. ring .. free, 'KEEPTTL')
       changed = ''
-    elseif ring then
-      changed = changed .. ring
     end
   end
   local remaining, slack = 0, 0

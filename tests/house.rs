@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, from the floor up. CONTRIBUTING.md says what each is for.
-const ROOMS: [&str; 23] = [
+const ROOMS: [&str; 24] = [
     "text",
     "threads",
     "sticky",
@@ -20,6 +20,7 @@ const ROOMS: [&str; 23] = [
     "report",
     "background",
     "store",
+    "local",
     "backend",
     "rules",
     "lease",
@@ -231,11 +232,11 @@ fn lines_of_code(path: &Path, comment: &str) -> usize {
 
 /// Returns the lines of code of each room, of the stores apart, and of [`WEIGHED`].
 fn weights() -> BTreeMap<String, usize> {
-    let (root, sources, mut weights) = (root(), sources(), BTreeMap::new());
+    let (folder, mut weights) = (sources(), BTreeMap::new());
     let mut found = Vec::new();
-    files(&sources, &["rs"], &mut found);
+    files(&folder, &["rs"], &mut found);
     for path in found {
-        let parts: Vec<_> = path.strip_prefix(&sources).expect("inside").iter().collect();
+        let parts: Vec<_> = path.strip_prefix(&folder).expect("inside").iter().collect();
         let parts: Vec<_> = parts.iter().map(|part| part.to_string_lossy()).collect();
         if TESTS.contains(&&**parts.last().expect("a name")) {
             continue;
@@ -250,7 +251,7 @@ fn weights() -> BTreeMap<String, usize> {
     }
     for (folder, extension, comment) in WEIGHED {
         let mut found = Vec::new();
-        files(&root.join(folder), &[extension], &mut found);
+        files(&root().join(folder), &[extension], &mut found);
         let lines = found.iter().map(|path| lines_of_code(path, comment)).sum();
         weights.insert(folder.to_owned(), lines);
     }
@@ -261,7 +262,8 @@ fn weights() -> BTreeMap<String, usize> {
 #[test]
 fn no_room_is_heavier_than_the_list_says() {
     let (path, weights) = (root().join("tests/weights.txt"), weights());
-    let listed: String = weights.iter().map(|(room, lines)| format!("{room} {lines}\n")).collect();
+    let lines: Vec<_> = weights.iter().map(|(room, lines)| format!("{room} {lines}\n")).collect();
+    let listed = lines.concat();
     if std::env::var_os("WEIGHTS").is_some() {
         fs::write(&path, listed).expect("written");
         return;

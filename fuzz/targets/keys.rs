@@ -13,7 +13,6 @@ mod key;
 mod limit;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
-mod uncounted;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -28,7 +28,6 @@ mod settle_error;
 mod statement;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
-mod uncounted;
 
 /// The part of the room that these files use.
 mod store {

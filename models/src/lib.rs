@@ -23,6 +23,8 @@ mod key;
 mod lease;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/local/mod.rs"]
+mod local;
 #[path = "../../ratelimit-runtime/src/store/redis/network/breaker.rs"]
 mod network_breaker;
 #[path = "../../ratelimit-runtime/src/one_or_many.rs"]

@@ -245,6 +245,7 @@ mod key;
 mod lease;
 mod limit;
 mod limiter;
+mod local;
 mod one_or_many;
 mod registry;
 mod reply;

@@ -9,9 +9,9 @@ use crate::background::{Job, JobCounter, RunningJob};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
+use crate::local::Local;
 use crate::network_breaker::{Breaker, TIMEOUTS_TO_OPEN};
 use crate::reply::{Source, StoreError};
-use crate::store::embedded::Embedded;
 use crate::store::{Charge, Request};
 
 /// Two processes share a limit of four calls while the server does not decide.
@@ -76,7 +76,7 @@ pub(super) struct Play {
     changes: usize,
     failed_probes: usize,
     dropped_jobs: usize,
-    fallback: Embedded,
+    fallback: Local,
     /// The calls that the process has admitted without the server.
     admitted: usize,
     replies: usize,
@@ -98,7 +98,7 @@ impl Play {
             changes: 0,
             failed_probes: 0,
             dropped_jobs: 0,
-            fallback: Embedded::new(64, clock),
+            fallback: Local::new(64, clock),
             admitted: 0,
             replies: 0,
             mistakes: Vec::new(),

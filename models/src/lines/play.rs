@@ -15,8 +15,8 @@ use crate::algorithm::Outcome;
 use crate::clock::{Clock, VirtualClock};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, OnError};
+use crate::local::Local;
 use crate::reply::{Source, StoreError};
-use crate::store::embedded::Embedded;
 use crate::store::{Calls, Charge, DecideOp, Reply, Request};
 use crate::waiting::OwnedPart;
 
@@ -61,7 +61,7 @@ pub(super) struct Play {
     pub(super) line: Line,
     pub(super) charge: Arc<Charge>,
     pub(super) limit: Limit,
-    pub(super) store: Embedded,
+    pub(super) store: Local,
     pub(super) clock: VirtualClock,
     /// What the store has executed.
     pub(super) log: String,
@@ -111,7 +111,7 @@ impl Play {
             line: Line::new(vec![Arc::clone(&charge)].into(), settings),
             charge,
             limit,
-            store: Embedded::new(64, Clock::Virtual(clock.clone())),
+            store: Local::new(64, Clock::Virtual(clock.clone())),
             clock,
             log: String::new(),
             pending: None,
@@ -295,7 +295,7 @@ impl Play {
             Action::Reset => {
                 self.resets += 1;
                 self.log.push_str("reset;");
-                self.store.remove(&self.charge.terms, self.charge.key_id);
+                self.store.remove(self.charge.key_id);
                 self.line.record_reset(self.charge.key_id, now);
             }
             Action::Tick => {

@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -21,24 +21,11 @@ struct WindowAtCall {
 }
 
 impl State for Window {
-    type Decided = Outcome;
-
-    #[inline(always)]
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        self.apply(Op::Decide, terms, clock, cost)
+    fn expires(&self) -> u64 {
+        self.end
     }
 
     #[inline]
-    fn is_allowed(decided: &Outcome) -> bool {
-        decided.is_allowed()
-    }
-
-    #[inline(always)]
-    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
-        decided
-    }
-
-    #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let threshold = terms.threshold();
         let WindowAtCall { start, end, mut count } = self.at(terms, clock);
@@ -97,15 +84,9 @@ impl State for Window {
     }
 }
 
-impl Expires for Window {
-    fn expires(&self) -> u64 {
-        self.end
-    }
-}
-
 impl Window {
     /// Returns the window of a call at the time `clock`.
-    #[inline(always)]
+    #[inline]
     fn at(&self, terms: &Terms, clock: u64) -> WindowAtCall {
         let period = terms.period_us();
         let now = clock.max(self.start);
@@ -123,7 +104,7 @@ impl Window {
         WindowAtCall { start, end, count: if is_open { self.count } else { 0 } }
     }
 
-    #[inline(always)]
+    #[inline]
     fn keep(&mut self, WindowAtCall { start, end, count }: WindowAtCall) {
         if count == 0 {
             *self = Self::default();

@@ -24,7 +24,7 @@ pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 pub(crate) mod slots;
 
-pub(crate) use self::closing::{ClosedCount, OpeningChange};
+pub(crate) use self::closing::OpeningChange;
 use crate::limit::{Algorithm, Terms};
 
 /// An operation on one count that every algorithm supports.
@@ -145,14 +145,6 @@ impl Outcome {
         }
     }
 
-    /// Returns this outcome, moved part by part: then the parts of another outcome, which is returned at the same
-    /// place, stay in registers (`benches/all -- embedded`).
-    #[inline(always)]
-    pub(crate) fn moved(self) -> Self {
-        let Self { clock, verdict, remaining, retry_us, reset_us } = self;
-        Self { clock, verdict, remaining, retry_us, reset_us }
-    }
-
     /// The outcome of a call that is admitted because no store could decide.
     pub(crate) const UNDECIDED: Self =
         Self { clock: 0, verdict: Verdict::Admitted, remaining: 0, retry_us: 0, reset_us: 0 };
@@ -188,33 +180,10 @@ impl Settlement {
     }
 }
 
-/// What a table keeps until a time. The default is what a key has that was never used.
-pub(crate) trait Expires: Default {
-    /// Returns the time from which this equals the default; 0 if it does now.
+/// The state of one count. The default is the state of a key that was never used.
+pub(crate) trait State: Default {
+    /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
     fn expires(&self) -> u64;
-}
-
-/// The state of one count.
-pub(crate) trait State: Expires {
-    /// Whether a call holds its units until it ends. Without a permit, nothing would give them back.
-    const HOLDS: bool = false;
-
-    /// What [`decide`](Self::decide) leaves for [`outcome`](Self::outcome).
-    type Decided: Copy;
-
-    /// Applies [`Op::Decide`].
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Self::Decided;
-
-    /// Returns whether a call that was decided is admitted.
-    fn is_allowed(decided: &Self::Decided) -> bool;
-
-    /// Returns whether [`decide`](Self::decide) would admit a call.
-    fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
-        self.apply(Op::Peek, terms, clock, cost).is_allowed()
-    }
-
-    /// Returns the outcome of a call that was decided. It divides here, once the state is unlocked.
-    fn outcome(decided: Self::Decided, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 
     /// Applies `op` at the time `clock`.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
@@ -228,19 +197,3 @@ pub(crate) trait State: Expires {
     /// and not charged are charged now, also above the capacity.
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
 }
-
-/// Passes the list of states to `$callback!`, after `($args)`. The list names for each state its tables in the
-/// embedded store and its algorithms.
-macro_rules! states {
-    ($callback:ident!($($args:tt)*)) => {
-        $callback! { ($($args)*)
-            logs: $crate::algorithm::sliding::Log = Sliding;
-            windows: $crate::algorithm::fixed::Window = Fixed;
-            counters: $crate::algorithm::sliding_counter::Counters = SlidingCounter;
-            buckets: $crate::algorithm::bucket::Bucket = TokenBucket | LeakyBucket;
-            slots: $crate::algorithm::slots::Slots = InFlight;
-        }
-    };
-}
-
-pub(crate) use states;

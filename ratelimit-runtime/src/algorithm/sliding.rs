@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The most records of a state.
@@ -75,21 +75,8 @@ impl Ticks {
 }
 
 impl State for Log {
-    type Decided = Outcome;
-
-    #[inline]
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        self.apply(Op::Decide, terms, clock, cost)
-    }
-
-    #[inline]
-    fn is_allowed(decided: &Outcome) -> bool {
-        decided.is_allowed()
-    }
-
-    #[inline(always)]
-    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
-        decided
+    fn expires(&self) -> u64 {
+        self.expires
     }
 
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
@@ -140,12 +127,6 @@ impl State for Log {
             self.charge(terms.threshold(), ticks, &mut live, more);
         }
         self.outcome_of(terms, ticks, clock, live.used)
-    }
-}
-
-impl Expires for Log {
-    fn expires(&self) -> u64 {
-        self.expires
     }
 }
 

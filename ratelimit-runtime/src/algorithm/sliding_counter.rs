@@ -5,7 +5,7 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The counts of the window that started at `start` and of the window before it.
@@ -32,24 +32,11 @@ struct CountersAtCall {
 }
 
 impl State for Counters {
-    type Decided = Outcome;
-
-    #[inline(always)]
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        self.apply(Op::Decide, terms, clock, cost)
+    fn expires(&self) -> u64 {
+        self.expires
     }
 
     #[inline]
-    fn is_allowed(decided: &Outcome) -> bool {
-        decided.is_allowed()
-    }
-
-    #[inline(always)]
-    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
-        decided
-    }
-
-    #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
         let CountersAtCall { lag, elapsed, start, mut previous, mut current } =
@@ -130,15 +117,9 @@ impl State for Counters {
     }
 }
 
-impl Expires for Counters {
-    fn expires(&self) -> u64 {
-        self.expires
-    }
-}
-
 impl Counters {
     /// Returns the counts of the windows at the time `clock`.
-    #[inline(always)]
+    #[inline]
     fn at(&self, terms: &Terms, clock: u64) -> CountersAtCall {
         let period = terms.period_us();
         let now = clock.max(self.start);
@@ -154,7 +135,7 @@ impl Counters {
         CountersAtCall { lag: now - clock, elapsed, start, previous, current }
     }
 
-    #[inline(always)]
+    #[inline]
     fn keep(&mut self, period: u64, start: u64, previous: u32, current: u32) {
         if previous == 0 && current == 0 {
             *self = Self::default();
@@ -168,7 +149,7 @@ impl Counters {
 
 impl CountersAtCall {
     /// Returns the outcome of an admitted call.
-    #[inline(always)]
+    #[inline]
     fn outcome(&self, terms: &Terms, clock: u64) -> Outcome {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
         let weight =

@@ -1,6 +1,6 @@
 //! Calls in flight: the units of the calls that run now. Nothing but their end gives units back.
 
-use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// How long a count is kept after its first call, in microseconds, although no units are held. The next call of the key
@@ -18,20 +18,13 @@ pub(crate) struct Slots {
 }
 
 impl State for Slots {
-    const HOLDS: bool = true;
-
-    type Decided = Outcome;
-
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        self.apply(Op::Decide, terms, clock, cost)
-    }
-
-    fn is_allowed(decided: &Outcome) -> bool {
-        decided.is_allowed()
-    }
-
-    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
-        decided
+    /// Held units do not expire, and are never evicted.
+    fn expires(&self) -> u64 {
+        match self {
+            Self { held: 0, since: 0, .. } => 0,
+            Self { held: 0, since, .. } => since + IDLE,
+            _ => u64::MAX,
+        }
     }
 
     /// The end of a call is unknown, so the waits of the outcome are 0.
@@ -69,17 +62,6 @@ impl State for Slots {
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
         self.release(settlement.receipt, settlement.less());
         self.outcome_of(terms, clock, Verdict::Admitted)
-    }
-}
-
-impl Expires for Slots {
-    /// Held units do not expire, and are never evicted.
-    fn expires(&self) -> u64 {
-        match self {
-            Self { held: 0, since: 0, .. } => 0,
-            Self { held: 0, since, .. } => since + IDLE,
-            _ => u64::MAX,
-        }
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct TakingCalls(Vec<(usize, TakingRequest)>);
 impl Backend {
     /// Returns the charge of calls in flight of the shared store with what this process holds of its count.
     pub(super) fn with_holder(self: &Arc<Self>, policy: Policy, charge: Charge) -> Arc<Charge> {
-        let Some(holders) = self.holders.as_deref() else { return Arc::new(charge) };
+        let Some(holders) = &self.holders else { return Arc::new(charge) };
         let mut counts = lock_own(&holders.counts);
         let process = counts.process;
         let known = counts.by_count.get(&charge.key_id).and_then(|known| known.holder.clone());
@@ -64,7 +64,7 @@ impl Backend {
         }
         drop(counts);
         if is_new {
-            let make = || StatementJob::new(Arc::clone(self), holders.clone());
+            let make = || StatementJob::new(Arc::clone(self), Arc::clone(holders));
             let job = holders.job.start(1, make);
             if let Some(job) = job {
                 self.background.spawn(StatementJob::run(job));

@@ -31,19 +31,19 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
+use crate::local::Local;
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{RejectedKeys, ReportSettings};
-use crate::store::embedded::Embedded;
-use crate::store::{Charge, DecideOp, OfShared, Reply, Request, SharedStore, Store};
+use crate::store::{Charge, DecideOp, Reply, Request, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
     /// The store of this process: of all counts, or of the counts of [`Scope::Process`] and of fallbacks.
-    local: Embedded,
+    local: Local,
     shared: Option<SharedStore>,
     give_backs: Arc<GiveBacks>,
-    closings: Option<OfShared<Arc<PendingClosings>>>,
-    holders: Option<OfShared<Arc<Holders>>>,
+    closings: Option<Arc<PendingClosings>>,
+    holders: Option<Arc<Holders>>,
     /// Notified when units in flight may have been lost, or their release has become known to the shared store.
     in_flight_changed: Notify,
     outages: OutageLog,
@@ -66,14 +66,14 @@ pub(crate) struct BackendSettings {
 impl Backend {
     /// Creates a backend. The shared store reports the counts of a rollback to `give_backs`.
     pub(crate) fn new(
-        local: Embedded,
+        local: Local,
         shared: Option<SharedStore>,
         give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
         settings: BackendSettings,
     ) -> Self {
-        let closings = shared.as_ref().map(|shared| OfShared::new(shared, Arc::default));
-        let holders = shared.as_ref().map(|shared| OfShared::new(shared, Arc::<Holders>::default));
+        let closings = shared.as_ref().map(|_| Arc::default());
+        let holders = shared.as_ref().map(|_| Arc::default());
         let (in_flight_changed, outages, rejected_keys) = Default::default();
         Self {
             local,
@@ -110,8 +110,8 @@ impl Backend {
     }
 
     /// Returns the value that `make` makes, if there is a shared store.
-    pub(crate) fn of_shared<T>(&self, make: impl FnOnce() -> T) -> Option<OfShared<T>> {
-        self.shared.as_ref().map(|shared| OfShared::new(shared, make))
+    pub(crate) fn of_shared<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
+        self.shared.as_ref().map(|_| make())
     }
 
     /// Returns the longest time that a decision may take.
@@ -133,7 +133,7 @@ impl Backend {
 
     /// Returns the embedded store, for decisions that need no request.
     #[inline]
-    pub(crate) fn local(&self) -> &Embedded {
+    pub(crate) fn local(&self) -> &Local {
         &self.local
     }
 
@@ -279,7 +279,7 @@ impl Backend {
     /// Removes a count: in this process at once, then in the shared store. Returns whether it was there.
     pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<bool> {
         // Also removes the units that this process counted during an outage.
-        let was_here = self.local.remove(&charge.terms, charge.key_id);
+        let was_here = self.local.remove(charge.key_id);
         let given_back = GivenBack { key_id: charge.key_id, outcome: None, is_reset: true };
         self.in_flight_changed.notify_waiters();
         if !self.is_shared(policy.scope()) {

@@ -6,8 +6,8 @@ use super::{Backend, CallDeadline, GivenBack, PendingClosing};
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
+use crate::local::LocalCharge;
 use crate::reply::{Answer, Source, StoreError};
-use crate::store::embedded::{CountFunctions, LocalCharge};
 use crate::store::{Charge, SettleError, SettledCharge, Store};
 
 impl Backend {
@@ -27,7 +27,7 @@ impl Backend {
         settlement: Settlement,
         opening: OpeningChange,
     ) {
-        let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
+        let outcome = self.local.settle(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.notify_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
         self.close_here(key_id, terms, opening);
     }
@@ -43,24 +43,20 @@ impl Backend {
     ) {
         self.local.release(key_id, receipt, units);
         self.notify_release(key_id);
-        if opening != OpeningChange::None
-            && let Some(functions) = self.local.functions_of(Algorithm::InFlight)
-        {
-            self.close_by(functions, key_id, opening);
-        }
+        self.close_by(key_id, Algorithm::InFlight, opening);
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
     /// key was closed.
     pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, opening: OpeningChange) -> bool {
-        self.close_by(self.local.functions(terms), key_id, opening)
+        self.close_by(key_id, terms.algorithm(), opening)
     }
 
-    fn close_by(&self, functions: &CountFunctions, key_id: KeyId, opening: OpeningChange) -> bool {
+    fn close_by(&self, key_id: KeyId, algorithm: Algorithm, opening: OpeningChange) -> bool {
         if opening == OpeningChange::None {
             return false;
         }
-        let was_closed = self.local.change_opening(functions, key_id, opening);
+        let was_closed = self.local.change_opening(key_id, algorithm, opening);
         self.notify_opening_change(key_id, opening);
         was_closed
     }
@@ -131,9 +127,9 @@ impl Backend {
             Some(shared) if source == shared.source() => return false,
             Some(_) => {
                 let share = charge.share(self.settings.instances);
-                self.local.settle_one((&share).into(), settlement)
+                self.local.settle((&share).into(), settlement)
             }
-            None => self.local.settle_one((&**charge).into(), settlement),
+            None => self.local.settle((&**charge).into(), settlement),
         };
         self.notify_settlement(charge.key_id, settlement, Some(&outcome), source);
         self.close_here(charge.key_id, &charge.terms, opening);

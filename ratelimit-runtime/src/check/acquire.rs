@@ -13,9 +13,9 @@ use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
+use crate::local::LocalCharge;
 use crate::reply::{BuildError, Decision, Rejection, Source};
 use crate::report::{self, Started};
-use crate::store::embedded::LocalCharge;
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
@@ -43,8 +43,7 @@ impl Conclusion for Acquire {
     ) -> Self {
         let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        let local = backend.local();
-        let (outcome, receipt) = (local.functions(limit.terms()).acquire)(local, charge);
+        let (outcome, receipt) = backend.local().acquire(charge);
         let made = || {
             if limit.is_in_flight() {
                 MadeCharge::HeldHere { key_id, name: *limit.terms().name() }

@@ -10,6 +10,7 @@ use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Verdict;
 use crate::key::Key;
 use crate::limit::{Access, Limit};
+use crate::local::LocalCharge;
 use crate::report::{self, Started};
 
 /// What a call of one limit becomes: a [`Check`], or an [`Acquire`](super::Acquire).
@@ -62,28 +63,25 @@ impl Conclusion for Check {
         cost: u32,
         _: Option<&'static Limit>,
     ) -> Self {
-        let (started, mut outcome) = (Started::now(), None);
-        let (local, key_id) = (backend.local(), backend.key_id(limit.terms(), key));
-        let decide = local.functions(limit.terms()).decide;
-        let left = decide(local, key_id, limit.terms(), cost, &mut outcome);
-        if left.is_final() {
-            return Self::admitted(limit.terms().capacity(), left.remaining as u32, left.reset_us);
-        }
-        if let Some(outcome) = &outcome
-            && outcome.verdict == Verdict::Rejected
-            && !report::is_recorded()
-            && !backend.reports().reports_rejections()
-        {
-            backend.count_rejection(limit, key_id, key, outcome.clock);
-            return Self::rejected_here(limit, outcome);
-        }
         let part: AnyPart<'_> = Part::of(limit, key, cost);
-        let Some(outcome) = outcome else {
-            // Nothing was decided, because the call needs a permit.
+        if limit.is_in_flight() {
+            // The call needs a permit.
             let refusal = Refusal::of_local(&part, CallOptions::CHECK, backend);
             let refused = refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
             return refused.by_fields();
-        };
+        }
+        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
+        let outcome = backend.local().decide(LocalCharge { key_id, terms: limit.terms(), cost });
+        if !report::is_recorded() {
+            if outcome.is_allowed() {
+                let capacity = limit.terms().capacity();
+                return Self::admitted(capacity, outcome.remaining, outcome.reset_us);
+            }
+            if outcome.verdict == Verdict::Rejected && !backend.reports().reports_rejections() {
+                backend.count_rejection(limit, key_id, key, outcome.clock);
+                return Self::rejected_here(limit, &outcome);
+            }
+        }
         Self::from(part.report_here(backend, started, &outcome)).by_fields()
     }
 

@@ -3,12 +3,12 @@
 use super::call::{CallOptions, conclude};
 use super::judge::hardest;
 use super::{Check, Checker, Part};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel};
+use crate::local::{FEW, LocalCharge};
 use crate::reply::Source;
 use crate::report::{self, Report, Started};
-use crate::store::embedded::{FEW, LocalCharge};
 
 /// The decisions of this process about the limits of a call.
 struct DecidedFew<'a> {
@@ -29,25 +29,20 @@ impl Checker {
         if let [Part { limit, key, cost, access }] = *parts {
             return self.start(Part { limit, key: &key, cost, access }, options, None);
         }
-        // Fewer places for two limits, as most such calls have (`benches/all -- together`).
-        let decided = match parts.len() {
-            ..=2 => self.check_few::<2, K>(parts),
-            3..=FEW => self.check_few::<FEW, K>(parts),
-            _ => None,
-        };
+        let decided = if parts.len() <= FEW { self.check_few(parts) } else { None };
         decided.unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
             self.start_all(&parts, options).into()
         })
     }
 
-    /// Checks a call of up to `N` limits that this process decides at once; `None` for any other call, which is not
+    /// Checks a call of up to [`FEW`] limits that this process decides at once; `None` for any other call, which is not
     /// charged.
-    fn check_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+    fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
             return self.check_few_under_rules(parts);
         }
-        self.decide_few::<N, K>(parts)
+        self.decide_few(parts)
     }
 
     /// Like [`check_few`](Self::check_few), under one set of rules.
@@ -71,16 +66,16 @@ impl Checker {
         for ((ruled, part), limit) in ruled.iter_mut().zip(parts).zip(&limits) {
             *ruled = Part { limit, ..*part };
         }
-        self.decide_few::<FEW, K>(&ruled[..parts.len()])
+        self.decide_few(&ruled[..parts.len()])
     }
 
-    /// Decides a call of up to `N` limits, as they are written.
-    fn decide_few<const N: usize, K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+    /// Decides a call of up to [`FEW`] limits, as they are written.
+    fn decide_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let started = Started::now();
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let terms = first.limit.terms();
-        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; N];
-        let (mut limits, mut count) = ([first.limit; N], 0);
+        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
+        let (mut limits, mut count) = ([first.limit; FEW], 0);
         let mut fingerprint = self.backend.local().fingerprint(first.key);
         for (at, Part { limit, key, cost, access }) in parts.iter().enumerate() {
             let (terms, cost) = (limit.terms(), *cost);
@@ -90,7 +85,9 @@ impl Checker {
             }
             let key_id = KeyId::new(terms.identity(), fingerprint);
             let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
-            let is_plain = *access != Access::Closed && self.backend.decides_here(limit, cost);
+            let is_plain = *access != Access::Closed
+                && !limit.is_in_flight()
+                && self.backend.decides_here(limit, cost);
             let agrees = at == 0 || limit.policy().agrees_with(policy);
             if is_known || !is_plain || !agrees {
                 return None;
@@ -103,16 +100,17 @@ impl Checker {
         if count == 0 {
             return Some(Check::unlimited());
         }
-        let mut outcomes = [Outcome::UNDECIDED; N];
-        if !self.backend.local().decide_few::<N>(&charges[..count], &mut outcomes[..count]) {
+        let mut outcomes = [Outcome::UNDECIDED; FEW];
+        self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]);
+        let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
+        if outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Closed { .. })) {
             return None;
         }
-        let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
         let index = hardest(outcomes);
         let (limit, outcome) = (limits[index], &outcomes[index]);
         let is_allowed = outcome.is_allowed();
         if report::is_recorded() || !is_allowed && self.backend.reports().reports_rejections() {
-            let (mut keys, mut count) = ([&() as &dyn Key; N], 0);
+            let (mut keys, mut count) = ([&() as &dyn Key; FEW], 0);
             for part in parts.iter().filter(|part| part.access == Access::Limited) {
                 keys[count] = &part.key;
                 count += 1;

@@ -4,7 +4,7 @@ use std::{mem, slice};
 
 use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
 use super::fast::Conclusion;
-use super::wait::{DecideWaiting, borrowed, owned};
+use super::wait::{borrowed, may_wait, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Access, Limit, LimitLabel};
@@ -46,8 +46,8 @@ impl Checker {
         if !self.backend.counts_here(part.limit) {
             return self.start_all(&[part], options).into();
         }
-        if let Some(DecideWaiting(start)) = DecideWaiting::of(&[part], options, &self.rules) {
-            return start(self, &[part], options).into();
+        if may_wait(&[part], options, &self.rules) {
+            return self.start_waiting(&[part], options).into();
         }
         let decide = |limit: &Limit| {
             let part = Part::of(limit, part.key, part.cost);
@@ -88,8 +88,8 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
-        if let Some(DecideWaiting(start)) = DecideWaiting::of(parts, options, &self.rules) {
-            return start(self, parts, options);
+        if may_wait(parts, options, &self.rules) {
+            return self.start_waiting(parts, options);
         }
         if !may_be_ruled(parts, &self.rules) {
             return self.decide_as_written(parts, options, None);

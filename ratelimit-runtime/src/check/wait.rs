@@ -1,66 +1,33 @@
-//! Calls that may wait: the setting of a limit, and what decides its calls.
+//! Calls that may wait.
 
-use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::call::{CallOptions, CallResult, StartedCall};
 use super::ruled::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
-use crate::limit::{Capability, Limit};
 use crate::one_or_many::OneOrMany;
 use crate::report::Started;
 use crate::rules::RulesInForce;
 use crate::waiting::{OwnedPart, WaitingCalls};
 
-/// Decides calls that may wait. Only a limit with a `wait` refers to it (see [`Capability`]).
-#[derive(Clone, Copy)]
-pub(super) struct DecideWaiting(
-    pub(super) fn(&Checker, &[AnyPart<'_>], CallOptions) -> StartedCall,
-);
-
-impl DecideWaiting {
-    /// Returns what decides a call that may wait. A shadow does not wait, unless a rule ends the shadow.
-    pub(super) fn of(
-        parts: &[AnyPart<'_>],
-        options: CallOptions,
-        rules: &RulesInForce,
-    ) -> Option<Self> {
-        let limit = parts.first()?.limit;
-        let by = limit.policy().waits_by().filter(|_| options.can_wait)?;
-        let may_wait = limit.max_wait().is_some() || may_be_ruled(parts, rules);
-        if may_wait { by.functions().copied() } else { None }
-    }
-}
-
-fn decide_waiting() -> &'static (dyn Any + Send + Sync) {
-    static DECIDE: DecideWaiting = DecideWaiting(|checker, parts, options| {
-        let waiting = checker.waiting.get_or_start(&checker.backend, &checker.rules);
-        let parts = OneOrMany::of(parts, owned);
-        StartedCall::boxed(checker.clone().wait(waiting, parts, options))
-    });
-    &DECIDE
-}
-
-impl Limit {
-    /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
-    ///
-    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
-    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
-    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
-    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
-    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
-    ///
-    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
-    /// `wait` waits as long as it takes.
-    #[must_use]
-    pub const fn wait(self, wait: Duration) -> Self {
-        self.with_wait(wait, Capability::new(decide_waiting))
-    }
+/// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
+pub(super) fn may_wait(parts: &[AnyPart<'_>], options: CallOptions, rules: &RulesInForce) -> bool {
+    let waits = |part: &AnyPart<'_>| {
+        part.limit.policy().wait().is_some()
+            && (part.limit.max_wait().is_some() || may_be_ruled(parts, rules))
+    };
+    options.can_wait && parts.first().is_some_and(waits)
 }
 
 impl Checker {
+    /// Starts a call that may wait.
+    pub(super) fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+        let waiting = self.waiting.get_or_start(&self.backend, &self.rules);
+        let parts = OneOrMany::of(parts, owned);
+        StartedCall::boxed(self.clone().wait(waiting, parts, options))
+    }
+
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
     async fn wait(
         self,

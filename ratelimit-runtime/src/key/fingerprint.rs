@@ -32,7 +32,7 @@ impl Secret {
         Self(SipHasher13::new_with_keys(one, other))
     }
 
-    /// Returns the fingerprint of `key`. Its lowest bit is 0.
+    /// Returns the fingerprint of `key`.
     #[inline]
     pub(crate) fn fingerprint(&self, key: &(impl Key + ?Sized)) -> u128 {
         let mut hasher = self.hasher();
@@ -74,7 +74,7 @@ impl KeyHasher {
     #[inline]
     fn finish(mut self) -> u128 {
         self.write_structure(0);
-        self.hasher.finish128().as_u128() & !1
+        self.hasher.finish128().as_u128()
     }
 }
 

@@ -9,8 +9,7 @@ use crate::limit::Identity;
 pub(crate) struct KeyId(u128);
 
 impl KeyId {
-    /// The id of no count. It is greater than the id of each count, in which the lowest bit is 0: that bit is 0 in
-    /// every identity and in every fingerprint.
+    /// The id of no count, where one has to be named.
     pub(crate) const NONE: Self = Self(u128::MAX);
 
     #[inline]
@@ -18,6 +17,7 @@ impl KeyId {
         Self(identity.hash() ^ fingerprint)
     }
 
+    #[cfg(test)]
     pub(crate) const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }

@@ -20,6 +20,7 @@
 
 use std::fmt;
 
+#[cfg(any(feature = "redis", test))]
 use super::Key;
 use super::fingerprint::KeyHasher;
 use super::text::KeyText;
@@ -29,7 +30,7 @@ use crate::limit::{Align, Terms};
 /// The text of `()`.
 pub(super) const NO_KEY: u8 = b'%';
 
-/// Receives the parts of a [`Key`]. See [`Key`] for how to implement one.
+/// Receives the parts of a [`Key`](super::Key), which says how to implement one.
 pub struct KeyWriter<'a> {
     output: KeyOutput<'a>,
 }

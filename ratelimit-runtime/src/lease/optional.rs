@@ -8,11 +8,10 @@ use crate::key::{Key, KeyId};
 use crate::limit::Limit;
 use crate::reply::Decision;
 use crate::report::Report;
-use crate::store::OfShared;
 
 /// The leases of a limiter. Only one with a shared store has some.
 #[derive(Clone)]
-pub(crate) struct OptionalLeases(pub(crate) Option<OfShared<Arc<Leases>>>);
+pub(crate) struct OptionalLeases(pub(crate) Option<Arc<Leases>>);
 
 impl OptionalLeases {
     pub(crate) fn new(backend: &Arc<Backend>) -> Self {
@@ -20,7 +19,7 @@ impl OptionalLeases {
     }
 
     /// Returns the leases if units of this limit are leased.
-    pub(crate) fn of(&self, limit: &Limit) -> Option<&OfShared<Arc<Leases>>> {
+    pub(crate) fn of(&self, limit: &Limit) -> Option<&Arc<Leases>> {
         self.0.as_ref().filter(|_| limit.leases_units())
     }
 
@@ -40,7 +39,7 @@ impl OptionalLeases {
         limit: &Limit,
         key: &dyn Key,
         cost: u32,
-    ) -> Option<(&OfShared<Arc<Leases>>, KeyId)> {
+    ) -> Option<(&Arc<Leases>, KeyId)> {
         let leases = self.of(limit)?;
         // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
         let lease_id = leases.backend.key_id(limit.terms(), key);

@@ -22,6 +22,7 @@ macro_rules! algorithms {
             pub(crate) const RATES: [Self; [$(Self::$algorithm),*].len()] = [$(Self::$algorithm),*];
 
             /// All algorithms.
+            #[cfg(feature = "redis")]
             pub(crate) const ALL: [Self; Self::RATES.len() + 1] = [$(Self::$algorithm,)* Self::$slots];
 
             /// Returns the word for this algorithm in the attribute and in Redis keys.

@@ -2,15 +2,13 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::{Algorithm, Capability, Name, Period, Scope};
+use super::{Algorithm, Name, Period, Scope};
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, Eq)]
 pub(crate) struct Identity {
     pub(super) name: Name,
     pub(super) algorithm: Algorithm,
-    /// Counts the calls in a process.
-    pub(super) counted_by: Capability,
     pub(super) period: Period,
     pub(super) align: Option<Align>,
     scope: Scope,
@@ -21,15 +19,9 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(super) const fn new(
-        name: Name,
-        algorithm: Algorithm,
-        counted_by: Capability,
-        period: Period,
-    ) -> Self {
+    pub(super) const fn new(name: Name, algorithm: Algorithm, period: Period) -> Self {
         let (align, scope, name_bit) = (None, Scope::Global, bit_of_name(name.as_str()));
-        let identity =
-            Self { name, algorithm, counted_by, period, align, scope, name_bit, hash: 0 };
+        let identity = Self { name, algorithm, period, align, scope, name_bit, hash: 0 };
         identity.hashed()
     }
 
@@ -131,7 +123,6 @@ pub(crate) const fn bit_of_name(name: &str) -> u8 {
 }
 
 /// Hashes an identity by 128-bit FNV-1a. The hash needs no secret, because clients do not choose identities.
-/// Bit 63 is 0, so that no count has the id [`KeyId::NONE`](crate::key::KeyId::NONE).
 const fn hash(identity: &Identity) -> u128 {
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
     let (mut hash, name) =
@@ -154,5 +145,5 @@ const fn hash(identity: &Identity) -> u128 {
         hash = (hash ^ name[index] as u128).wrapping_mul(PRIME);
         index += 1;
     }
-    hash & !1
+    hash
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Algorithm, Amounts, Capability, Identity, Limit, LimitError, Name, Period, Policy, Terms,
-};
+use super::{Algorithm, Amounts, Identity, Limit, LimitError, Name, Period, Policy, Terms};
 
 /// The hold unless one is set.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
@@ -81,8 +79,7 @@ impl Limit {
         }
         match Amounts::new(in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
-                const COUNTED_BY: Capability = Algorithm::InFlight.counted_by();
-                let identity = Identity::new(name, Algorithm::InFlight, COUNTED_BY, NO_PERIOD);
+                let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
                 let hold_ms = DEFAULT_HOLD.as_millis() as u32;
                 let policy = Policy { hold_ms, ..Policy::DEFAULT };
                 Ok(Self { terms: Terms { identity, amounts }, policy })

@@ -10,7 +10,6 @@
 mod access;
 mod algorithm;
 mod amounts;
-mod capability;
 mod error;
 mod getters;
 mod identity;
@@ -34,7 +33,6 @@ use std::time::Duration;
 pub(crate) use self::access::Access;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
-pub(crate) use self::capability::Capability;
 pub use self::error::LimitError;
 pub(crate) use self::error::debug_as_text;
 pub use self::identity::Align;
@@ -96,8 +94,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u32, period: Duration) -> Self {
-        const COUNTED_BY: Capability = Algorithm::Sliding.counted_by();
-        Self::expect(name, Algorithm::Sliding, COUNTED_BY, threshold, period)
+        Self::expect(name, Algorithm::Sliding, threshold, period)
     }
 
     /// Admits at most `threshold` units in each window of length `period`. A window starts with its first
@@ -109,8 +106,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u32, period: Duration) -> Self {
-        const COUNTED_BY: Capability = Algorithm::Fixed.counted_by();
-        Self::expect(name, Algorithm::Fixed, COUNTED_BY, threshold, period)
+        Self::expect(name, Algorithm::Fixed, threshold, period)
     }
 
     /// Admits at most `threshold` units by an estimate: the count of the previous window, multiplied by the fraction of
@@ -123,8 +119,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u32, period: Duration) -> Self {
-        const COUNTED_BY: Capability = Algorithm::SlidingCounter.counted_by();
-        Self::expect(name, Algorithm::SlidingCounter, COUNTED_BY, threshold, period)
+        Self::expect(name, Algorithm::SlidingCounter, threshold, period)
     }
 
     /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
@@ -143,8 +138,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
-        const COUNTED_BY: Capability = Algorithm::TokenBucket.counted_by();
-        Self::expect(name, Algorithm::TokenBucket, COUNTED_BY, threshold, period)
+        Self::expect(name, Algorithm::TokenBucket, threshold, period)
     }
 
     /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits `burst` calls at once, and
@@ -156,8 +150,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
-        const COUNTED_BY: Capability = Algorithm::LeakyBucket.counted_by();
-        Self::expect(name, Algorithm::LeakyBucket, COUNTED_BY, threshold, period)
+        Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
 
     /// Creates a limit from values that are known only at run time. For a name that is known only at run time, see
@@ -171,17 +164,6 @@ impl Limit {
     pub const fn new(
         name: &'static str,
         algorithm: Algorithm,
-        threshold: u32,
-        period: Duration,
-    ) -> Result<Self, LimitError> {
-        Self::counted(name, algorithm, algorithm.counted_by(), threshold, period)
-    }
-
-    /// Creates a limit whose algorithm counts by these functions.
-    const fn counted(
-        name: &'static str,
-        algorithm: Algorithm,
-        counted_by: Capability,
         threshold: u32,
         period: Duration,
     ) -> Result<Self, LimitError> {
@@ -203,7 +185,7 @@ impl Limit {
         let capacity = algorithm.default_capacity(threshold);
         match Amounts::new(threshold, capacity, period) {
             Ok(amounts) => {
-                let identity = Identity::new(Name::new(name), algorithm, counted_by, period);
+                let identity = Identity::new(Name::new(name), algorithm, period);
                 Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
             }
             Err(invalid) => Err(invalid),
@@ -308,11 +290,10 @@ impl Limit {
     const fn expect(
         name: &'static str,
         algorithm: Algorithm,
-        counted_by: Capability,
         threshold: u32,
         period: Duration,
     ) -> Self {
-        match Self::counted(name, algorithm, counted_by, threshold, period) {
+        match Self::new(name, algorithm, threshold, period) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
         }

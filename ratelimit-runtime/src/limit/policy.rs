@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Capability, Lease, Limit};
+use super::{Lease, Limit};
 
 /// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
 /// [`agrees_with`](Self::agrees_with) compares.
@@ -13,7 +13,7 @@ pub(crate) struct Policy {
     pub(super) scope: Scope,
     pub(super) on_error: Option<OnError>,
     pub(super) shadow: bool,
-    pub(super) wait: Option<Wait>,
+    pub(super) wait: Option<Duration>,
     pub(super) lease: Lease,
     /// How long units in flight are held by a process that says nothing, in milliseconds; 0 for a rate. Keeps a limit
     /// small.
@@ -26,13 +26,6 @@ pub(crate) struct Policy {
     pub(super) closed: bool,
     /// Whether the capacity is not the default one of the threshold.
     pub(super) has_burst: bool,
-}
-
-/// How long a call may wait, and what decides calls that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Wait {
-    pub(crate) time: Duration,
-    pub(crate) by: Capability,
 }
 
 impl Policy {
@@ -65,15 +58,7 @@ impl Policy {
 
     /// Returns how long a call may wait. A shadow keeps its wait.
     pub(crate) const fn wait(self) -> Option<Duration> {
-        match self.wait {
-            Some(wait) => Some(wait.time),
-            None => None,
-        }
-    }
-
-    /// Returns what decides calls that wait, if a call may wait.
-    pub(crate) fn waits_by(self) -> Option<Capability> {
-        self.wait.map(|wait| wait.by)
+        self.wait
     }
 
     /// Returns whether limits with these policies can be decided together.
@@ -164,9 +149,19 @@ impl Limit {
         self
     }
 
-    /// Lets a call wait. `by` decides calls that wait.
-    pub(crate) const fn with_wait(mut self, time: Duration, by: Capability) -> Self {
-        self.policy.wait = Some(Wait { time, by });
+    /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
+    ///
+    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
+    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
+    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
+    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
+    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
+    ///
+    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
+    /// `wait` waits as long as it takes.
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.policy.wait = Some(wait);
         self
     }
 

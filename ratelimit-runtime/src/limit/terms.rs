@@ -1,6 +1,6 @@
 //! The terms of a limit, which a store receives: its identity and its amounts.
 
-use super::{Algorithm, Align, Amounts, Capability, Identity, Name, Period, Rate, WindowScale};
+use super::{Algorithm, Align, Amounts, Identity, Name, Period, Rate, WindowScale};
 
 /// Identity and amounts, without the policy. Calls with equal terms and one key can share a batch entry, a lease,
 /// a line and a cached rejection.
@@ -24,12 +24,6 @@ impl Terms {
     #[inline]
     pub(crate) const fn algorithm(&self) -> Algorithm {
         self.identity.algorithm
-    }
-
-    /// Returns what counts the calls in a process.
-    #[inline]
-    pub(crate) const fn counted_by(&self) -> Capability {
-        self.identity.counted_by
     }
 
     /// Returns whether the count is a bucket. Its units drain, and it can reserve moments ahead.

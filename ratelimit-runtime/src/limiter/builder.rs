@@ -13,12 +13,12 @@ use crate::backend::{Backend, BackendSettings, GiveBacks};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
+use crate::local::Local;
 use crate::reply::BuildError;
 #[cfg(feature = "actix")]
 use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 use crate::store::SharedStore;
-use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Certificates, Redis, RedisSettings};
 
@@ -134,6 +134,10 @@ impl Builder {
     /// sends fresh keys does not get its exhausted key back. With a threshold of 1 it can: before its first rejection,
     /// an exhausted key looks like any used key. Up to half of the store stays with keys that were not rejected. A
     /// closed key is evicted only if more than half of the keys are closed.
+    ///
+    /// A key with calls [in flight](crate::Limit::in_flight) is not evicted. Once such keys take twice the number, a
+    /// call in flight of a new key is rejected as [`Busy`](crate::Rejection::Busy). Beside such keys, others exceed the
+    /// number by a hundredth or so.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
@@ -315,7 +319,7 @@ impl Builder {
     ) -> RateLimiter {
         let Self { max_keys, max_waiting, clock, on_error, instances, deadline, reports, .. } =
             self;
-        let local = Embedded::new(max_keys, clock);
+        let local = Local::new(max_keys, clock);
         let deadline = deadline.min(MAX_DEADLINE);
         let settings = BackendSettings { on_error, instances, deadline, reports };
         let backend = Backend::new(local, shared, give_backs, background, settings);

@@ -17,7 +17,6 @@ use crate::limit::Limit;
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
 use crate::settle::{ReportedLosses, Settlements};
-use crate::store::OfShared;
 use crate::waiting::LazyWaiting;
 
 impl RateLimiter {
@@ -138,7 +137,7 @@ async fn stated(backend: &Backend, by: Instant, deadline: Duration) -> Result<()
 async fn give_back_all(
     by: Instant,
     deadline: Duration,
-    leases: OfShared<Arc<Leases>>,
+    leases: Arc<Leases>,
     waiting: Arc<LazyWaiting>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {

@@ -57,9 +57,8 @@ impl NamedKeys {
         self.bits[word] & bit != 0
     }
 
-    /// The lowest bit of each fingerprint is 0.
     fn place(fingerprint: u128) -> (usize, u64) {
-        ((fingerprint >> 7) as usize % 16, 1 << (fingerprint >> 1 & 63))
+        ((fingerprint >> 6) as usize % 16, 1 << (fingerprint & 63))
     }
 }
 

@@ -24,13 +24,13 @@ use crate::key::KeyId;
 use crate::limit::{Scope, Terms};
 use crate::reply::{Source, StoreError};
 use crate::report;
-use crate::store::{Charge, OfShared, SettledCharge};
+use crate::store::{Charge, SettledCharge};
 
 /// The settlements of a limiter.
 pub(crate) struct Settlements {
     backend: Arc<Backend>,
     /// The settlements that wait for the shared store.
-    queue: Option<OfShared<Arc<SharedQueue>>>,
+    queue: Option<Arc<SharedQueue>>,
 }
 
 /// Which lost settlements a flush reports.

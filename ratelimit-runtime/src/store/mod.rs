@@ -1,9 +1,6 @@
-//! The stores of counts: their request and reply, the embedded store, the [`Store`] trait of the stores that processes
-//! share, and the Redis store.
+//! The stores that processes share: their request and reply, the [`Store`] trait, and the Redis store.
 
-pub(crate) mod embedded;
 pub(crate) mod holder;
-mod of_shared;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
@@ -15,7 +12,6 @@ mod statement;
 mod unshared;
 
 pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
-pub(crate) use self::of_shared::OfShared;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{

@@ -18,8 +18,8 @@ pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The reply to a call that has waited in a line; `None` if it is decided without a line.
 pub(super) type WaitReply = Option<Result<Reply, StoreError>>;
 
-/// The waiting calls of a limiter. A trait, so that a program without a limit that waits does not contain its functions
-/// (see [`Capability`](crate::limit::Capability)).
+/// The waiting calls of a limiter. A trait, so that a program without a limit that waits does not contain its
+/// functions.
 pub(crate) trait WaitingCalls: Send + Sync {
     /// Waits until the call is admitted, or until it is known that it cannot be admitted within its wait. Returns no
     /// reply if the call is decided without a line, under the rules that its ticket then has. `settles` says whether

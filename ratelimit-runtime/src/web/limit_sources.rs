@@ -10,8 +10,8 @@ use crate::check::{AdmittedCall, AnyPart, Check, Part};
 use crate::key::Key;
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
+use crate::local::FEW;
 use crate::reply::{Rejection, Source};
-use crate::store::embedded::FEW;
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {

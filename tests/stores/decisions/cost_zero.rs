@@ -52,7 +52,7 @@ on_both_stores! {
         // Slots tell no time.
         let slots = Limit::in_flight("lowered", 2);
         let held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
-        test.limiter.acquire(&slots, "key", 0).await.expect("not above");
+        test.limiter.acquire(&slots, "key", 0).await.expect("not above").refund();
         let lowered = slots.try_amounts(1, None).expect("valid");
         assert!(matches!(
             test.limiter.acquire(&lowered, "key", 0).await,

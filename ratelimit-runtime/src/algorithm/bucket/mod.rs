@@ -15,7 +15,7 @@ mod unpacked;
 pub(crate) use self::decided::DecidedBucket;
 use self::ledger::Ledger;
 use self::unpacked::UnpackedBucket;
-use super::{BucketOp, Expires, LastReservations, Op, Outcome, Receipt, Settlement, State};
+use super::{BucketOp, LastReservations, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
 
 /// The highest level and the latest time.
@@ -48,34 +48,17 @@ impl Bucket {
 }
 
 impl State for Bucket {
-    type Decided = DecidedBucket;
-
-    #[inline(always)]
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> DecidedBucket {
-        self.decide_at_rate(terms, clock, cost)
-            .unwrap_or_else(|| self.decide_any(Op::Decide, terms, clock, cost))
+    fn expires(&self) -> u64 {
+        self.unpack().full_at()
     }
 
-    #[inline(always)]
-    fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
-        let at_rate = self.charged_at_rate(terms, clock, cost);
-        at_rate.map_or_else(
-            || self.apply(Op::Peek, terms, clock, cost).is_allowed(),
-            |(_, _, level)| level <= capacity_of(terms),
-        )
-    }
-
-    #[inline(always)]
-    fn is_allowed(decided: &DecidedBucket) -> bool {
-        decided.allowed
-    }
-
-    #[inline(always)]
-    fn outcome(decided: DecidedBucket, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        decided.outcome(terms, clock, cost)
-    }
-
+    #[inline]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        if op == Op::Decide
+            && let Some(decided) = self.decide_at_rate(terms, clock, cost)
+        {
+            return decided.outcome(terms, clock, cost);
+        }
         if op.is_limited() {
             return self.decide_any(op, terms, clock, cost).outcome(terms, clock, cost);
         }
@@ -118,30 +101,11 @@ impl State for Bucket {
     }
 }
 
-impl Expires for Bucket {
-    fn expires(&self) -> u64 {
-        self.unpack().full_at()
-    }
-}
-
 impl Bucket {
     /// Decides a call whose rate is the rate of the state, as it is for nearly all calls; `None` for any other
     /// call. Saves unpacking the state (`benches/all -- instructions`).
     #[inline(always)]
     fn decide_at_rate(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<DecidedBucket> {
-        let (now, before, level) = self.charged_at_rate(terms, clock, cost)?;
-        let lag = now - clock;
-        if level > capacity_of(terms) {
-            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
-        }
-        let Rate { token, drain } = terms.rate();
-        self.words = UnpackedBucket { at: now, level, token, drain }.into();
-        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
-    }
-
-    /// Returns the time of such a call, and the levels before and after its charge.
-    #[inline(always)]
-    fn charged_at_rate(&self, terms: &Terms, clock: u64, cost: u32) -> Option<(u64, u64, u64)> {
         let Rate { token, drain } = terms.rate();
         let empty: [u64; 3] = UnpackedBucket { at: 0, level: 0, token, drain }.into();
         // A ledger makes the third word differ.
@@ -151,7 +115,13 @@ impl Bucket {
         }
         let (now, charge) = (clock.max(at), u64::from(cost) * token);
         let before = level.saturating_sub((now - at).saturating_mul(drain));
-        Some((now, before, before + charge))
+        let level = before + charge;
+        let lag = now - clock;
+        if level > capacity_of(terms) {
+            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
+        }
+        self.words = UnpackedBucket { at: now, level, token, drain }.into();
+        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
     }
 
     /// Applies any operation to any state.

@@ -1,4 +1,4 @@
-//! Tries every order in which threads can take the locks of the embedded store; a deadlock in any of them
+//! Tries every order in which threads can take the locks of the store of this process; a deadlock in any of them
 //! fails a test. CONTRIBUTING.md describes how to run these tests.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread::spawn;
 
-use super::{Embedded, shard_of};
+use super::{Local, shard_of};
 use crate::algorithm::Outcome;
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
@@ -25,12 +25,12 @@ const C: KeyId = KeyId::from_bits(3 << 64);
 /// A count in the shard of `A`.
 const BESIDE_A: KeyId = KeyId::from_bits(A.bits() | 2);
 
-fn store() -> Arc<Embedded> {
+fn store() -> Arc<Local> {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-    Arc::new(Embedded::new(640, Clock::Virtual(clock)))
+    Arc::new(Local::new(640, Clock::Virtual(clock)))
 }
 
-fn apply(store: &Embedded, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
+fn apply(store: &Local, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
         let (terms, count_name) = (*ONCE.terms(), Vec::new());
         std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, holder: None })
@@ -41,15 +41,15 @@ fn apply(store: &Embedded, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
 }
 
 /// Charges all of these counts at once, or none. Returns whether they admitted the call.
-fn charge_all(store: &Embedded, key_ids: &[KeyId]) -> bool {
+fn charge_all(store: &Local, key_ids: &[KeyId]) -> bool {
     apply(store, DecideOp::Decide, key_ids).iter().all(Outcome::is_allowed)
 }
 
-fn charge(store: &Embedded, key_id: KeyId) -> bool {
+fn charge(store: &Local, key_id: KeyId) -> bool {
     charge_all(store, &[key_id])
 }
 
-fn is_charged(store: &Embedded, key_id: KeyId) -> bool {
+fn is_charged(store: &Local, key_id: KeyId) -> bool {
     apply(store, DecideOp::Peek, &[key_id])[0].remaining == 0
 }
 

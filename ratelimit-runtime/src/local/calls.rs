@@ -1,0 +1,195 @@
+//! Several counts or several calls in one decision, and their locks.
+
+use std::iter;
+
+use super::entry::CountOp;
+use super::shard::Shard;
+use super::{Local, LocalCharge, MutexGuard, shard_of};
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement};
+use crate::one_or_many::OneOrMany;
+use crate::reply::Source;
+use crate::report;
+use crate::store::{
+    Calls, CancelledUnits, DecideOp, EqualCalls, MAX_RESERVED, Reply, Reservations,
+};
+
+/// The most counts of a call that is decided without an allocation: see [`Local::decide_few`].
+pub(crate) const FEW: usize = 8;
+
+/// The locked shards of several counts.
+struct LockedShards<'a, 'b> {
+    /// A bit for each shard that is locked.
+    locked: u64,
+    /// In ascending order.
+    guards: &'b mut [Option<MutexGuard<'a, Shard>>],
+    clock: u64,
+}
+
+impl Local {
+    /// Decides a call of at most [`FEW`] counts: charges all of them, or none. Allocates nothing.
+    pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) {
+        let mut guards = [const { None }; FEW];
+        let mut shards = self.lock(charges.iter().copied(), &mut guards);
+        let mut fits = true;
+        for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
+            (*outcome, _) = shards.apply(CountOp::Apply(Op::Peek), *charge);
+            fits &= outcome.is_allowed();
+        }
+        if fits {
+            for (charge, outcome) in charges.iter().zip(outcomes) {
+                (*outcome, _) = shards.apply(CountOp::Apply(Op::Decide), *charge);
+            }
+        }
+        shards.unlock();
+    }
+
+    /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
+    pub(super) fn decide_calls(&self, Calls { op, counts, runs }: &Calls, source: Source) -> Reply {
+        let Reservations { cancelled, mut held, most } = counts.reservations();
+        let settles = *op == DecideOp::Acquire;
+        let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
+        let charges = counts.charges();
+        let mut guards: Vec<_> = iter::repeat_with(|| None).take(charges.len()).collect();
+        let mut shards = self.lock(charges.iter().map(|charge| (&**charge).into()), &mut guards);
+        let mut apply = |index: usize, op, cost| {
+            shards.apply(op, LocalCharge { cost, ..(&*charges[index]).into() })
+        };
+        let mut decide = || {
+            if let Some(CancelledUnits { units, last }) = cancelled {
+                let (outcome, _) = apply(0, CountOp::Ahead(BucketOp::Cancel(last), false), units);
+                outcomes.push(outcome);
+                if !outcome.is_allowed() {
+                    return;
+                }
+            }
+            let calls = runs.iter().flat_map(|run| iter::repeat_n(run, run.count as usize));
+            for EqualCalls { costs, wait, .. } in calls {
+                let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
+                    let apply = |(index, cost): (usize, &u32)| apply(index, op, *cost);
+                    costs.iter().enumerate().map(apply).unzip()
+                };
+                let first_cost = costs.first().copied().unwrap_or(0);
+                let (mut decided, mut marks) = apply_all(CountOp::Apply(Op::Peek));
+                let fits = decided.iter().all(Outcome::is_allowed);
+                if fits {
+                    (decided, marks) = apply_all((*op).into());
+                } else if *wait > 0 && (held == 0 || held.saturating_add(first_cost) <= most) {
+                    let reserve = BucketOp::Reserve { wait: *wait };
+                    (decided, marks) = apply_all(CountOp::Ahead(reserve, settles));
+                }
+                let is_admitted = decided.iter().all(Outcome::is_allowed);
+                if fits && !is_admitted {
+                    // Only a full store rejects a call that fits: it has no room for a count that holds units.
+                    for (index, (receipt, cost)) in marks.iter().zip(&**costs).enumerate() {
+                        let settlement = Settlement { receipt: *receipt, charged: *cost, used: 0 };
+                        apply(index, CountOp::Settle(settlement), 0);
+                    }
+                }
+                outcomes.append(&mut decided);
+                if !is_admitted || *op == DecideOp::Peek {
+                    return;
+                }
+                if settles || counts.may_reserve() {
+                    receipts.append(&mut marks);
+                }
+                if !fits {
+                    held = held.saturating_add(first_cost);
+                    reserved += 1;
+                    if reserved == MAX_RESERVED {
+                        return;
+                    }
+                }
+            }
+        };
+        decide();
+        shards.unlock();
+        Reply { outcomes: OneOrMany::Many(outcomes), receipts: OneOrMany::Many(receipts), source }
+    }
+
+    /// Locks the shards of several counts, each once, in ascending order: so no two calls wait for each other. `guards`
+    /// has a place for each count.
+    fn lock<'a, 'b, 'c>(
+        &'a self,
+        charges: impl Iterator<Item = LocalCharge<'c>>,
+        guards: &'b mut [Option<MutexGuard<'a, Shard>>],
+    ) -> LockedShards<'a, 'b> {
+        let clock = self.clock.local();
+        let locked = charges.fold(0_u64, |bits, charge| bits | 1 << shard_of(charge.key_id));
+        let mut rest = locked;
+        for guard in guards.iter_mut().take(locked.count_ones() as usize) {
+            *guard = Some(self.shard(rest.trailing_zeros() as usize));
+            rest &= rest - 1;
+        }
+        LockedShards { locked, guards, clock }
+    }
+}
+
+impl LockedShards<'_, '_> {
+    /// Applies an operation to a count.
+    fn apply(&mut self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+        let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
+        let shard = self.guards[before.count_ones() as usize].as_mut();
+        shard.unwrap_or_else(|| unreachable!("it is locked")).apply(op, charge, self.clock)
+    }
+
+    /// Unlocks the shards, and then reports the change in the number of counts.
+    fn unlock(self) {
+        let guards = self.guards.iter_mut().filter_map(Option::take);
+        let changed = guards.map(|mut shard| shard.take_unreported()).sum();
+        report::keys_changed(changed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::{Clock, VirtualClock};
+    use crate::limit::{Algorithm, Limit};
+    use crate::store::Charge;
+
+    /// A call: microseconds since the one before, and the cost of each part with the indexes of its limit and its key.
+    type Step = (u64, Vec<(usize, u8, u32)>);
+
+    fn step() -> impl Strategy<Value = Step> {
+        let part = (0..Algorithm::RATES.len(), 0..3_u8, 0..4_u32);
+        (0..400_000_u64, prop::collection::vec(part, 1..=FEW))
+    }
+
+    proptest! {
+        #[test]
+        fn few_counts_are_decided_as_many_are(steps in prop::collection::vec(step(), 1..60)) {
+            let limits = Algorithm::RATES.map(|algorithm| {
+                Limit::new("few", algorithm, 5, Duration::from_secs(1)).expect("valid")
+            });
+            let clock = VirtualClock::new();
+            let [one, other] = [(); 2].map(|()| Local::new(10_000, Clock::Virtual(clock.clone())));
+            for (later, mut parts) in steps {
+                clock.advance(Duration::from_micros(later));
+                parts.sort_unstable();
+                parts.dedup_by_key(|(limit, key, _)| (*limit, *key));
+                let charges = |store: &Local| -> Vec<Arc<Charge>> {
+                    let charge = |(limit, key, cost): &(usize, u8, u32)| {
+                        let terms = *limits[*limit].terms();
+                        let key_id = store.key_id(&terms, key);
+                        let cost = (*cost).min(terms.capacity());
+                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, holder: None })
+                    };
+                    parts.iter().map(charge).collect()
+                };
+                let calls = Calls::one(DecideOp::Decide, OneOrMany::Many(charges(&other)));
+                let expected = other.decide_calls(&calls, Source::Embedded).outcomes.to_vec();
+                let charged = charges(&one);
+                let borrowed: Vec<LocalCharge<'_>> =
+                    charged.iter().map(|charge| (&**charge).into()).collect();
+                let mut few = vec![Outcome::UNDECIDED; charged.len()];
+                one.decide_few(&borrowed, &mut few);
+                prop_assert_eq!(few, expected);
+            }
+        }
+    }
+}

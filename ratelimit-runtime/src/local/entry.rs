@@ -1,0 +1,225 @@
+//! An entry of the store: the state of a count, and until when its key is closed.
+
+use super::LocalCharge;
+use crate::algorithm::bucket::Bucket;
+use crate::algorithm::fixed::Window;
+use crate::algorithm::sliding::Log;
+use crate::algorithm::sliding_counter::Counters;
+use crate::algorithm::slots::Slots;
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement, State, Verdict};
+use crate::key::KeyId;
+use crate::limit::{Algorithm, Terms};
+use crate::store::DecideOp;
+
+/// An operation on a count.
+#[derive(Clone, Copy)]
+pub(super) enum CountOp {
+    Apply(Op),
+    /// Decides a call whose charge can be settled.
+    Acquire,
+    /// Reserves a moment of a bucket, or cancels reservations. The flag says whether the charge can be settled.
+    Ahead(BucketOp, bool),
+    Settle(Settlement),
+}
+
+impl From<DecideOp> for CountOp {
+    fn from(op: DecideOp) -> Self {
+        match op {
+            DecideOp::Peek => Self::Apply(Op::Peek),
+            DecideOp::Measure => Self::Apply(Op::Measure),
+            DecideOp::Decide => Self::Apply(Op::Decide),
+            DecideOp::Acquire => Self::Acquire,
+        }
+    }
+}
+
+/// The state of a count of any algorithm.
+enum CountState {
+    Bucket(Bucket),
+    Window(Window),
+    /// In a box, because it is larger than the others.
+    Log(Box<Log>),
+    Counters(Counters),
+    Slots(Slots),
+}
+
+/// Evaluates `$result` with the state in `$count`, of whatever type it is.
+macro_rules! with_state {
+    ($count:expr, $state:ident => $result:expr) => {
+        match $count {
+            CountState::Bucket($state) => $result,
+            CountState::Window($state) => $result,
+            CountState::Log($state) => $result,
+            CountState::Counters($state) => $result,
+            CountState::Slots($state) => $result,
+        }
+    };
+}
+
+/// An entry is a cache line (`benches/all -- embedded`).
+#[repr(align(64))]
+pub(super) struct CountEntry {
+    pub(super) key_id: KeyId,
+    /// The time at which the key opens, or 0, and in the lowest bit whether the count has rejected a call.
+    closed_until_and_rejected: u64,
+    state: CountState,
+}
+
+const _: () = assert!(size_of::<CountEntry>() == 64, "an entry is a cache line");
+
+impl CountEntry {
+    /// Creates the entry of a key that was never used.
+    pub(super) fn new(key_id: KeyId, algorithm: Algorithm) -> Self {
+        let state = match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                CountState::Bucket(Bucket::default())
+            }
+            Algorithm::Fixed => CountState::Window(Window::default()),
+            Algorithm::Sliding => CountState::Log(Box::default()),
+            Algorithm::SlidingCounter => CountState::Counters(Counters::default()),
+            Algorithm::InFlight => CountState::Slots(Slots::default()),
+        };
+        Self { key_id, closed_until_and_rejected: 0, state }
+    }
+
+    /// Returns the time at which the key opens; 0 if it is open.
+    #[inline]
+    pub(super) fn closed_until(&self) -> u64 {
+        self.closed_until_and_rejected >> 1
+    }
+
+    pub(super) fn set_closed_until(&mut self, time: u64) {
+        self.closed_until_and_rejected = time << 1 | u64::from(self.has_rejected());
+    }
+
+    /// Returns whether the count has rejected a call.
+    #[inline]
+    pub(super) fn has_rejected(&self) -> bool {
+        self.closed_until_and_rejected & 1 != 0
+    }
+
+    pub(super) fn set_rejected(&mut self) {
+        self.closed_until_and_rejected |= 1;
+    }
+
+    /// Applies an operation. Returns the receipt of an admitted charge that can be settled. A state without a birth
+    /// gets `birth`.
+    #[inline(always)]
+    pub(super) fn apply(
+        &mut self,
+        op: CountOp,
+        birth: u64,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        if self.closed_until() > clock {
+            return self.apply_closed(op, birth, charge, clock);
+        }
+        self.state.apply(op, birth, charge, clock)
+    }
+
+    /// Applies an operation to the count of a closed key. Rejects takes; corrects charges as those of an open key. Twin
+    /// of `lua/answer.lua`.
+    #[cold]
+    fn apply_closed(
+        &mut self,
+        op: CountOp,
+        birth: u64,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        let until_open = self.closed_until() - clock;
+        let is_correction = match op {
+            CountOp::Acquire | CountOp::Apply(Op::Decide | Op::Peek) => false,
+            CountOp::Ahead(op, _) => matches!(op, BucketOp::Cancel(_)),
+            CountOp::Apply(_) | CountOp::Settle(_) => true,
+        };
+        if is_correction {
+            let (outcome, receipt) = self.state.apply(op, birth, charge, clock);
+            let reset_us = outcome.reset_us.max(until_open);
+            if matches!(op, CountOp::Apply(Op::Measure)) {
+                let verdict = Verdict::Closed { also_limited: false };
+                return (Outcome { verdict, retry_us: until_open, reset_us, ..outcome }, receipt);
+            }
+            // A cancellation that other charges prevent is rejected as a take is.
+            if outcome.is_allowed() {
+                return (Outcome { remaining: 0, reset_us, ..outcome }, receipt);
+            }
+        }
+        let peek = CountOp::Apply(Op::Peek);
+        let (peeked, _) = self.state.apply(peek, birth, charge, clock);
+        let outcome = Outcome {
+            verdict: Verdict::Closed { also_limited: peeked.retry_us > until_open },
+            remaining: 0,
+            retry_us: peeked.retry_us.max(until_open),
+            reset_us: peeked.reset_us.max(until_open),
+            ..peeked
+        };
+        (outcome, Receipt::default())
+    }
+
+    /// Returns the time from which this entry equals that of a key that was never used; [`u64::MAX`] if calls hold
+    /// units.
+    pub(super) fn expires(&self) -> u64 {
+        with_state!(&self.state, state => state.expires()).max(self.closed_until())
+    }
+
+    /// Returns whether nothing is lost with this entry, except that a count without held units does not wait for the
+    /// next call of its key if the shard `is_crowded`.
+    pub(super) fn can_go(&self, now: u64, is_crowded: bool) -> bool {
+        let ends_early =
+            is_crowded && self.closed_until() <= now && matches!(self.state, CountState::Slots(_));
+        self.expires() <= if ends_early { u64::MAX - 1 } else { now }
+    }
+
+    /// Returns the state of a count of calls in flight.
+    pub(super) fn slots(&mut self) -> Option<&mut Slots> {
+        if let CountState::Slots(slots) = &mut self.state { Some(slots) } else { None }
+    }
+}
+
+impl CountState {
+    #[inline(always)]
+    fn apply(
+        &mut self,
+        op: CountOp,
+        birth: u64,
+        LocalCharge { terms, cost, .. }: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        let op = match (op, &mut *self) {
+            (CountOp::Apply(op), _) => op,
+            (CountOp::Acquire, state) => {
+                return with_state!(state, it => it.acquire(birth, terms, clock, cost));
+            }
+            (CountOp::Settle(settlement), state) => {
+                let outcome = with_state!(state, it => it.settle(settlement, terms, clock));
+                return (outcome, Receipt::default());
+            }
+            (CountOp::Ahead(op, settles), Self::Bucket(bucket)) => {
+                return reserve(bucket, op, settles, birth, terms, clock, cost);
+            }
+            // Only buckets reserve.
+            (CountOp::Ahead(..), _) => Op::Peek,
+        };
+        (with_state!(self, state => state.apply(op, terms, clock, cost)), Receipt::default())
+    }
+}
+
+/// Reserves a moment of a bucket, or cancels reservations.
+fn reserve(
+    bucket: &mut Bucket,
+    op: BucketOp,
+    settles: bool,
+    birth: u64,
+    terms: &Terms,
+    clock: u64,
+    cost: u32,
+) -> (Outcome, Receipt) {
+    let outcome = bucket.apply_ahead(op, terms, clock, cost);
+    let is_reserved = outcome.is_allowed() && outcome.retry_us > 0;
+    if is_reserved && (settles || bucket.has_birth()) {
+        return (outcome, bucket.mark(birth, clock + outcome.retry_us));
+    }
+    (outcome, Receipt::default())
+}

@@ -1,0 +1,378 @@
+//! A part of the store, under a lock of its own: a map from key ids to entries.
+
+use hashbrown::HashTable;
+
+use super::LocalCharge;
+use super::entry::{CountEntry, CountOp};
+use crate::algorithm::slots::Slots;
+use crate::algorithm::{OpeningChange, Outcome, Receipt, Verdict};
+use crate::key::KeyId;
+use crate::limit::Algorithm;
+
+/// The number of buckets of the map that an insertion sweeps: enough to find expired entries faster than new ones
+/// arrive.
+const SWEEP: usize = 4;
+
+/// The number of entries that an eviction compares.
+const SAMPLE: usize = 5;
+
+/// The most buckets of the map in which it looks for each of them.
+const REACH: usize = 64;
+
+/// The fewest buckets of a map that shrinks.
+const FEW_BUCKETS: usize = 32;
+
+pub(super) struct Shard {
+    entries: HashTable<CountEntry>,
+    /// The most entries that the shard keeps.
+    capacity: usize,
+    /// The number of entries whose key was closed.
+    closed: usize,
+    /// The number of entries that have rejected a call.
+    rejecting: usize,
+    /// Where the next sweep continues.
+    hand: usize,
+    /// The change in the number of entries since [`take_unreported`](Self::take_unreported).
+    unreported: isize,
+    /// The last birth: an odd number, because some states keep the low half, which must not be 0.
+    births: u64,
+}
+
+impl Shard {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            entries: HashTable::new(),
+            capacity,
+            closed: 0,
+            rejecting: 0,
+            hand: 0,
+            unreported: 0,
+            births: 1,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Applies an operation to a count. Adds the count if it has no entry.
+    #[inline(always)]
+    pub(super) fn apply(
+        &mut self,
+        op: CountOp,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        self.births += 2;
+        let Some(entry) = self.entries.find_mut(hash(charge.key_id), is(charge.key_id)) else {
+            return self.apply_to_new(op, charge, clock);
+        };
+        if entry.closed_until() > 0 && entry.closed_until() <= clock {
+            entry.set_closed_until(0);
+            self.closed -= 1;
+        }
+        let decided = entry.apply(op, self.births, charge, clock);
+        if decided.0.verdict == Verdict::Rejected && !entry.has_rejected() {
+            entry.set_rejected();
+            self.rejecting += 1;
+        }
+        decided
+    }
+
+    /// Applies an operation to a count that has no entry. Not inlined, so that calls of other counts do not pay for it
+    /// (`benches/all -- instructions`).
+    #[inline(never)]
+    fn apply_to_new(
+        &mut self,
+        op: CountOp,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        let mut entry = CountEntry::new(charge.key_id, charge.terms.algorithm());
+        let decided = entry.apply(op, self.births, charge, clock);
+        // A state that equals that of an unused key is not kept.
+        if entry.expires() > 0 {
+            let has_room = self.make_room(charge.key_id, clock);
+            if !has_room && entry.expires() == u64::MAX && self.len() >= 2 * self.capacity {
+                let verdict = Verdict::Rejected;
+                return (Outcome { clock, verdict, ..Outcome::UNDECIDED }, Receipt::default());
+            }
+            self.insert(entry);
+        }
+        decided
+    }
+
+    /// Returns the state of a count of calls in flight, if it has one.
+    pub(super) fn slots(&mut self, key_id: KeyId) -> Option<&mut Slots> {
+        self.entries.find_mut(hash(key_id), is(key_id))?.slots()
+    }
+
+    /// Closes or opens a key. Returns whether it was closed.
+    pub(super) fn change_opening(
+        &mut self,
+        key_id: KeyId,
+        algorithm: Algorithm,
+        change: OpeningChange,
+        clock: u64,
+    ) -> bool {
+        let entry = self.entries.find_mut(hash(key_id), is(key_id));
+        let before = entry.as_ref().map_or(0, |entry| entry.closed_until());
+        let until = match change {
+            OpeningChange::None | OpeningChange::CloseFor(0) => before,
+            OpeningChange::CloseFor(time) => before.max(clock + time),
+            OpeningChange::Open => 0,
+        };
+        match entry {
+            Some(entry) => {
+                entry.set_closed_until(until);
+                self.closed = self.closed + usize::from(until > 0) - usize::from(before > 0);
+                if entry.can_go(clock, false) {
+                    self.remove(key_id);
+                }
+            }
+            None if until > 0 => {
+                let mut entry = CountEntry::new(key_id, algorithm);
+                entry.set_closed_until(until);
+                self.make_room(key_id, clock);
+                self.insert(entry);
+            }
+            None => {}
+        }
+        before > clock
+    }
+
+    /// Removes a count, and opens its key. The caller drops the entry after the shard is unlocked.
+    pub(super) fn remove(&mut self, key_id: KeyId) -> Option<CountEntry> {
+        let entry = self.entries.find_entry(hash(key_id), is(key_id)).ok()?;
+        let bucket = entry.bucket_index();
+        self.take(bucket)
+    }
+
+    /// Returns the change in the number of entries since the last call. The caller reports it after the shard is
+    /// unlocked, because the recorder of metrics is foreign code and may be slow.
+    pub(super) fn take_unreported(&mut self) -> isize {
+        std::mem::take(&mut self.unreported)
+    }
+
+    /// Reclaims a few expired entries. If the shard is still full, evicts one. Returns whether there is room: units
+    /// that are held are not evicted. Without room, counts that hold units exceed the capacity up to twice, because
+    /// they are not spread evenly over the shards, and any other exceeds it until an eviction finds it.
+    fn make_room(&mut self, key_id: KeyId, now: u64) -> bool {
+        self.sweep(now);
+        self.len() < self.capacity || self.evict(hash(key_id) as usize)
+    }
+
+    fn insert(&mut self, entry: CountEntry) {
+        self.unreported += 1;
+        self.closed += usize::from(entry.closed_until() > 0);
+        self.entries.insert_unique(hash(entry.key_id), entry, |entry| hash(entry.key_id));
+    }
+
+    /// Removes some entries that have expired. In a shard that is half full, counts without held units do not wait for
+    /// the next call of their key, so that they fill no shard and evict no other count.
+    fn sweep(&mut self, now: u64) {
+        let is_crowded = 2 * self.len() >= self.capacity;
+        for _ in 0..SWEEP {
+            if let Some(entry) = self.entries.get_bucket_mut(self.hand) {
+                if entry.can_go(now, is_crowded) {
+                    self.take(self.hand);
+                } else if entry.closed_until() > 0 && entry.closed_until() <= now {
+                    entry.set_closed_until(0);
+                    self.closed -= 1;
+                }
+            }
+            self.hand += 1;
+            if self.hand >= self.entries.num_buckets() {
+                self.hand = 0;
+                self.shrink();
+            }
+        }
+    }
+
+    /// Frees memory once most entries are gone.
+    fn shrink(&mut self) {
+        let buckets = self.entries.num_buckets();
+        if buckets > FEW_BUCKETS && 8 * self.len() < buckets {
+            self.entries.shrink_to(2 * self.len(), |entry| hash(entry.key_id));
+        }
+    }
+
+    /// Evicts one entry of a sample. A closed one goes only if more than half of all entries are closed. An entry that
+    /// has rejected no call goes first, because its key would have admitted the next call as well. If more than half of
+    /// all entries have, one that has goes first: otherwise, exhausted keys would evict all others. Of several such
+    /// entries, the one that expires first goes; one whose units are held stays. `spread` is any number that differs
+    /// from call to call. Returns whether an entry has gone.
+    fn evict(&mut self, spread: usize) -> bool {
+        let (len, buckets) = (self.len(), self.entries.num_buckets());
+        let (closed_go, rejecting_first) = (2 * self.closed > len, 2 * self.rejecting > len);
+        let rank = |bucket: usize| {
+            let entry = self.entries.get_bucket(bucket)?;
+            let expires = entry.expires();
+            let can_go = expires < u64::MAX && (entry.closed_until() > 0) == closed_go;
+            can_go.then_some((entry.has_rejected() != rejecting_first, expires, bucket))
+        };
+        // The sample is spread over the map.
+        let sample = (0..SAMPLE).filter_map(|part| {
+            let start = spread % buckets + part * buckets / SAMPLE;
+            (start..start + REACH).find_map(|bucket| rank(bucket % buckets))
+        });
+        sample.min().is_some_and(|(_, _, victim)| self.take(victim).is_some())
+    }
+
+    /// Removes the entry in a bucket of the map.
+    fn take(&mut self, bucket: usize) -> Option<CountEntry> {
+        let (entry, _) = self.entries.get_bucket_entry(bucket).ok()?.remove();
+        self.unreported -= 1;
+        self.closed -= usize::from(entry.closed_until() > 0);
+        self.rejecting -= usize::from(entry.has_rejected());
+        Some(entry)
+    }
+}
+
+/// Returns the hash of a key id for the map. Other bits choose the shard.
+fn hash(key_id: KeyId) -> u64 {
+    key_id.bits() as u64
+}
+
+fn is(key_id: KeyId) -> impl Fn(&CountEntry) -> bool {
+    move |entry| entry.key_id == key_id
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{Op, Settlement};
+    use crate::limit::Limit;
+
+    const WINDOW: Limit = Limit::fixed("window", 3, Duration::from_secs(1));
+    const BUCKET: Limit = Limit::token_bucket("bucket", 10, Duration::from_secs(1));
+    const SECOND: u64 = 1_000_000;
+
+    /// Returns a key id in any bucket of the map.
+    fn key_id(index: u64) -> KeyId {
+        KeyId::from_bits(index.wrapping_mul(0x9E37_79B9_7F4A_7C15).into())
+    }
+
+    fn charge(limit: &Limit, index: u64, cost: u32) -> LocalCharge<'_> {
+        LocalCharge { key_id: key_id(index), terms: limit.terms(), cost }
+    }
+
+    fn decide(shard: &mut Shard, limit: &Limit, index: u64, cost: u32, now: u64) -> Outcome {
+        shard.apply(CountOp::Apply(Op::Decide), charge(limit, index, cost), now).0
+    }
+
+    fn close(shard: &mut Shard, limit: &Limit, index: u64, time: u64, now: u64) -> bool {
+        let change = OpeningChange::CloseFor(time);
+        shard.change_opening(key_id(index), limit.terms().algorithm(), change, now)
+    }
+
+    fn has(shard: &mut Shard, index: u64) -> bool {
+        shard.entries.find(hash(key_id(index)), is(key_id(index))).is_some()
+    }
+
+    #[test]
+    fn sweeps_find_every_expired_entry_and_free_their_memory() {
+        let mut shard = Shard::new(100_000);
+        for index in 1..=1_000 {
+            decide(&mut shard, &WINDOW, index, 1, SECOND + index);
+        }
+        for _ in 0..1_000 {
+            shard.sweep(2 * SECOND + 900);
+        }
+        assert_eq!((shard.len(), shard.take_unreported()), (100, 100));
+        assert!((901..=1_000).all(|index| has(&mut shard, index)));
+        shard.hand = shard.entries.num_buckets() - 1;
+        shard.sweep(2 * SECOND + 900);
+        assert!(shard.entries.num_buckets() <= 512, "{}", shard.entries.num_buckets());
+        assert!((901..=1_000).all(|index| has(&mut shard, index)));
+    }
+
+    #[test]
+    fn a_full_shard_keeps_the_keys_that_have_rejected_a_call() {
+        let mut shard = Shard::new(100);
+        for index in 0..5 {
+            decide(&mut shard, &WINDOW, index, 3, SECOND);
+            assert!(!decide(&mut shard, &WINDOW, index, 1, SECOND).is_allowed());
+        }
+        for index in 1_000..5_000 {
+            decide(&mut shard, &WINDOW, index, 1, SECOND);
+        }
+        assert_eq!((shard.len(), shard.rejecting), (100, 5));
+        // Once most have, they make room.
+        for index in 5_000..6_000 {
+            decide(&mut shard, &WINDOW, index, 3, SECOND);
+            decide(&mut shard, &WINDOW, index, 1, SECOND);
+        }
+        assert_eq!(shard.len(), 100);
+        assert!((0..5).any(|index| !has(&mut shard, index)));
+    }
+
+    #[test]
+    fn a_closed_key_stays_until_most_of_a_full_shard_are_closed() {
+        let mut shard = Shard::new(100);
+        for index in 0..50 {
+            close(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
+        }
+        for index in 1_000..5_000 {
+            decide(&mut shard, &WINDOW, index, 1, SECOND);
+        }
+        assert!((0..50).all(|index| has(&mut shard, index)));
+        for index in 50..200 {
+            close(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
+        }
+        assert_eq!(shard.len(), 100);
+        // All closings end.
+        for index in 5_000..6_000 {
+            decide(&mut shard, &WINDOW, index, 1, 61 * SECOND + index);
+        }
+        assert_eq!((shard.len(), shard.closed), (100, 0));
+    }
+
+    #[test]
+    fn a_closed_key_rejects_until_the_later_of_its_opening_and_its_limit() {
+        let mut shard = Shard::new(100);
+        decide(&mut shard, &WINDOW, 1, 3, SECOND);
+        for (time, until, also_limited) in [(SECOND / 2, 2, true), (3 * SECOND, 4, false)] {
+            close(&mut shard, &WINDOW, 1, time, SECOND);
+            let outcome = decide(&mut shard, &WINDOW, 1, 1, SECOND);
+            assert_eq!(outcome.verdict, Verdict::Closed { also_limited });
+            assert_eq!((outcome.remaining, outcome.retry_us), (0, (until - 1) * SECOND));
+        }
+        // The later opening holds.
+        assert!(close(&mut shard, &WINDOW, 1, SECOND, SECOND));
+        assert_eq!(decide(&mut shard, &WINDOW, 1, 0, SECOND).retry_us, 3 * SECOND);
+        let opened = decide(&mut shard, &WINDOW, 1, 1, 4 * SECOND);
+        assert_eq!((opened.is_allowed(), opened.remaining, shard.closed), (true, 2, 0));
+    }
+
+    #[test]
+    fn a_bucket_refills_and_is_corrected_while_its_key_is_closed() {
+        let mut shard = Shard::new(100);
+        let acquired = shard.apply(CountOp::Acquire, charge(&BUCKET, 1, 10), SECOND);
+        close(&mut shard, &BUCKET, 1, SECOND, SECOND);
+        let settlement = Settlement { receipt: acquired.1, charged: 10, used: 7 };
+        let settled = shard.apply(CountOp::Settle(settlement), charge(&BUCKET, 1, 0), SECOND);
+        assert_eq!((settled.0.remaining, settled.0.reset_us), (0, SECOND));
+        let measured = shard.apply(CountOp::Apply(Op::Measure), charge(&BUCKET, 1, 0), SECOND);
+        assert_eq!((measured.0.remaining, measured.0.retry_us), (7, SECOND));
+        assert_eq!(measured.0.verdict, Verdict::Closed { also_limited: false });
+        let opening = OpeningChange::Open;
+        assert!(shard.change_opening(key_id(1), Algorithm::TokenBucket, opening, 3 * SECOND / 2));
+        assert_eq!(decide(&mut shard, &BUCKET, 1, 1, 3 * SECOND / 2).remaining, 7);
+    }
+
+    #[test]
+    fn a_closing_makes_an_entry_and_an_opening_drops_an_unused_one() {
+        let mut shard = Shard::new(100);
+        assert!(!close(&mut shard, &WINDOW, 1, 0, SECOND) && shard.len() == 0);
+        assert!(!close(&mut shard, &WINDOW, 1, SECOND, SECOND));
+        assert_eq!((shard.len(), shard.closed), (1, 1));
+        let open = |shard: &mut Shard| {
+            shard.change_opening(key_id(1), Algorithm::Fixed, OpeningChange::Open, SECOND)
+        };
+        assert!(open(&mut shard) && !open(&mut shard));
+        assert_eq!((shard.len(), shard.closed, shard.take_unreported()), (0, 0, 0));
+    }
+}
