@@ -72,11 +72,14 @@ impl Model {
         if cost > 0 && is_known {
             let now = self.now(clock);
             let (ticks, counted) = (self.ticks(), self.state_at(now));
-            let is_sliding = matches!(counted, State::Sliding { .. });
-            if !is_sliding {
-                self.state = counted;
-            }
             let period = limit.period().as_micros();
+            let capacity = u128::from(limit.capacity()) * period;
+            // What gives nothing back changes nothing: a later rate counts since the last change.
+            match counted {
+                State::Sliding { .. } => {}
+                State::Bucket { level, .. } if level > capacity => {}
+                _ => self.state = counted,
+            }
             let window = period as u64;
             let cost = u64::from(cost);
             match &mut self.state {
@@ -106,9 +109,7 @@ impl Model {
                     _ => {}
                 },
                 // Some of the units have drained since. The units of a lease that may still be spent stay.
-                State::Bucket { level, threshold, lease, .. }
-                    if *level <= u128::from(limit.capacity()) * period =>
-                {
+                State::Bucket { level, threshold, lease, .. } if *level <= capacity => {
                     let charged = u128::from(cost).min(limit.capacity().into()) * period;
                     let elapsed = now.saturating_sub(charged_at);
                     let drained = u128::from(elapsed) * u128::from(*threshold);
@@ -121,6 +122,7 @@ impl Model {
             self.drop_unused(clock);
         }
     }
+
     /// Returns the limit at the rate of a bucket, which only calls change. An empty bucket has no rate.
     fn own_limit(&self, limit: &Limit, clock: u64) -> Limit {
         let State::Bucket { threshold, .. } = self.state else { return *limit };
