@@ -1,6 +1,6 @@
 -- Decides calls in their order, until one is rejected: all limits admit a call and are charged, or none is charged.
--- Consecutive calls with the same costs are a run. Twin of `Embedded::decide_calls` in
--- ratelimit-runtime/src/store/embedded/several.rs.
+-- Consecutive calls with the same costs are a run. Twin of `Local::decide_calls` in
+-- ratelimit-runtime/src/local/calls.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one

@@ -1,5 +1,5 @@
 -- Corrects charges that are independent of each other, once their calls have ended, and closes and opens keys.
--- Twin of `Embedded::settle` in ratelimit-runtime/src/store/embedded/mod.rs.
+-- Twin of `Local::settle` in ratelimit-runtime/src/local/mod.rs.
 --
 -- KEYS[i]          the key of entry i
 -- ARGV[1]          for each entry: the limit (1); the receipt of the charge, which is a birth (7) and a place (7); the

@@ -6,12 +6,12 @@
 -- records, drops the records that have left the window, moves the newest record into the ring, and writes the head. A
 -- rejected call writes nothing.
 --
--- The head has the time of the newest record in microseconds. The ring has ticks: the time divided by 2^k microseconds,
--- rounded up, of which it keeps the low 32 bits. k is the least for which a period has less than 2^32 - 1 ticks, and no
--- record is older than the newest one by more than a period and a tick, so the newest one tells the other bits. A tick
--- has 1 microsecond for periods of up to 71 minutes. A record leaves the window a period after its time or its tick:
--- never early, and less than a tick late. Time does not go back: if a clock does, time stands still until the clock has
--- caught up.
+-- The head has the time of the newest record in microseconds. The ring has ticks, which are 2^k microseconds; a time
+-- is rounded up to a tick. k is the least number for which a period has less than 2^32 - 1 ticks: for periods of up to
+-- 71 minutes, a tick is 1 microsecond. The ring keeps the low 32 bits of a tick. No record is older than the newest one
+-- by more than a period and a tick, so the newest one tells the other bits. A record leaves the window a period after
+-- its time or its tick: never early, and less than a tick late. Time does not go back: if a clock does, time stands
+-- still until the clock has caught up.
 --
 -- Charges of one tick have one record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
 -- tick. Above, or while debts make 1,016 records, a charge shares the newest record if both are in one cell, a

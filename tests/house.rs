@@ -215,7 +215,7 @@ fn hand_kept_lists_have_every_algorithm() {
     }
 }
 
-/// Returns the lines of code of a file: those that are neither blank nor a comment nor in an inline test module.
+/// Returns the number of lines of a file that are code: not blank, no comment, and not in an inline test module.
 fn lines_of_code(path: &Path, comment: &str) -> usize {
     let text = fs::read_to_string(path).expect("a source file");
     let lines: Vec<_> = text.lines().map(str::trim_end).collect();

@@ -252,9 +252,9 @@ async fn closed_keys_and_resets() {
 #[tokio::test]
 async fn a_flood_of_keys_frees_nothing() {
     const RATE: Limit = Limit::sliding("rate", 3, MINUTE);
-    let limiter = RateLimiter::builder().max_keys(640).build().expect("valid");
+    let limiter = RateLimiter::builder().max_keys(2_000).build().expect("valid");
     let mut running = Vec::new();
-    for key in 0..320_u32 {
+    for key in 0..2_000_u32 {
         running.push(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
     }
     for key in 0..20_000_u32 {
@@ -265,12 +265,37 @@ async fn a_flood_of_keys_frees_nothing() {
         limiter.close(&RATE, key, MINUTE).await.expect("closed");
     }
     limiter.close(&TWO, 7_u32, Duration::ZERO).await.expect("opened");
-    for key in 0..320_u32 {
+    for key in 0..2_000_u32 {
         limiter.acquire(&TWO, key, 1).await.expect_err("busy");
     }
     drop(running);
-    for key in (0..320_u32).filter(|key| *key != 7) {
+    for key in (0..2_000_u32).filter(|key| *key != 7) {
         drop(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
+    }
+}
+
+/// Units of calls in flight take twice the room of a store. Then calls of other keys are busy, until units go back.
+#[tokio::test]
+async fn a_store_that_is_full_of_held_units_admits_no_call_of_another_key() {
+    let limiter = RateLimiter::builder().max_keys(64).build().expect("valid");
+    let mut running = Vec::new();
+    for key in 0..10_000_u32 {
+        match limiter.acquire(&TWO, key, 1).await {
+            Ok(permit) => running.push((key, permit)),
+            Err(rejection) => assert!(matches!(rejection, Rejection::Busy { .. }), "{rejection:?}"),
+        }
+    }
+    assert_eq!(running.len(), 128);
+    let other = Limit::in_flight("other", 5);
+    let parts = [Part::new(&other, &"key", 1), Part::new(&TWO, &running[0].0, 1)];
+    let rejection = limiter.acquire_all(&parts).await.expect_err("no place for the first part");
+    assert!(matches!(rejection, Rejection::Busy { .. }), "{rejection:?}");
+    for (key, _) in &running {
+        drop(limiter.acquire(&TWO, *key, 1).await.expect("a key that has its place"));
+    }
+    running.clear();
+    for key in 10_000..10_100_u32 {
+        drop(limiter.acquire(&TWO, key, 1).await.expect("there is room"));
     }
 }
 

@@ -291,3 +291,23 @@ async fn a_server_that_may_evict_keys_causes_one_warning() {
         assert!(events[0].starts_with("WARN") && events[0].contains(policy), "{events:#?}");
     }
 }
+
+#[tokio::test]
+async fn a_store_that_is_full_of_calls_in_flight_warns_once() {
+    let limiter = RateLimiter::builder().max_keys(64).build().expect("valid settings");
+    let limit = Limit::in_flight("full", 1);
+    let events = events_of(async {
+        let mut held = Vec::new();
+        for key in 0..1_000_u32 {
+            held.extend(limiter.acquire(&limit, key, 1).await);
+        }
+        assert_eq!(held.len(), 128);
+    });
+    let events = events.await;
+    let warnings: Vec<_> = events.iter().filter(|event| event.contains("`max_keys`")).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("WARN") && warnings[0].contains("rejected as busy"),
+        "{warnings:?}"
+    );
+}

@@ -131,7 +131,7 @@ impl State for Log {
 }
 
 impl Log {
-    /// Returns what counts at a time. Never moves backwards: the time is at least that of the newest record.
+    /// Returns what counts at a time. If the clock has stepped back, that is the time of the newest record.
     #[inline]
     fn live(&self, ticks: Ticks, clock: u64) -> Live {
         let now = clock.max(self.last);

@@ -9,7 +9,7 @@ use crate::key::OwnedKey;
 use crate::one_or_many::OneOrMany;
 use crate::report::Started;
 use crate::rules::RulesInForce;
-use crate::waiting::{OwnedPart, WaitingCalls};
+use crate::waiting::{OwnedPart, Waiting};
 
 /// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
 pub(super) fn may_wait(parts: &[AnyPart<'_>], options: CallOptions, rules: &RulesInForce) -> bool {
@@ -31,7 +31,7 @@ impl Checker {
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
     async fn wait(
         self,
-        waiting: Arc<dyn WaitingCalls>,
+        waiting: Arc<Waiting>,
         parts: OneOrMany<OwnedPart>,
         options: CallOptions,
     ) -> CallResult {

@@ -76,9 +76,9 @@ impl Builder {
     ///
     /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
     /// user and the password. For the user and the password of the Sentinels, append
-    /// `?sentinel_user=…&sentinel_password=…`, and for those of a socket `?user=…&pass=…`. With `rediss` instead
-    /// of `redis`, rustls encrypts the connections (feature `tls`). `valkey` and `valkeys` mean the same as `redis`
-    /// and `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
+    /// `?sentinel_user=…&sentinel_password=…`, and for those of a socket `?user=…&pass=…`. With `rediss`
+    /// instead of `redis`, rustls encrypts the connections (feature `tls`). `valkey` and `valkeys` mean the same as
+    /// `redis` and `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
     ///
     /// Await the decisions of such a limiter in a tokio runtime with I/O and time enabled; `#[tokio::main]` makes
     /// one. If time is disabled, tokio panics.
@@ -136,8 +136,7 @@ impl Builder {
     /// closed key is evicted only if more than half of the keys are closed.
     ///
     /// A key with calls [in flight](crate::Limit::in_flight) is not evicted. Once such keys take twice the number, a
-    /// call in flight of a new key is rejected as [`Busy`](crate::Rejection::Busy). Beside such keys, others exceed the
-    /// number by a hundredth or so.
+    /// call in flight of another key is rejected as [`Busy`](crate::Rejection::Busy), and an event warns once.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self

@@ -3,12 +3,11 @@
 use std::iter;
 
 use super::entry::CountOp;
-use super::shard::Shard;
-use super::{Local, LocalCharge, MutexGuard, shard_of};
-use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement};
+use super::shard::{Shard, Unreported};
+use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::report;
 use crate::store::{
     Calls, CancelledUnits, DecideOp, EqualCalls, MAX_RESERVED, Reply, Reservations,
 };
@@ -78,13 +77,6 @@ impl Local {
                     (decided, marks) = apply_all(CountOp::Ahead(reserve, settles));
                 }
                 let is_admitted = decided.iter().all(Outcome::is_allowed);
-                if fits && !is_admitted {
-                    // Only a full store rejects a call that fits: it has no room for a count that holds units.
-                    for (index, (receipt, cost)) in marks.iter().zip(&**costs).enumerate() {
-                        let settlement = Settlement { receipt: *receipt, charged: *cost, used: 0 };
-                        apply(index, CountOp::Settle(settlement), 0);
-                    }
-                }
                 outcomes.append(&mut decided);
                 if !is_admitted || *op == DecideOp::Peek {
                     return;
@@ -129,14 +121,20 @@ impl LockedShards<'_, '_> {
     fn apply(&mut self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
         let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
         let shard = self.guards[before.count_ones() as usize].as_mut();
-        shard.unwrap_or_else(|| unreachable!("it is locked")).apply(op, charge, self.clock)
+        let shard = shard.unwrap_or_else(|| unreachable!("it is locked"));
+        // Each call is peeked at first. Then it is charged all or nothing.
+        let is_peek = matches!(op, CountOp::Apply(Op::Peek));
+        if is_peek && !shard.has_place(charge, self.clock) {
+            return no_place(self.clock);
+        }
+        shard.apply(op, charge, self.clock)
     }
 
-    /// Unlocks the shards, and then reports the change in the number of counts.
+    /// Unlocks the shards, and then reports what has happened in them.
     fn unlock(self) {
         let guards = self.guards.iter_mut().filter_map(Option::take);
-        let changed = guards.map(|mut shard| shard.take_unreported()).sum();
-        report::keys_changed(changed);
+        let unreported = guards.map(|mut shard| shard.take_unreported());
+        unreported.fold(Unreported::default(), Unreported::and).report();
     }
 }
 

@@ -33,6 +33,18 @@ impl From<DecideOp> for CountOp {
     }
 }
 
+impl CountOp {
+    /// Returns whether this takes units, or asks for them.
+    #[inline]
+    pub(super) fn is_take(self) -> bool {
+        match self {
+            Self::Acquire | Self::Apply(Op::Decide | Op::Peek) => true,
+            Self::Ahead(op, _) => matches!(op, BucketOp::Reserve { .. }),
+            Self::Apply(_) | Self::Settle(_) => false,
+        }
+    }
+}
+
 /// The state of a count of any algorithm.
 enum CountState {
     Bucket(Bucket),
@@ -103,7 +115,7 @@ impl CountEntry {
     }
 
     /// Applies an operation. Returns the receipt of an admitted charge that can be settled. A state without a birth
-    /// gets `birth`.
+    /// gets `birth`. While the key is closed, takes are rejected, and everything else goes on.
     #[inline(always)]
     pub(super) fn apply(
         &mut self,
@@ -112,50 +124,27 @@ impl CountEntry {
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> (Outcome, Receipt) {
-        if self.closed_until() > clock {
-            return self.apply_closed(op, birth, charge, clock);
+        if self.closed_until() <= clock {
+            return self.state.apply(op, birth, charge, clock);
         }
-        self.state.apply(op, birth, charge, clock)
+        let applied = if op.is_take() { CountOp::Apply(Op::Peek) } else { op };
+        let (outcome, receipt) = self.state.apply(applied, birth, charge, clock);
+        (self.of_closed_key(op, outcome), receipt)
     }
 
-    /// Applies an operation to the count of a closed key. Rejects takes; corrects charges as those of an open key. Twin
-    /// of `lua/answer.lua`.
+    /// Returns the outcome of an operation on a closed key. Twin of `lua/answer.lua`.
     #[cold]
-    fn apply_closed(
-        &mut self,
-        op: CountOp,
-        birth: u64,
-        charge: LocalCharge<'_>,
-        clock: u64,
-    ) -> (Outcome, Receipt) {
-        let until_open = self.closed_until() - clock;
-        let is_correction = match op {
-            CountOp::Acquire | CountOp::Apply(Op::Decide | Op::Peek) => false,
-            CountOp::Ahead(op, _) => matches!(op, BucketOp::Cancel(_)),
-            CountOp::Apply(_) | CountOp::Settle(_) => true,
-        };
-        if is_correction {
-            let (outcome, receipt) = self.state.apply(op, birth, charge, clock);
-            let reset_us = outcome.reset_us.max(until_open);
-            if matches!(op, CountOp::Apply(Op::Measure)) {
-                let verdict = Verdict::Closed { also_limited: false };
-                return (Outcome { verdict, retry_us: until_open, reset_us, ..outcome }, receipt);
-            }
-            // A cancellation that other charges prevent is rejected as a take is.
-            if outcome.is_allowed() {
-                return (Outcome { remaining: 0, reset_us, ..outcome }, receipt);
-            }
+    fn of_closed_key(&self, op: CountOp, outcome: Outcome) -> Outcome {
+        let opens = self.closed_until() - outcome.clock;
+        let reset_us = outcome.reset_us.max(opens);
+        let is_measured = matches!(op, CountOp::Apply(Op::Measure));
+        let remaining = if is_measured { outcome.remaining } else { 0 };
+        if outcome.is_allowed() && !op.is_take() && !is_measured {
+            return Outcome { remaining, reset_us, ..outcome };
         }
-        let peek = CountOp::Apply(Op::Peek);
-        let (peeked, _) = self.state.apply(peek, birth, charge, clock);
-        let outcome = Outcome {
-            verdict: Verdict::Closed { also_limited: peeked.retry_us > until_open },
-            remaining: 0,
-            retry_us: peeked.retry_us.max(until_open),
-            reset_us: peeked.reset_us.max(until_open),
-            ..peeked
-        };
-        (outcome, Receipt::default())
+        let verdict = Verdict::Closed { also_limited: outcome.retry_us > opens };
+        let retry_us = outcome.retry_us.max(opens);
+        Outcome { verdict, remaining, retry_us, reset_us, ..outcome }
     }
 
     /// Returns the time from which this entry equals that of a key that was never used; [`u64::MAX`] if calls hold

@@ -8,6 +8,7 @@ use crate::algorithm::slots::Slots;
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
+use crate::report;
 
 /// The number of buckets of the map that an insertion sweeps: enough to find expired entries faster than new ones
 /// arrive.
@@ -22,6 +23,16 @@ const REACH: usize = 64;
 /// The fewest buckets of a map that shrinks.
 const FEW_BUCKETS: usize = 32;
 
+/// What a shard reports after it is unlocked, because subscribers and the recorder of metrics are foreign code and may
+/// be slow.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unreported {
+    /// The change in the number of entries.
+    keys: isize,
+    /// Whether a call was rejected because of the units that calls of other keys hold.
+    is_overfull: bool,
+}
+
 pub(super) struct Shard {
     entries: HashTable<CountEntry>,
     /// The most entries that the shard keeps.
@@ -32,8 +43,8 @@ pub(super) struct Shard {
     rejecting: usize,
     /// Where the next sweep continues.
     hand: usize,
-    /// The change in the number of entries since [`take_unreported`](Self::take_unreported).
-    unreported: isize,
+    /// What has happened since [`take_unreported`](Self::take_unreported).
+    unreported: Unreported,
     /// The last birth: an odd number, because some states keep the low half, which must not be 0.
     births: u64,
 }
@@ -46,13 +57,32 @@ impl Shard {
             closed: 0,
             rejecting: 0,
             hand: 0,
-            unreported: 0,
+            unreported: Unreported::default(),
             births: 1,
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Returns whether a call of calls in flight has a place for its units. Entries whose units are held are never
+    /// evicted, so they can take twice the capacity of the shard. Above that, calls of other keys are rejected.
+    #[inline]
+    pub(super) fn has_place(&mut self, charge: LocalCharge<'_>, now: u64) -> bool {
+        let is_overfull = self.len() >= 2 * self.capacity && charge.terms.is_in_flight();
+        !is_overfull || self.makes_place(charge.key_id, now)
+    }
+
+    #[cold]
+    fn makes_place(&mut self, key_id: KeyId, now: u64) -> bool {
+        if self.entries.find(hash(key_id), is(key_id)).is_some() {
+            return true;
+        }
+        self.sweep(now);
+        self.evict(hash(key_id) as usize);
+        self.unreported.is_overfull = self.len() >= 2 * self.capacity;
+        !self.unreported.is_overfull
     }
 
     /// Applies an operation to a count. Adds the count if it has no entry.
@@ -92,12 +122,7 @@ impl Shard {
         let decided = entry.apply(op, self.births, charge, clock);
         // A state that equals that of an unused key is not kept.
         if entry.expires() > 0 {
-            let has_room = self.make_room(charge.key_id, clock);
-            if !has_room && entry.expires() == u64::MAX && self.len() >= 2 * self.capacity {
-                let verdict = Verdict::Rejected;
-                return (Outcome { clock, verdict, ..Outcome::UNDECIDED }, Receipt::default());
-            }
-            self.insert(entry);
+            self.insert(entry, clock);
         }
         decided
     }
@@ -133,8 +158,7 @@ impl Shard {
             None if until > 0 => {
                 let mut entry = CountEntry::new(key_id, algorithm);
                 entry.set_closed_until(until);
-                self.make_room(key_id, clock);
-                self.insert(entry);
+                self.insert(entry, clock);
             }
             None => {}
         }
@@ -148,22 +172,19 @@ impl Shard {
         self.take(bucket)
     }
 
-    /// Returns the change in the number of entries since the last call. The caller reports it after the shard is
-    /// unlocked, because the recorder of metrics is foreign code and may be slow.
-    pub(super) fn take_unreported(&mut self) -> isize {
+    /// Returns what has happened since the last call.
+    #[inline]
+    pub(super) fn take_unreported(&mut self) -> Unreported {
         std::mem::take(&mut self.unreported)
     }
 
-    /// Reclaims a few expired entries. If the shard is still full, evicts one. Returns whether there is room: units
-    /// that are held are not evicted. Without room, counts that hold units exceed the capacity up to twice, because
-    /// they are not spread evenly over the shards, and any other exceeds it until an eviction finds it.
-    fn make_room(&mut self, key_id: KeyId, now: u64) -> bool {
+    /// Adds an entry, after it has reclaimed a few expired ones. If the shard is still full, evicts one.
+    fn insert(&mut self, entry: CountEntry, now: u64) {
         self.sweep(now);
-        self.len() < self.capacity || self.evict(hash(key_id) as usize)
-    }
-
-    fn insert(&mut self, entry: CountEntry) {
-        self.unreported += 1;
+        if self.len() >= self.capacity {
+            self.evict(hash(entry.key_id) as usize);
+        }
+        self.unreported.keys += 1;
         self.closed += usize::from(entry.closed_until() > 0);
         self.entries.insert_unique(hash(entry.key_id), entry, |entry| hash(entry.key_id));
     }
@@ -201,8 +222,8 @@ impl Shard {
     /// has rejected no call goes first, because its key would have admitted the next call as well. If more than half of
     /// all entries have, one that has goes first: otherwise, exhausted keys would evict all others. Of several such
     /// entries, the one that expires first goes; one whose units are held stays. `spread` is any number that differs
-    /// from call to call. Returns whether an entry has gone.
-    fn evict(&mut self, spread: usize) -> bool {
+    /// from call to call.
+    fn evict(&mut self, spread: usize) {
         let (len, buckets) = (self.len(), self.entries.num_buckets());
         let (closed_go, rejecting_first) = (2 * self.closed > len, 2 * self.rejecting > len);
         let rank = |bucket: usize| {
@@ -216,16 +237,34 @@ impl Shard {
             let start = spread % buckets + part * buckets / SAMPLE;
             (start..start + REACH).find_map(|bucket| rank(bucket % buckets))
         });
-        sample.min().is_some_and(|(_, _, victim)| self.take(victim).is_some())
+        if let Some((_, _, victim)) = sample.min() {
+            self.take(victim);
+        }
     }
 
     /// Removes the entry in a bucket of the map.
     fn take(&mut self, bucket: usize) -> Option<CountEntry> {
         let (entry, _) = self.entries.get_bucket_entry(bucket).ok()?.remove();
-        self.unreported -= 1;
+        self.unreported.keys -= 1;
         self.closed -= usize::from(entry.closed_until() > 0);
         self.rejecting -= usize::from(entry.has_rejected());
         Some(entry)
+    }
+}
+
+impl Unreported {
+    /// Returns what two shards have to report.
+    pub(super) fn and(self, other: Self) -> Self {
+        let is_overfull = self.is_overfull || other.is_overfull;
+        Self { keys: self.keys + other.keys, is_overfull }
+    }
+
+    #[inline]
+    pub(super) fn report(self) {
+        report::keys_changed(self.keys);
+        if self.is_overfull {
+            report::store_overfull();
+        }
     }
 }
 
@@ -281,7 +320,7 @@ mod tests {
         for _ in 0..1_000 {
             shard.sweep(2 * SECOND + 900);
         }
-        assert_eq!((shard.len(), shard.take_unreported()), (100, 100));
+        assert_eq!((shard.len(), shard.take_unreported().keys), (100, 100));
         assert!((901..=1_000).all(|index| has(&mut shard, index)));
         shard.hand = shard.entries.num_buckets() - 1;
         shard.sweep(2 * SECOND + 900);
@@ -373,6 +412,32 @@ mod tests {
             shard.change_opening(key_id(1), Algorithm::Fixed, OpeningChange::Open, SECOND)
         };
         assert!(open(&mut shard) && !open(&mut shard));
-        assert_eq!((shard.len(), shard.closed, shard.take_unreported()), (0, 0, 0));
+        assert_eq!((shard.len(), shard.closed, shard.take_unreported().keys), (0, 0, 0));
+    }
+
+    #[test]
+    fn held_units_take_twice_the_capacity_and_no_more() {
+        const SLOTS: Limit = Limit::in_flight("slots", 2);
+        let mut shard = Shard::new(10);
+        let acquire = |shard: &mut Shard, index| {
+            let charge = charge(&SLOTS, index, 1);
+            let has_place = shard.has_place(charge, SECOND);
+            has_place.then(|| shard.apply(CountOp::Acquire, charge, SECOND).1)
+        };
+        let held: Vec<_> = (0..20).map(|index| acquire(&mut shard, index).expect("held")).collect();
+        assert!(acquire(&mut shard, 20).is_none() && shard.take_unreported().is_overfull);
+        // Calls of these keys, and of limits of a rate, go on.
+        assert!(acquire(&mut shard, 7).is_some());
+        for index in 100..200 {
+            assert!(decide(&mut shard, &WINDOW, index, 1, SECOND).is_allowed());
+        }
+        assert_eq!((shard.len(), shard.take_unreported().is_overfull), (21, false));
+        // A count whose units have gone back makes room.
+        shard.slots(key_id(3)).expect("held").release(held[3], 1);
+        shard.slots(key_id(4)).expect("held").release(held[4], 1);
+        for _ in 0..10 {
+            acquire(&mut shard, 20);
+        }
+        assert!(has(&mut shard, 20) && shard.len() <= 20);
     }
 }

@@ -204,6 +204,17 @@ pub(crate) fn settlement_queue_full() {
     }
 }
 
+/// Reports that calls in flight hold units of so many keys of the embedded store that calls of other keys are rejected.
+pub(crate) fn store_overfull() {
+    static REPORTED: StickyFlag = StickyFlag::new();
+    if REPORTED.set() {
+        tracing::warn!(
+            "calls in flight hold units of twice as many keys as `max_keys`: calls in flight of other keys are \
+             rejected as busy; raise `max_keys`"
+        );
+    }
+}
+
 /// Reports that a result asked to close its key for longer than its ceiling. The limit bounds how often that happens.
 pub(crate) fn closing_cut(limit: &Name, asked: Duration, closed_for: Duration) {
     tracing::warn!(

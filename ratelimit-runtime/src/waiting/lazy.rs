@@ -1,52 +1,18 @@
-//! The waiting calls of a limiter, as the rooms above use them.
+//! The waiting calls of a limiter, which the first of them creates.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use once_cell::sync::OnceCell;
 
-use super::{OwnedPart, Ticket, Waiting};
+use super::Waiting;
 use crate::backend::Backend;
-use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::rules::RulesInForce;
-use crate::store::Reply;
-
-pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// The reply to a call that has waited in a line; `None` if it is decided without a line.
-pub(super) type WaitReply = Option<Result<Reply, StoreError>>;
-
-/// The waiting calls of a limiter. A trait, so that a program without a limit that waits does not contain its
-/// functions.
-pub(crate) trait WaitingCalls: Send + Sync {
-    /// Waits until the call is admitted, or until it is known that it cannot be admitted within its wait. Returns no
-    /// reply if the call is decided without a line, under the rules that its ticket then has. `settles` says whether
-    /// its charges can be settled.
-    fn admit(
-        self: Arc<Self>,
-        parts: OneOrMany<OwnedPart>,
-        settles: bool,
-    ) -> Boxed<(Arc<Ticket>, WaitReply)>;
-
-    /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
-    fn shut_down(self: Arc<Self>);
-
-    /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
-    /// could not be given back.
-    fn rested(self: Arc<Self>) -> Boxed<Result<(), StoreError>>;
-
-    /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
-    fn is_idle(&self) -> bool;
-
-    /// Returns the number of lines; for tests.
-    fn lines(&self) -> usize;
-}
 
 /// The waiting calls of a limiter, once a call waits.
 pub(crate) struct LazyWaiting {
-    calls: OnceCell<Arc<dyn WaitingCalls>>,
+    calls: OnceCell<Arc<Waiting>>,
     max_calls: usize,
     is_shut_down: AtomicBool,
 }
@@ -57,7 +23,7 @@ impl LazyWaiting {
     }
 
     /// Returns the waiting calls, if a call has waited.
-    pub(crate) fn started(&self) -> Option<Arc<dyn WaitingCalls>> {
+    pub(crate) fn started(&self) -> Option<Arc<Waiting>> {
         self.calls.get().cloned()
     }
 
@@ -66,10 +32,8 @@ impl LazyWaiting {
         &self,
         backend: &Arc<Backend>,
         rules: &Arc<RulesInForce>,
-    ) -> Arc<dyn WaitingCalls> {
-        let create = || -> Arc<dyn WaitingCalls> {
-            Waiting::new(Arc::clone(backend), Arc::clone(rules), self.max_calls)
-        };
+    ) -> Arc<Waiting> {
+        let create = || Waiting::new(Arc::clone(backend), Arc::clone(rules), self.max_calls);
         let is_first = self.calls.get().is_none();
         let calls = Arc::clone(self.calls.get_or_init(create));
         // A shutdown may have come before the first call. The fences here and there: the first call sees the flag, or
@@ -78,7 +42,7 @@ impl LazyWaiting {
             fence(Ordering::SeqCst);
         }
         if self.is_shut_down.load(Ordering::SeqCst) {
-            Arc::clone(&calls).shut_down();
+            calls.shut_down();
         }
         calls
     }

@@ -19,8 +19,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
-use self::lazy::{Boxed, WaitReply};
-pub(crate) use self::lazy::{LazyWaiting, WaitingCalls};
+pub(crate) use self::lazy::LazyWaiting;
 #[cfg(model)]
 pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
@@ -139,7 +138,7 @@ impl Waiting {
         Ticket::new(parts, settles, arrival, self.clock().steady())
     }
 
-    /// Decides a call, as [`admit`](WaitingCalls::admit) says.
+    /// Decides a call, as [`admit`](Self::admit) says.
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
         let is_open = |destination: &Destination| !destination.is_closed;
         if !is_in_runtime() && !self.clock().can_sleep() {
@@ -333,22 +332,22 @@ impl Waiting {
             self.drive(&line);
         }
     }
-}
 
-impl WaitingCalls for Waiting {
-    fn admit(
-        self: Arc<Self>,
+    /// Waits until the call is admitted, or until it is known that it cannot be admitted within its wait. Returns no
+    /// reply if the call is decided without a line, under the rules that its ticket then has. `settles` says whether
+    /// its charges can be settled.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
         parts: OneOrMany<OwnedPart>,
         settles: bool,
-    ) -> Boxed<(Arc<Ticket>, WaitReply)> {
+    ) -> (Arc<Ticket>, Option<Result<Reply, StoreError>>) {
         let ticket = self.ticket(parts, settles);
-        Box::pin(async move {
-            let reply = self.decide(&ticket).await;
-            (ticket, reply)
-        })
+        let reply = self.decide(&ticket).await;
+        (ticket, reply)
     }
 
-    fn shut_down(self: Arc<Self>) {
+    /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
+    fn shut_down(self: &Arc<Self>) {
         let mut lines = lock_own(&self.lines);
         lines.is_shut_down = true;
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
@@ -359,20 +358,22 @@ impl WaitingCalls for Waiting {
         }
     }
 
-    fn rested(self: Arc<Self>) -> Boxed<Result<(), StoreError>> {
-        Box::pin(async move {
-            self.pending.all_ended().await;
-            lock(&self.lost).take().map_or(Ok(()), Err)
-        })
+    /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
+    /// could not be given back.
+    async fn rested(&self) -> Result<(), StoreError> {
+        self.pending.all_ended().await;
+        lock(&self.lost).take().map_or(Ok(()), Err)
     }
 
-    fn is_idle(&self) -> bool {
+    /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
+    pub(crate) fn is_idle(&self) -> bool {
         let lines = lock_own(&self.lines);
         let mut all = lines.by_count.values().flatten();
         all.all(|line| line.is_idle(self.now()))
     }
 
-    fn lines(&self) -> usize {
+    /// Returns the number of lines; for tests.
+    pub(crate) fn lines(&self) -> usize {
         lock_own(&self.lines).by_count.len()
     }
 }

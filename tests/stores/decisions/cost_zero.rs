@@ -16,7 +16,7 @@ fn limited(result: Result<Decision, Rejection>) -> Duration {
 }
 
 on_both_stores! {
-    /// A budget of 10 units, of which each call uses 8 that nobody knows before.
+    /// A budget of 10 units. Each call uses 8, which is known after the call only.
     async fn a_budget_is_spent_by_calls_of_cost_0(test: TestLimiter) {
         for limit in limits("budget", 10, HOUR) {
             for admitted in 0..100 {
