@@ -3,18 +3,17 @@
 -- ratelimit-runtime/src/local/calls.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
--- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one
---              (7). If there is one limit: the reservations to cancel, or zeros: their end (7), the birth (7) and the
---              place (7) in the receipt of the last of them, the moment of the first (7), how many they are (4), and
---              their units (4); the units that the process holds (4) and the most that it reserves (4), or zeros. Then
---              for each run: its count (4); if there is one limit, the longest wait until a reserved moment (7); the
---              cost for each limit (4)
+-- ARGV[1]      op: `take` or `peek`, and a zero byte; the birth of a take that needs receipts, or 0 (7). If there is
+--              one limit: the reservations to cancel, or zeros: their end (7), the birth (7) and the place (7) in the
+--              receipt of the last of them, the moment of the first (7), how many they are (4), and their units (7);
+--              the units that the process holds (7) and the most that it reserves (7), or zeros. Then for each run: its
+--              count (4); if there is one limit, the longest wait until a reserved moment (7); each cost (7)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
 -- Reply        the reply to the cancellation if there is one. Then parts: a number of calls (4) and the replies of the
---              limits to the last of them, see `answer.lua`, with receipts after an `acquire`, and of a reserved call.
---              A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are admitted now are one
---              part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the cancellation is
+--              limits to the last of them, see `answer.lua`, with receipts if the take needs them, and of a reserved
+--              call. A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are admitted now are
+--              one part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the cancellation is
 --              rejected, there are no parts. Or, if a limit failed, its index and its error
 --
 -- RUNTIME.slots is the function of calls in flight.
@@ -32,9 +31,9 @@ local function decide()
   if #KEYS == 1 then
     local last, units = {}, 0
     last.stop, last.birth, last.place, last.moment, last.count, units, held, most, position =
-      unpack('>I7I7I7I7I4I4I4I4', runs, position)
+      unpack('>I7I7I7I7I4I7I7I7', runs, position)
     if last.stop > 0 then
-      reply = ask(1, KEYS[1], 'cancel', units, last)
+      reply = ask(1, KEYS[1], 'cancel', units, 0, last)
       if string.byte(reply, 8) ~= 1 then return end
     end
   end
@@ -42,17 +41,17 @@ local function decide()
     local count, costs, parts, is_full = nil, {}, {}, false
     count, position = unpack('>I4', runs, position)
     if #KEYS == 1 then wait, position = unpack('>I7', runs, position) end
-    for limit = 1, #KEYS do costs[limit], position = unpack('>I4', runs, position) end
+    for limit = 1, #KEYS do costs[limit], position = unpack('>I7', runs, position) end
     while count > 0 do
       -- The calls that all limits admit now.
       local now, lacking, lacks = is_full and 0 or count, nil, 0
       for limit = 1, is_full and 0 or #KEYS do
         current = limit
-        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit], op == 'peek' and 0 or 1)
+        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit], 0, op == 'peek' and 0 or 2)
         if string.byte(peeked, 8) ~= 1 then
           now, lacking, lacks = 0, limit, lacks + 1
         elseif now > 1 and cost > 0 then
-          now = math.min(now, math.floor(unpack('>I4', peeked, 9) / cost))
+          now = math.min(now, math.floor(unpack('>I7', peeked, 9) / cost))
         end
         parts[limit] = peeked
       end
@@ -65,13 +64,13 @@ local function decide()
           parts[limit] = ask(limit, KEYS[limit], op, costs[limit] * now, birth)
         end
       elseif reserves then
-        local part = ask(1, KEYS[1], 'reserve', costs[1], { wait = wait, birth = op == 'acquire' and birth or nil })
+        local part = ask(1, KEYS[1], 'take', costs[1], birth, wait)
         if string.byte(part, 8) == 1 then
-          if #part == 30 then part = part .. string.rep('\0', 14) end
+          if #part == 36 then part = part .. string.rep('\0', 14) end
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
       end
-      if lacks == 1 and op == 'acquire' and reply == '' and limits[lacking][1] == RUNTIME.slots then
+      if lacks == 1 and birth > 0 and reply == '' and limits[lacking][1] == RUNTIME.slots then
         -- The call lacks units in flight only: the process can be next.
         ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end

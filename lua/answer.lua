@@ -8,19 +8,19 @@
 -- its state. While the key is closed, it rejects calls, and everything else goes on.
 --
 -- allowed    whether the call is admitted
--- remaining  the units that are left, 0 while the key is closed; of the op `measure`, the units in use
+-- remaining  the units that are left, 0 while the key is closed; of a `peek` that counts them, the units in use
 -- retry      microseconds from `clock` until the limit admits the same call
 -- reset      microseconds from `clock` until the key is as if it had never been used
--- slack      the units of a bucket by which `reset` was rounded up; 2^32 - 1 if `reset` is a wait that later calls
+-- slack      the units of a bucket by which `reset` was rounded up; 2^53 - 1 if `reset` is a wait that later calls
 --            at the same time do not change
 -- version    the version of the state
 -- lives      the end of the TTL in the state
 -- closed     the time until which the key is closed, or 0
 -- changed    the new state after its beginning; nil if the call changes nothing
--- receipt    of an admitted `acquire`, the birth of the state (7) and the place of the charge (7); otherwise nil
+-- receipt    the birth of the state (7) and the place of the charge (7), if the call needs them; otherwise nil
 --
--- Reply      string of 30 bytes: clock (7); 0 if rejected, 1 if allowed, 2 if the key is closed, and 3 if it is closed
---            and the limit also rejects the call at the opening (1); remaining (4); retry (7); reset (7); slack (4).
+-- Reply      string of 36 bytes: clock (7); 0 if rejected, 1 if allowed, 2 if the key is closed, and 3 if it is closed
+--            and the limit also rejects the call at the opening (1); remaining (7); retry (7); reset (7); slack (7).
 --            Then the receipt, if there is one. Or an error
 local function answer(
   call, pack, key, clock, given, closing,
@@ -40,7 +40,7 @@ local function answer(
     if not allowed then verdict, retry = retry > opens and 3 or 2, math.max(retry, opens) end
     reset = math.max(reset, opens)
   end
-  local reply = pack('>I7I1I4I7I7I4', clock, verdict, remaining, retry, reset, slack)
+  local reply = pack('>I7I1I7I7I7I7', clock, verdict, remaining, retry, reset, slack)
   if receipt then reply = reply .. receipt end
   return reply
 end

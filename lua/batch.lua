@@ -3,7 +3,7 @@
 --
 -- KEYS[i]          the key of entry i. If there are none, the keys can be in any hash slots of a node: they are the
 --                  last arguments, one for each entry. A key of another node fails, and no other
--- ARGV[1]          for each entry its limit (1), its cost (4) and its count (4)
+-- ARGV[1]          for each entry its limit (1), its cost (7) and its count (4)
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The
@@ -18,8 +18,8 @@
 
 local are_declared = #KEYS > 0
 if not are_declared then
-  -- The other files read KEYS and the limits in ARGV, so this comes first. An entry of ARGV[1] has 9 bytes.
-  local count = #ARGV[1] / 9
+  -- The other files read KEYS and the limits in ARGV, so this comes first. An entry of ARGV[1] has 12 bytes.
+  local count = #ARGV[1] / 12
   local others = #ARGV - count
   KEYS = {}
   for entry = 1, count do KEYS[entry], ARGV[others + entry] = ARGV[others + entry], nil end
@@ -33,7 +33,7 @@ local entries = ARGV[1]
 
 -- Decides `count` equal calls: peeks how many fit, and charges these at once. Returns the reply to their entry.
 local function ask_equal(limit, key, cost, count)
-  local _, allowed, remaining = unpack('>I7I1I4', ask(limit, key, 'peek', 0))
+  local _, allowed, remaining = unpack('>I7I1I7', ask(limit, key, 'peek', 0))
   local admitted = 0
   if cost > 0 then
     admitted = math.min(count, math.floor(remaining / cost))
@@ -41,7 +41,7 @@ local function ask_equal(limit, key, cost, count)
     admitted = count
   end
   local reply = pack('>I1I4', 1, admitted)
-  if admitted > 0 then reply = reply .. ask(limit, key, 'decide', admitted * cost) end
+  if admitted > 0 then reply = reply .. ask(limit, key, 'take', admitted * cost) end
   if admitted < count then reply = reply .. ask(limit, key, 'peek', cost) end
   return reply
 end
@@ -50,7 +50,7 @@ end
 local changed = {}
 
 local replies = each(function(entry, key)
-  local limit, cost, count = unpack('>I1I4I4', entries, entry * 9 - 8)
+  local limit, cost, count = unpack('>I1I7I4', entries, entry * 12 - 11)
   if tokens[limit] and cost > 0 then
     local value = not changed[key] and values[entry] or call('GET', key)
     changed[key] = true
@@ -58,7 +58,7 @@ local replies = each(function(entry, key)
     if reply then return reply end
   end
   if count > 1 then return ask_equal(limit, key, cost, count) end
-  return '\1' .. ask(limit, key, 'decide', cost)
+  return '\1' .. ask(limit, key, 'take', cost)
 end, '\0')
 replies[1] = pack('>I7', clock) .. replies[1]
 return replies

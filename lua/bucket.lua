@@ -14,12 +14,10 @@
 --          tokens (7); the birth (7), 0 if no charge can be settled; and the steps, see `least_levels.lua`. More bytes
 --          may follow, from a time with more steps
 --
--- call, pack, unpack, key, clock, given, op, cost
---          see `prelude.lua`; cost: the tokens of the call
--- operand  of the op `acquire`: the birth of a state without one; of `reserve`: a table of `wait`, the longest wait
---          until the reserved moment, and `birth`, such a birth, if there must be a receipt; of `cancel`: a table of
---          the last reservations, see below; of `return`: the time of the charge; of `settle`: a table of its `birth`
---          and `place`
+-- call, pack, unpack, key, clock, given, op, cost, birth, operand
+--          see `prelude.lua`. A take with a wait is admitted now, or for a moment at most so many microseconds ahead:
+--          `retry` is then the wait until that moment. The op `cancel` gives `cost` tokens of the last reservations
+--          back; its operand is a table, see below
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -29,18 +27,17 @@
 -- The table of the last reservations is the twin of `LastReservations`: `stop` is the time of the full bucket after the
 -- last one, `birth` and `place` are its receipt, `count` is their number, and `moment` is the moment of the first one.
 --
--- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the reserved moment. If
--- the state has a birth, there is a receipt as of an `acquire`.
+-- Returns the arguments of `answer.lua`. A reserved moment has a receipt if the state has a birth.
 
 --@include least_levels
 
 local function bucket(
-  call, pack, unpack, key, clock, given, op, cost, operand, burst, token, drain, term, reserve
+  call, pack, unpack, key, clock, given, op, cost, birth, operand, burst, token, drain, term, reserve
 )
   local VERSION, SHORT, MOST, CENTURY = 8, 40, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
   local version, lives, closed, at, level, old_token, old_drain = VERSION, 0, 0, 0, 0, token, drain
-  local birth, levels = 0, nil
+  local own_birth, levels = 0, nil
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
@@ -51,15 +48,15 @@ local function bucket(
     version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
     if version ~= VERSION then return end
     if #state > SHORT then
-      leased, kept, birth = unpack('>I7I7I7', state, SHORT + 1)
-      if birth > 0 then levels = least_levels(pack, unpack, state, SHORT + 22) end
+      leased, kept, own_birth = unpack('>I7I7I7', state, SHORT + 1)
+      if own_birth > 0 then levels = least_levels(pack, unpack, state, SHORT + 22) end
     end
   end
   if version ~= VERSION then return end
-  if op == 'settle' and (birth == 0 or operand.birth ~= birth) then cost, charge = 0, 0 end
   local now = clock < at and at or clock
   local lag, level_before, full = now - clock, level, nil
-  local is_limited = op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek'
+  local measures = op == 'peek' and operand == 1
+  local is_take = op == 'take' or op == 'peek' and not measures
   -- The level at the time at which a rejected call fits, before its charge, and the level now that drains to it.
   local level_then, level_now
 
@@ -74,8 +71,8 @@ local function bucket(
     end
     if full <= 0 then
       level, has_rate = 0, true
-    elseif not is_limited then
-      -- Only calls change the rate.
+    elseif not is_take then
+      -- Only takes change the rate.
       token, drain, full = old_token, old_drain, nil
       local most = math.min(MOST, CENTURY * drain)
       burst = math.min(burst, (most - most % token) / token)
@@ -94,14 +91,14 @@ local function bucket(
   if level < 0 then level = 0 end
   if leased <= now then kept, floor = 0, 0 end
   local standing = level
-  if reserve and (op == 'decide' or op == 'peek') then level = math.max(level, reserve * token) end
+  if reserve and is_take then level = math.max(level, reserve * token) end
 
-  local allowed, retry, changed, receipt = level - capacity + charge <= 0, 0, nil, nil
-  local fits = allowed or not is_limited
+  local allowed, retry, is_changed, changed, receipt = level - capacity + charge <= 0, 0, false, nil, nil
+  local fits = allowed or not is_take
   if op == 'cancel' then
     local last, full_at, is_last = operand, at + math.ceil(level_before / old_drain), false
     if levels then
-      is_last = last.birth == birth and levels.take_back(last.place, last.count)
+      is_last = last.birth == own_birth and levels.take_back(last.place, last.count)
     else
       is_last = last.birth == 0 and last.stop == full_at
     end
@@ -112,7 +109,7 @@ local function bucket(
     allowed = is_last or last.stop > full_at and level <= capacity
     if not is_last then cost = 0 end
   else
-    allowed = fits and closed <= clock or not is_limited and op ~= 'measure'
+    allowed = fits and closed <= clock or op == 'correct'
   end
   if not fits and not allowed then
     local rest, until_spent = level, 0
@@ -125,74 +122,63 @@ local function bucket(
     -- The call fits after the term of leased units, which do not drain before.
     level_then, level_now = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
     retry = retry + lag
-    if op == 'reserve' then
-      local longest_wait = operand.wait
-      allowed = retry <= longest_wait and level_now + charge <= MOST and closed <= clock
+    if op == 'take' and operand > 0 then
+      allowed = retry <= operand and level_now + charge <= MOST and closed <= clock
     end
   end
-  if allowed and cost > 0 and op ~= 'peek' then
-    if levels then
-      levels.lower(level, full)
-    elseif op == 'acquire' or op == 'reserve' and operand.birth then
-      birth, levels = op == 'acquire' and operand or operand.birth, least_levels(pack, unpack)
-    end
-    if op == 'decide' then
-      level = level + charge
-    elseif op == 'reserve' then
+  if allowed and cost ~= 0 and op ~= 'peek' then
+    local before = level
+    if levels then levels.lower(level, full) end
+    if op == 'take' then
       if retry > 0 then
         -- The call starts at its reserved moment, whatever is given back until then. So the charges before it can give
         -- back the level right before that moment, and no more.
         if levels then levels.lower(level_then) end
         level = level_now
       end
+      if not levels and birth > 0 then own_birth, levels = birth, least_levels(pack, unpack) end
       level = level + charge
-      if levels and retry > 0 then
-        levels.reserved = math.max(levels.reserved, clock + retry)
-        receipt = pack('>I7I7', birth, levels.count_charge(level))
+      if levels and (birth > 0 or retry > 0) then
+        if retry > 0 then levels.reserved = math.max(levels.reserved, clock + retry) end
+        receipt = pack('>I7I7', own_birth, levels.count_charge(level))
       end
-    elseif op == 'acquire' then
-      level = level + charge
-      receipt = pack('>I7I7', birth, levels.count_charge(level))
-    elseif op == 'charge' then
+    elseif op == 'cancel' then
+      level = math.max(level - charge, 0)
+    elseif cost > 0 then
       level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
-    elseif op == 'settle' then
-      cost = levels.give_back(operand.place, charge)
-      level = level - cost
-    elseif op == 'return' then
+    elseif birth > 0 then
+      if birth == own_birth then level = level - levels.give_back(operand, -charge) end
+    elseif operand > 0 then
       -- Units that may have drained since the charge are not given back a second time. While a moment is reserved, less
       -- than all may be left for it.
       local is_ahead = level > capacity or levels and levels.reserved > now
-      if is_ahead or not has_rate then
-        cost = 0
-      else
-        local charged_at = operand
-        local drained = math.max(now - charged_at, 0) * drain
-        level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)
+      if not is_ahead and has_rate then
+        local drained = math.max(now - operand, 0) * drain
+        level = math.max(level - math.max(math.min(-charge, capacity) - drained, 0), floor)
       end
-    elseif op == 'cancel' or op == 'refund' then
-      level = math.max(level - charge, 0)
     else
-      error('unknown op ' .. op)
+      level = math.max(level + charge, 0)
     end
+    is_changed = level ~= before or op == 'cancel'
+  end
+  if is_changed then
     full = nil
     changed = pack('>I7I7I7I7', now, level, token, drain)
-    if reserve and op == 'decide' then
+    if reserve and op == 'take' then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
     end
     if leased > now then floor = math.min(kept * token, level) end
     if levels then
       levels.lower(leased > now and 0 or level)
-      changed = changed .. pack('>I7I7I7', leased, kept, birth) .. levels.packed()
+      changed = changed .. pack('>I7I7I7', leased, kept, own_birth) .. levels.packed()
     elseif leased > now or state and #state > SHORT then
       changed = changed .. pack('>I7I7I7', leased, kept, 0) .. string.rep('\0', 15)
     end
-    -- If nothing is given back, nothing changes.
-    if cost == 0 then changed = nil end
   end
 
   local remaining, reset, slack = 0, 0, 0
-  if op == 'measure' then
-    remaining = math.min(math.ceil(level / token), 4294967295)
+  if measures then
+    remaining = math.ceil(level / token)
   elseif level < capacity and closed <= clock then
     local left = capacity - level
     remaining = (left - left % token) / token
@@ -204,7 +190,7 @@ local function bucket(
     if over > 0 then reset, slack = reset + 1, drain - over end
     if leased > now and reset < leased - now + math.ceil(floor / drain) then
       -- Later calls at the same time do not change this wait.
-      reset, slack = leased - now + math.ceil(floor / drain), 4294967295
+      reset, slack = leased - now + math.ceil(floor / drain), MOST
     end
     if full and full < reset then reset = full end
     reset = reset + lag

@@ -2,8 +2,8 @@
 -- CONTRIBUTING.md shows how.
 --
 -- KEYS[1]  the key
--- ARGV     `name=value`, in any order. The defaults are `op=decide`, `cost=1` and `operand=0`. With `clock`, the
---          script uses that time. Times are in microseconds
+-- ARGV     `name=value`, in any order. The defaults are `op=take`, `cost=1`, `birth=0` and `operand=0`. With `clock`,
+--          the script uses that time. Times are in microseconds
 -- Reply    list of `name=value`; or an error
 
 local function script(ARGV)
@@ -13,13 +13,16 @@ end
 -- The values of ARGV[1] of the script, and their format.
 local NAMES, LAYOUT = { RUNTIME.names }, RUNTIME.layout
 
-local given = { op = 'decide', cost = '1', operand = '0' }
+local given = { op = 'take', cost = '1', birth = '0', operand = '0' }
 for _, argument in ipairs(ARGV) do
   local name, value = string.match(argument, '^(%l+)=(%S+)$')
   if not name then return { err = 'ERR ' .. argument .. ': an argument is name=value' } end
   given[name] = value
 end
 
+if not string.find(' take peek correct hold ', ' ' .. given.op .. ' ', 1, true) then
+  return { err = 'ERR op=' .. given.op .. ': an op is take, peek, correct or hold' }
+end
 local clock, values = given.clock, {}
 given.clock = nil
 for index, name in ipairs(NAMES) do
@@ -39,7 +42,7 @@ if clock then arguments[2] = struct.pack('>I7', tonumber(clock)) end
 local reply = script(arguments)
 if type(reply) == 'table' then return reply end
 local text = {}
-local numbers = { struct.unpack('>I7I1I4I7I7I4', reply) }
+local numbers = { struct.unpack('>I7I1I7I7I7I7', reply) }
 for index, name in ipairs({ 'clock', 'allowed', 'remaining', 'retry', 'reset', 'slack' }) do
   text[index] = name .. '=' .. string.format('%.0f', numbers[index])
 end

@@ -6,7 +6,7 @@
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  the limit of entry i (1), and its terms with the numbers of the process, see `slots.lua`
 -- Reply        list of strings, see `each.lua`. An entry has the reply of the op `hold` with its receipt, see
---              `answer.lua`, or 44 zero bytes if it failed
+--              `answer.lua`, or 50 zero bytes if it failed
 --
 -- RUNTIME.terms is the format of the terms.
 
@@ -15,7 +15,7 @@
 return each(function(entry, key)
   local packed = ARGV[entry + 2]
   local reply = answer(call, pack, key, clock, given, nil,
-    slots(call, pack, unpack, key, clock, given, 'hold', 0, 0, unpack(RUNTIME.terms, packed, 2)))
+    slots(call, pack, unpack, key, clock, given, 'hold', 0, 0, 0, unpack(RUNTIME.terms, packed, 2)))
   if type(reply) == 'table' then error(reply) end
   return reply
-end, string.rep('\0', 44))
+end, string.rep('\0', 50))

@@ -1,8 +1,8 @@
 -- Decides one call.
 --
 -- KEYS[1]  the key
--- ARGV[1]  the operation, and a zero byte; the cost (4); its operand, or zero (7); then the terms of the
---          limit, as the algorithm takes them
+-- ARGV[1]  the op, and a zero byte; its cost (7, below 0 in two's complement), birth (7) and operand (7), see
+--          `prelude.lua`; then the terms of the limit, as the algorithm takes them
 -- ARGV[2]  see `prelude.lua`
 -- Reply    see `answer.lua`
 --

@@ -18,15 +18,16 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
--- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given, for `closing` see `answer.lua`.
--- Returns the reply. If the call fails, raises its error.
-local function ask(limit, key, op, cost, operand, closing)
+-- Applies `op` to `key`; `birth` and `operand` are 0 unless given, for `closing` see `answer.lua`. Returns the reply.
+-- If the call fails, raises its error.
+local function ask(limit, key, op, cost, birth, operand, closing)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]
   local reply = answer(call, pack, key, clock, given, closing,
-    decide(call, pack, unpack, key, clock, given, op, cost, operand or 0, unpack_list(decide_and_terms, 2)))
+    decide(call, pack, unpack, key, clock, given, op, cost, birth or 0, operand or 0,
+      unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
   -- A call that is charged nothing has a receipt of zeros.
-  if op == 'acquire' and cost == 0 then reply = reply .. string.rep('\0', 14) end
+  if op == 'take' and cost == 0 and birth and birth > 0 then reply = reply .. string.rep('\0', 14) end
   return reply
 end

@@ -19,26 +19,25 @@
 -- units leave up to 0.1 % of a period late. A charge that finds 1,016 records, and shares none, first joins all records
 -- of a cell into one: at most 1,002 cells overlap a period and a tick.
 --
--- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 until an `acquire`; joined: the latest tick of
---       a record that charges of several ticks share (7); the units of all records (7); of the newest record, its time
---       (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its slots (2)
--- Ring  the slots: the low bits of a tick (4), units (4)
+-- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 until a take needs a receipt; joined: the
+--       latest tick of a record that charges of several ticks share (7); the units of all records (7); of the newest
+--       record, its time (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its
+--       slots (2)
+-- Ring  the slots: the low bits of a tick (4), and units (4), or (7) once there are 2^32 units in all. The version
+--       tells which: 8 or 9
 --
--- call, pack, unpack, key, clock, given, op, cost
---            see `prelude.lua` and `one.lua`. `decide`, `acquire` and `peek` can be rejected; `charge` adds a debt;
---            `refund` gives the newest units back, `return` and `settle` those of a charge; `measure` counts
--- operand    of the op `return`: the recorded time of the charge, in microseconds; of `settle`: a table of its `birth`
---            and `place`; of `acquire`: the birth of a state without one
--- threshold  units that a period admits, below 2^32
+-- call, pack, unpack, key, clock, given, op, cost, birth, operand
+--            see `prelude.lua`
+-- threshold  units that a period admits, below 2^53
 -- period     microseconds; it is a part of the key
 --
--- Returns the arguments of `answer.lua`; nothing if the value is no state of this version. `changed` is empty if the
+-- Returns the arguments of `answer.lua`; nothing if the value is no state of these versions. `changed` is empty if the
 -- state was written here, or if no units count any more.
 local function sliding(
-  call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
+  call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period
 )
   -- A name from outside of this function would cost time in every call (`benches/all -- scripts`).
-  local VERSION, HEAD, MOST, LOW = 8, 53, 1016, 4294967296
+  local VERSION, WIDE, HEAD, MOST, LOW = 8, 9, 53, 1016, 4294967296
   local floor, ceil, min, format, sub = math.floor, math.ceil, math.min, string.format, string.sub
   local tick = 1
   while period > tick * (LOW - 2) do tick = tick * 2 end
@@ -46,28 +45,27 @@ local function sliding(
 
   -- A small ring, of 127 slots, is read with its head.
   local state = call('GETRANGE', key, '0', threshold <= 128 and '1068' or '52')
-  local version, lives, closed, birth, joined, total = VERSION, 0, 0, 0, 0, 0
+  local version, lives, closed, own_birth, joined, total = VERSION, 0, 0, 0, 0, 0
   local last, units, first, count, slots = 0, 0, 0, 0, 0
   if #state == 12 then
     version, lives, closed = unpack('>I1I4I7', state)
   elseif state ~= '' then
     if #state < HEAD then return end
-    version, lives, closed, birth, joined, total, last, units, first, count, slots =
+    version, lives, closed, own_birth, joined, total, last, units, first, count, slots =
       unpack('>I1I4I7I7I7I7I7I7I2I2I2', state)
     if slots >= MOST or count > slots or first > slots then return end
   end
-  if version ~= VERSION then return end
-  if op == 'settle' then
-    if operand.birth ~= birth then cost = 0 end
-    op, operand = 'return', operand.place
-  end
+  if version ~= VERSION and version ~= WIDE then return end
+  local size, format_of = 8, '>I4I4'
+  if version == WIDE then size, format_of = 11, '>I4I7' end
   local now = math.max(clock, last)
   local at, newest = ceil(now / tick), ceil(last / tick)
   -- The first tick that has not left the window.
   local oldest = floor((now - period) / tick) + 1
 
   -- Counts the records that have left the window, and finds the one with which the last of the excess units leaves.
-  local is_limited = op == 'decide' or op == 'acquire' or op == 'peek'
+  local measures = op == 'peek' and operand == 1
+  local is_limited = op ~= 'correct' and not measures
   local used, dead, blocker = total, 0, last
   local excess = is_limited and total + cost - threshold or 0
   if last + period <= now then
@@ -75,13 +73,13 @@ local function sliding(
   else
     local window, from, index = state, 0, 0
     while index < count do
-      local place = HEAD + (first + index) % slots * 8 - from
-      if place < 0 or place + 8 > #window then
+      local place = HEAD + (first + index) % slots * size - from
+      if place < 0 or place + size > #window then
         from, place = from + place, 0
         window = call('GETRANGE', key, format('%d', from), format('%d', from + 255))
-        if #window < 8 then return end
+        if #window < size then return end
       end
-      local low, its = unpack('>I4I4', window, place + 1)
+      local low, its = unpack(format_of, window, place + 1)
       local its_tick = newest - (newest - low) % LOW
       if its_tick < oldest then
         dead, used = index + 1, used - its
@@ -94,20 +92,20 @@ local function sliding(
   end
 
   local fits = not is_limited or used + cost <= threshold
-  local allowed = fits and closed <= clock or op == 'refund' or op == 'return' or op == 'charge'
+  local allowed = fits and closed <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
-  if op == 'charge' then cost = min(cost, LOW - 1 - used) end
-  local gives = cost > 0 and (op == 'refund' or op == 'return')
-  if gives and used == 0 then gives, changed = false, state ~= '' and '' or nil end
-  local adds = cost > 0 and (op == 'charge' or allowed and (op == 'decide' or op == 'acquire'))
+  local gives = op == 'correct' and cost < 0 and used > 0
+  local adds = cost > 0 and (op == 'correct' or op == 'take' and allowed)
+  if op == 'correct' and adds then cost = min(cost, 9007199254740991 - used) end
   local is_full = count - dead >= MOST - 1
   local shares = at == newest or (threshold > 1000 or is_full) and floor(at / cell) == floor(newest / cell)
   -- The records of the ring, the oldest first, once they are read.
   local ring
-  if gives or adds and used > 0 and not shares and count - dead == slots then
-    ring = count > 0 and call('GETRANGE', key, HEAD, HEAD + slots * 8 - 1) or ''
-    if #ring < count * 8 then return end
-    ring = sub(sub(ring, first * 8 + 1) .. sub(ring, 1, first * 8), 1, count * 8)
+  local widens = used >= LOW and version == VERSION
+  if gives or adds and used > 0 and not shares and (count - dead == slots or widens) then
+    ring = count > 0 and call('GETRANGE', key, HEAD, HEAD + slots * size - 1) or ''
+    if #ring < count * size then return end
+    ring = sub(sub(ring, first * size + 1) .. sub(ring, 1, first * size), 1, count * size)
   end
 
   if not allowed then
@@ -117,22 +115,26 @@ local function sliding(
     if used == 0 then
       units = cost
       -- A ring that grew beyond the limit, because of a debt or a threshold that has changed, is dropped.
-      if slots > 8 and slots >= threshold then slots, ring = 0, '' end
+      if slots > 8 and slots >= threshold or version == WIDE then version, size, slots, ring = VERSION, 8, 0, '' end
     elseif shares then
       if at > newest then joined = at end
       units = units + cost
     else
-      local record = pack('>I4I4', newest % LOW, units)
+      if ring and widens then
+        ring = string.gsub(ring, '........', function(record) return pack('>I4I7', unpack('>I4I4', record)) end)
+        version, size, format_of = WIDE, 11, '>I4I7'
+      end
+      local record = pack(format_of, newest % LOW, units)
       if not ring then
-        call('SETRANGE', key, format('%d', HEAD + (first + count) % slots * 8), record)
+        call('SETRANGE', key, format('%d', HEAD + (first + count) % slots * size), record)
         count = count + 1
       else
         ring = ring .. record
         count = count + 1
         if is_full then
           local parts, sums, records = {}, {}, 0
-          for from = 1, count * 8, 8 do
-            local low, its = unpack('>I4I4', ring, from)
+          for from = 1, count * size, size do
+            local low, its = unpack(format_of, ring, from)
             local its_tick = newest - (newest - low) % LOW
             if records > 0 and floor(its_tick / cell) == floor(parts[records] / cell) then
               parts[records], sums[records] = its_tick, sums[records] + its
@@ -142,7 +144,7 @@ local function sliding(
               parts[records], sums[records] = its_tick, its
             end
           end
-          for index = 1, records do parts[index] = pack('>I4I4', parts[index] % LOW, sums[index]) end
+          for index = 1, records do parts[index] = pack(format_of, parts[index] % LOW, sums[index]) end
           ring, count = table.concat(parts), records
         end
         slots = math.max(slots, 4)
@@ -154,58 +156,59 @@ local function sliding(
     end
     last, used = now, used + cost
     total = used
-    if op == 'acquire' then
-      if birth == 0 then birth = operand end
-      receipt = pack('>I7I7', birth, last)
+    if op == 'take' and birth > 0 then
+      if own_birth == 0 then own_birth = birth end
+      receipt = pack('>I7I7', own_birth, last)
     end
   elseif gives then
     local given_back, removed = 0, nil
-    if op == 'refund' then
-      given_back = min(cost, used)
+    if birth == 0 and operand == 0 then
+      given_back = min(-cost, used)
       local rest = given_back
       while rest > units do
         rest, count = rest - units, count - 1
-        local low, its = unpack('>I4I4', ring, count * 8 + 1)
+        local low, its = unpack(format_of, ring, count * size + 1)
         newest, units = newest - (newest - low) % LOW, its
         last = newest * tick
       end
       units = units - rest
-    else
+    elseif birth == 0 or birth == own_birth then
       -- The record of a charge has its tick, or it is the next one of its cell and is shared.
       local moment = ceil(operand / tick)
       local low, high = 0, count
       while low < high do
         local middle = floor((low + high) / 2)
-        local age = (newest - unpack('>I4', ring, middle * 8 + 1)) % LOW
+        local age = (newest - unpack('>I4', ring, middle * size + 1)) % LOW
         if newest - age < moment then low = middle + 1 else high = middle end
       end
       local its_tick, its = newest, units
       if low < count then
-        its_tick, its = unpack('>I4I4', ring, low * 8 + 1)
+        its_tick, its = unpack(format_of, ring, low * size + 1)
         its_tick = newest - (newest - its_tick) % LOW
       end
       local is_shared = its_tick > moment and its_tick <= joined and floor(its_tick / cell) == floor(moment / cell)
       if (its_tick == moment or is_shared) and operand + period > now then
-        given_back = min(cost, its)
+        given_back = min(-cost, its)
         its = its - given_back
         if low == count then
           units = its
         elseif its > 0 then
-          call('SETRANGE', key, format('%d', HEAD + (first + low) % slots * 8 + 4), pack('>I4', its))
+          local record = pack(format_of, its_tick % LOW, its)
+          call('SETRANGE', key, format('%d', HEAD + (first + low) % slots * size), record)
         else
-          removed = low * 8
+          removed = low * size
         end
       end
     end
     if units == 0 and count > 0 then
       -- The next record becomes the newest.
       count = count - 1
-      local low, its = unpack('>I4I4', ring, count * 8 + 1)
+      local low, its = unpack(format_of, ring, count * size + 1)
       newest, units = newest - (newest - low) % LOW, its
       last = newest * tick
     end
     if removed then
-      ring, count = sub(ring, 1, removed) .. sub(ring, removed + 9), count - 1
+      ring, count = sub(ring, 1, removed) .. sub(ring, removed + size + 1), count - 1
     else
       ring = nil
     end
@@ -215,15 +218,15 @@ local function sliding(
 
   if adds then
     if ring then first = 0 end
-    changed = pack('>I7I7I7I7I7I2I2I2', birth, joined, total, last, units, first, count, slots)
+    changed = pack('>I7I7I7I7I7I2I2I2', own_birth, joined, total, last, units, first, count, slots)
     if ring then
-      local free = string.rep('\0', slots * 8 - #ring)
-      call('SET', key, pack('>I1I4I7', VERSION, lives, closed) .. changed .. ring .. free, 'KEEPTTL')
+      local free = string.rep('\0', slots * size - #ring)
+      call('SET', key, pack('>I1I4I7', version, lives, closed) .. changed .. ring .. free, 'KEEPTTL')
       changed = ''
     end
   end
   local remaining, slack = 0, 0
-  if op == 'measure' then
+  if measures then
     remaining = used
   elseif used < threshold and closed <= clock then
     remaining = threshold - used

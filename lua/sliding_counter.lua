@@ -5,10 +5,8 @@
 -- State      string: its beginning (12), see `write_state.lua`; birth (7), 0 if no charge can be settled; start (7);
 --            previous (7); current (7)
 --
--- call, pack, unpack, key, clock, given, op, cost
---            see `prelude.lua`; cost: the units of the call
--- operand    of the op `return`: the time of the charge; of `settle`: a table of its `birth` and `place`; of `acquire`:
---            the birth of a state without one
+-- call, pack, unpack, key, clock, given, op, cost, birth, operand
+--            see `prelude.lua`
 -- threshold  units that a period admits
 -- period     microseconds
 -- grain      the unit in which the overlap is measured, in microseconds
@@ -16,24 +14,20 @@
 --
 -- Returns the arguments of `answer.lua`.
 local function sliding_counter(
-  call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, grain, span
+  call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period, grain, span
 )
   local VERSION, MOST = 8, 9007199254740991
-  local version, lives, closed, birth, since, previous, current = VERSION, 0, 0, 0, 0, 0, 0
+  local version, lives, closed, own_birth, since, previous, current = VERSION, 0, 0, 0, 0, 0, 0
   local state = call('GET', key)
   if state then
     if #state == 40 then
-      version, lives, closed, birth, since, previous, current = unpack('>I1I4I7I7I7I7I7', state)
+      version, lives, closed, own_birth, since, previous, current = unpack('>I1I4I7I7I7I7I7', state)
     elseif #state == 12 then
       version, lives, closed = unpack('>I1I4I7', state)
     else
       return
     end
     if version ~= VERSION then return end
-  end
-  if op == 'settle' then
-    if operand.birth ~= birth then cost = 0 end
-    op, operand = 'return', operand.place
   end
   local now = clock < since and since or clock
   local lag = now - clock
@@ -46,52 +40,47 @@ local function sliding_counter(
 
   -- The estimate is previous * (1 - elapsed / period) + current; all terms times `span` are integers.
   local overlap = span - (elapsed - elapsed % grain) / grain
-  local room = threshold - current - cost
-  local fits = room >= 0 and previous * overlap <= room * span or op == 'measure'
-  local allowed = fits and closed <= clock or op == 'refund' or op == 'return' or op == 'charge'
+  local room, measures = threshold - current - cost, op == 'peek' and operand == 1
+  local fits = room >= 0 and previous * overlap <= room * span or op == 'correct' or measures
+  local allowed = fits and closed <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
-  if not allowed then
-    if not fits then
-      -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
-      -- the weight of this window has.
-      local fading, base = previous, -elapsed
-      if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
-      local part = room > 0 and room * span / fading or 0
-      part = part < span and part - part % 1 or span
-      retry = base + math.min(grain * (span - part), period) + lag
+  local previous_before, before = previous, current
+  if not fits then
+    -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
+    -- the weight of this window has.
+    local fading, base = previous, -elapsed
+    if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
+    local part = room > 0 and room * span / fading or 0
+    part = part < span and part - part % 1 or span
+    retry = base + math.min(grain * (span - part), period) + lag
+  elseif op == 'take' and allowed then
+    current = current + cost
+    if birth > 0 and cost > 0 then
+      if own_birth == 0 then own_birth = birth end
+      receipt = pack('>I7I7', own_birth, start)
     end
-  elseif cost > 0 and op ~= 'peek' then
-    if op == 'decide' or op == 'acquire' then
-      current = current + cost
-      if op == 'acquire' then
-        if birth == 0 then birth = operand end
-        receipt = pack('>I7I7', birth, start)
-      end
-    elseif op == 'charge' then
-      -- The weight of a count stays exact.
-      local most = math.min((MOST - MOST % span) / span, 4294967295)
-      current = math.min(current + cost, math.max(most, current))
-    elseif op == 'refund' then
-      previous = math.max(previous - math.max(cost - current, 0), 0)
-      current = math.max(current - cost, 0)
-    elseif op == 'return' then
-      -- The units leave the window in which they were charged.
-      local charged_at = operand
-      if charged_at >= start then
-        current = math.max(current - cost, 0)
-      elseif charged_at + period >= start then
-        previous = math.max(previous - cost, 0)
-      end
-    else
-      error('unknown op ' .. op)
+  elseif op == 'correct' and cost > 0 then
+    -- The weight of a count stays exact.
+    current = math.min(current + cost, math.max((MOST - MOST % span) / span, current))
+  elseif op == 'correct' and birth == 0 and operand == 0 then
+    previous = math.max(previous + math.min(current + cost, 0), 0)
+    current = math.max(current + cost, 0)
+  elseif op == 'correct' and (birth == 0 or birth == own_birth) then
+    -- Units leave the window in which they were charged.
+    if operand >= start then
+      current = math.max(current + cost, 0)
+    elseif operand + period >= start then
+      previous = math.max(previous + cost, 0)
     end
-    changed = pack('>I7I7I7I7', birth, start, previous, current)
+  end
+  if current ~= before or previous ~= previous_before then
+    changed = pack('>I7I7I7I7', own_birth, start, previous, current)
   end
 
   local remaining, reset, slack = 0, 0, 0
   local free = (threshold - current) * span - previous * overlap
-  if op == 'measure' then
-    remaining = math.min(current + math.ceil(previous * overlap / span), 4294967295)
+  if measures then
+    remaining = current + math.ceil(previous * overlap / span)
   elseif current < threshold and free > 0 and closed <= clock then
     remaining = (free - free % span) / span
   end

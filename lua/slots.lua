@@ -9,16 +9,18 @@
 --
 -- State    string: its beginning (12), see `write_state.lua`; the epoch, which is the time of the last reset, or 0 (7);
 --          a time before which no record expires (7); the time at which the last one expires (7); the units that are
---          held (4); the number of records (2); the process that is next (7), since when it waits (7), the units that
---          it waits for (4), the time until which it is next (7), or zeros. Then the records: process (7), fence (7),
+--          held (7); the number of records (2); the process that is next (7), since when it waits (7), the units that
+--          it waits for (7), the time until which it is next (7), or zeros. Then the records: process (7), fence (7),
 --          taken (7), released (7), the time at which it expires (7). Bytes after the last record mean nothing
 --
 -- A process whose calls have waited for a second states how long they have waited. If it is rejected, it is next: units
 -- that are released are kept for it, and others take only what it leaves. It looks again within a second.
 --
--- call, pack, unpack, key, clock, given, op, cost, operand
---            see `prelude.lua`; cost: the units of the call; operand: 1 if a `peek` leaves units to the process that is
---            next, as a call does
+-- call, pack, unpack, key, clock, given, op, cost, birth, operand
+--            see `prelude.lua`. A `peek` with the operand 2 leaves units to the process that is next, as a take does.
+--            The op `hold` only states what the process holds; it is rejected if its units were given to others
+--            meanwhile. With the operand 1, it frees the units of all processes, keeps their fences and opens the key:
+--            it is admitted if there were any units, and has the new epoch in its receipt
 -- threshold  units that may be held
 -- hold       microseconds for which a process holds its units after each call and each statement
 -- process    the process that states the other numbers, or 0: then nothing is stated
@@ -29,15 +31,12 @@
 -- promised   the time until which this count has promised to keep its units
 -- waited     microseconds for which its calls have waited without a unit, or 0
 --
--- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
--- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
--- the units of all processes, keeps their fences and opens the key. It is admitted if there were any units, and has the
--- new epoch in its receipt.
+-- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7).
 local function slots(
-  call, pack, unpack, key, clock, given, op, cost, operand,
+  call, pack, unpack, key, clock, given, op, cost, birth, operand,
   threshold, hold, process, fence, epoch, taken, released, promised, waited
 )
-  local VERSION, HEADER, RECORD, FORMAT, NEXT = 8, 64, 35, '>I7I7I7I7I7', 1500000
+  local VERSION, HEADER, RECORD, FORMAT, NEXT = 8, 70, 35, '>I7I7I7I7I7', 1500000
   local version, lives, closed, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0, 0
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
@@ -46,7 +45,7 @@ local function slots(
   elseif state then
     if #state < HEADER then return end
     version, lives, closed, since, first, last, held, count, following, follows_since, follows_cost, follows_until =
-      unpack('>I1I4I7I7I7I7I4I2I7I7I4I7', state)
+      unpack('>I1I4I7I7I7I7I7I2I7I7I7I7', state)
     if #state < HEADER + count * RECORD then return end
   end
   if version ~= VERSION then return end
@@ -96,32 +95,31 @@ local function slots(
   held = held - before + own_taken - own_released
 
   local allowed, remaining, retry, reset, slack, changed, receipt = true, 0, 0, 0, 0, nil, nil
-  local is_changed, kept = op ~= 'peek' and op ~= 'measure', 0
-  if op == 'decide' or op == 'acquire' or op == 'peek' then
+  local measures, resets = op == 'peek' and operand == 1, op == 'hold' and operand == 1
+  local is_changed, kept = op ~= 'peek', 0
+  if op == 'take' or op == 'peek' and not measures then
     if following ~= process and follows_until > clock and follows_since < clock - waited
-      and (is_changed or operand == 1) then
+      and (is_changed or operand == 2) then
       kept = follows_cost
     end
     allowed = held + cost + (cost > 0 and kept or 0) <= threshold
-    if closed > clock or is_given_up and (is_changed or operand == 1) then
+    if closed > clock or is_given_up and (is_changed or operand == 2) then
       allowed, is_changed = false, false
     elseif not allowed then
       -- The process that has waited for longest is next.
-      is_changed = op == 'acquire' and waited > 0 and kept == 0
+      is_changed = op == 'take' and birth > 0 and waited > 0 and kept == 0
       if is_changed then
         following, follows_since, follows_cost, follows_until = process, clock - waited, cost, clock + NEXT
       end
     elseif is_changed then
       if following == process then follows_until = 0 end
       own_taken, held = own_taken + cost, held + cost
-      if op == 'acquire' and cost > 0 then receipt = pack('>I7I7', since, own_taken) end
+      if birth > 0 and cost > 0 then receipt = pack('>I7I7', since, own_taken) end
     end
-  elseif op == 'return' then
-    local back = math.min(cost, own_taken - own_released)
+  elseif op == 'correct' and operand > 0 then
+    local back = math.min(-cost, own_taken - own_released)
     own_released, held = own_released + back, held - back
-  elseif op == 'hold' then
-    allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
-  elseif op == 'reset' then
+  elseif resets then
     allowed, since = held > 0, clock > since and clock or since + 1
     -- Without an end of the TTL, the beginning is written as well.
     closed, lives = 0, 0
@@ -137,10 +135,10 @@ local function slots(
     -- The process that resets remembers the epoch as long.
     if clock + hold > last then last = clock + hold end
     receipt = pack('>I7I7', since, 0)
-  elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
-    error('unknown op ' .. op)
+  elseif op == 'hold' then
+    allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
   end
-  if op == 'measure' then
+  if measures then
     allowed, remaining = closed <= clock, held
   elseif held < threshold and closed <= clock then
     remaining = threshold - held
@@ -151,7 +149,7 @@ local function slots(
   if is_changed then
     local record = ''
     -- A record without units stays for the hold: a call that is still on its way has stated less than it has.
-    if (own_taken > 0 or op == 'hold') and op ~= 'reset' then
+    if (own_taken > 0 or op == 'hold') and not resets then
       if clock + hold > expires then expires = clock + hold end
       if count == 0 or expires < first then first = expires end
       if expires > last then last = expires end
@@ -160,7 +158,7 @@ local function slots(
     count = count - (at and 1 or 0) + (record ~= '' and 1 or 0)
     at = at or to + 1
     if follows_until == 0 then following, follows_since, follows_cost = 0, 0, 0 end
-    changed = pack('>I7I7I7I4I2I7I7I4I7', since, first, last, held, count,
+    changed = pack('>I7I7I7I7I2I7I7I7I7', since, first, last, held, count,
       following, follows_since, follows_cost, follows_until)
       .. string.sub(records, from, at - 1) .. record .. string.sub(records, at + RECORD, to)
   end

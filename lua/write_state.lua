@@ -5,8 +5,6 @@
 -- script never reads the state of another release, or another string, as its own. A closed key without a count has no
 -- more than that.
 --
--- A state has a birth once charges of it can be settled. The state of a key that was reset since has another birth.
---
 -- The arguments are those of `answer.lua`.
 local function write_state(call, pack, key, clock, given, reset, version, lives, closed, changed)
   local need = closed - clock > reset and closed - clock or reset

@@ -1,7 +1,7 @@
 //! Runs the scripts of rates on a server of the models, with arguments and replies as the store packs them
 //! (`store/redis/scripts/script.rs`, which needs a client of Redis).
 
-use crate::algorithm::{Outcome, Receipt, Settlement, Verdict};
+use crate::algorithm::{Charged, Correction, Outcome, Receipt, Verdict};
 use crate::form::Form;
 use crate::server::{Keys, Reply};
 use crate::store::{CancelledUnits, Charge};
@@ -9,17 +9,42 @@ use crate::store::{CancelledUnits, Charge};
 /// The key of the only count of a model.
 const KEY: &[u8] = b"count";
 
-/// An operation of `lua/one.lua`, its cost and its operand.
+/// An operation of `lua/one.lua`: `lua/prelude.lua` explains its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptCall {
-    pub(crate) word: &'static str,
-    pub(crate) cost: u32,
-    pub(crate) operand: u64,
+    word: &'static str,
+    cost: i64,
+    birth: u64,
+    operand: u64,
 }
 
 impl ScriptCall {
+    /// Counts the units in use.
+    pub(crate) const MEASURE: Self = Self { word: "peek", cost: 0, birth: 0, operand: 1 };
+
+    /// Returns a take that needs no receipt, or a peek.
     pub(crate) fn new(word: &'static str, cost: u32) -> Self {
-        Self { word, cost, operand: 0 }
+        Self { word, cost: cost.into(), birth: 0, operand: 0 }
+    }
+
+    /// Returns a take that needs a receipt.
+    pub(crate) fn acquire(cost: u32, birth: u64) -> Self {
+        Self { birth, ..Self::new("take", cost) }
+    }
+
+    pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
+        let (birth, operand) = match charged {
+            Charged::Newest => (0, 0),
+            Charged::At(time) => (0, time),
+            Charged::By(Receipt { birth, place }) => (birth, place),
+        };
+        Self { word: "correct", cost: change, birth, operand }
+    }
+
+    fn put_numbers(self, out: &mut Vec<u8>) {
+        out.extend(&self.cost.to_be_bytes()[1..]);
+        put_7(out, self.birth);
+        put_7(out, self.operand);
     }
 
     /// Runs the script of the form of `charge`, whose cost is not used.
@@ -30,8 +55,8 @@ impl ScriptCall {
         clock: u64,
         charge: &Charge,
     ) -> (Outcome, Receipt) {
-        let mut call = [self.word.as_bytes(), &[0], &self.cost.to_be_bytes()].concat();
-        put_7(&mut call, self.operand);
+        let mut call = [self.word.as_bytes(), &[0]].concat();
+        self.put_numbers(&mut call);
         Form::of(&charge.terms).put_terms(&mut call, charge);
         match keys.run(script, clock, &[KEY], &[call]) {
             Reply::Text(reply) => decoded(&reply),
@@ -40,29 +65,26 @@ impl ScriptCall {
     }
 }
 
-/// Corrects charges by `lua/settle.lua`, each for `time` microseconds closed or, if that is 0, left open.
-pub(crate) fn settle(
+/// Corrects charges by `lua/correct.lua`, each for `time` microseconds closed or, if that is 0, left open.
+pub(crate) fn correct(
     keys: &mut Keys,
     script: &str,
     clock: u64,
     charge: &Charge,
-    settlements: &[(Settlement, u64)],
+    corrections: &[(Correction, u64)],
 ) -> Vec<Outcome> {
     let mut entries = Vec::new();
-    for (settlement, time) in settlements {
+    for (correction, time) in corrections {
         entries.push(1);
-        put_7(&mut entries, settlement.receipt.birth);
-        put_7(&mut entries, settlement.receipt.place);
-        entries.extend(settlement.less().to_be_bytes());
-        entries.extend(settlement.more().to_be_bytes());
+        ScriptCall::correct(*correction).put_numbers(&mut entries);
         put_7(&mut entries, *time);
     }
-    let each = vec![KEY; settlements.len()];
+    let each = vec![KEY; corrections.len()];
     match keys.run(script, clock, &each, &[entries, Vec::new(), packed_limit(charge)]) {
         Reply::List(list) if list.len() == 1 => {
-            list[0].chunks(30).map(|reply| decoded(reply).0).collect()
+            list[0].chunks(36).map(|reply| decoded(reply).0).collect()
         }
-        other => panic!("{settlements:?}: {other:?}"),
+        other => panic!("{corrections:?}: {other:?}"),
     }
 }
 
@@ -76,7 +98,7 @@ pub(crate) fn reserve(
 ) -> (Outcome, Receipt) {
     let mut run = 1_u32.to_be_bytes().to_vec();
     put_7(&mut run, wait);
-    run.extend(cost.to_be_bytes());
+    put_7(&mut run, cost.into());
     let reply = run_all(keys, script, clock, charge, (CancelledUnits::default(), run));
     // Behind the number of calls.
     decoded(&reply[4..])
@@ -100,12 +122,13 @@ fn run_all(
     charge: &Charge,
     (CancelledUnits { units, last }, run): (CancelledUnits, Vec<u8>),
 ) -> Vec<u8> {
-    let mut calls = b"decide\0".to_vec();
+    let mut calls = b"take\0".to_vec();
     for number in [0, last.end, last.receipt.birth, last.receipt.place, last.moment] {
         put_7(&mut calls, number);
     }
-    for number in [last.count, units, 0, 0] {
-        calls.extend(number.to_be_bytes());
+    calls.extend(last.count.to_be_bytes());
+    for number in [units.into(), 0, 0] {
+        put_7(&mut calls, number);
     }
     calls.extend(run);
     match keys.run(script, clock, &[KEY], &[calls, Vec::new(), packed_limit(charge)]) {
@@ -134,11 +157,11 @@ pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
             1 => Verdict::Admitted,
             closed => Verdict::Closed { also_limited: closed == 3 },
         },
-        remaining: number(8, 4) as u32,
-        retry_us: number(12, 7),
-        reset_us: number(19, 7),
+        remaining: number(8, 7) as u32,
+        retry_us: number(15, 7),
+        reset_us: number(22, 7),
     };
-    (outcome, Receipt { birth: number(30, 7), place: number(37, 7) })
+    (outcome, Receipt { birth: number(36, 7), place: number(43, 7) })
 }
 
 fn put_7(out: &mut Vec<u8>, number: u64) {

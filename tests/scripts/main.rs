@@ -36,7 +36,7 @@ const SCRIPTS: [&str; 9] = [
     "all",
     "batch",
     "batch_of_node",
-    "settle",
+    "correct",
 ];
 
 /// A file of `lua/`.

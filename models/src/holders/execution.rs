@@ -18,8 +18,8 @@ impl Holders {
     fn script(&self, text: &str) -> String {
         let (part, fault) = match self.fault {
             Some(Fault::EmptyRecordIsForgotten) => (
-                "if (own_taken > 0 or op == 'hold') and op ~= 'reset'",
-                "if own_taken > own_released and op ~= 'reset'",
+                "if (own_taken > 0 or op == 'hold') and not resets",
+                "if own_taken > own_released and not resets",
             ),
             Some(Fault::LateStatementCounts) => ("if taken > own_taken then", "if true then"),
             Some(Fault::GivenUpRequestTakes) => ("fence < own_fence", "false"),
@@ -35,7 +35,7 @@ impl Holders {
         static HOLDING: LazyLock<String> = LazyLock::new(program::hold);
         let clock = state.server_clock();
         let (text, arguments) = match body {
-            Body::Take(terms) => (&*DECIDE, vec![packed_op("acquire", 1, &terms)]),
+            Body::Take(terms) => (&*DECIDE, vec![packed_op("take", 1, 1, 0, &terms)]),
             Body::State(terms) => {
                 let limit = [&[Form::Slots.index() as u8 + 1], &terms[..]].concat();
                 (&*HOLDING, vec![vec![1], Vec::new(), limit])
@@ -43,7 +43,7 @@ impl Holders {
             Body::Reset => {
                 let statement = Statement { process, hold_us: HOLD, ..Statement::default() };
                 let terms = packed_terms(self.threshold, &statement);
-                let terms = packed_op("reset", 0, &terms);
+                let terms = packed_op("hold", 0, 0, 1, &terms);
                 state.generation += 1;
                 (&*DECIDE, vec![terms])
             }
@@ -62,7 +62,7 @@ impl Holders {
     pub(super) fn measured(&self, state: &mut State) -> u64 {
         let clock = state.server_clock();
         let terms = packed_terms(self.threshold, &Statement::default());
-        let arguments = [packed_op("measure", 0, &terms)];
+        let arguments = [packed_op("peek", 0, 0, 1, &terms)];
         match state.server.run(&self.script(&Form::Slots.script()), clock, &[KEY], &arguments) {
             Reply::Text(bytes) => decoded(&bytes).0.remaining.into(),
             other => panic!("{other:?}"),
@@ -71,16 +71,18 @@ impl Holders {
 }
 
 pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
-    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7I7I7");
-    let mut out = threshold.to_be_bytes().to_vec();
+    let mut out = Vec::new();
     let Statement { process, fence, epoch, taken, released, promised, hold_us, waited_us } =
         *stated;
-    for number in [hold_us, process, fence, epoch, taken, released, promised, waited_us] {
+    for number in
+        [threshold.into(), hold_us, process, fence, epoch, taken, released, promised, waited_us]
+    {
         out.extend(&number.to_be_bytes()[1..]);
     }
     out
 }
 
-fn packed_op(word: &str, cost: u32, terms: &[u8]) -> Vec<u8> {
-    [word.as_bytes(), &[0], &cost.to_be_bytes(), &[0; 7], terms].concat()
+fn packed_op(word: &str, cost: u8, birth: u8, operand: u8, terms: &[u8]) -> Vec<u8> {
+    let numbers = [cost, birth, operand].map(|number| [0, 0, 0, 0, 0, 0, number]);
+    [word.as_bytes(), &[0], &numbers.concat(), terms].concat()
 }

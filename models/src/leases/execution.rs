@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::entry::{LeaseAmounts, LeaseTarget};
 use super::state::{Body, Message, PlainUnits, State};
 use super::{Fault, Leases};
-use crate::algorithm::{Outcome, Receipt, Settlement};
+use crate::algorithm::{Charged, Correction, Outcome, Receipt};
 use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
@@ -56,7 +56,7 @@ struct Scripts {
     leased: String,
     plain: String,
     all: String,
-    settle: String,
+    correct: String,
 }
 
 impl Scripts {
@@ -68,7 +68,7 @@ impl Scripts {
                     ("level = math.max(level, reserve * token)", ""),
                 ],
                 Some(Fault::DrainedUnitsComeBack) => {
-                    &[("math.min(charge, capacity) - drained", "math.min(charge, capacity)")]
+                    &[("math.min(-charge, capacity) - drained", "math.min(-charge, capacity)")]
                 }
                 Some(Fault::ReservedBeforeEndOfLease) => &[("        level = level_now\n", "")],
                 Some(Fault::SettlementGivesReserveBack) => {
@@ -85,7 +85,7 @@ impl Scripts {
             leased: with_fault(Form::LeasedBucket.script()),
             plain: with_fault(Form::Bucket.script()),
             all: with_fault(program::several("all")),
-            settle: with_fault(program::several("settle")),
+            correct: with_fault(program::several("correct")),
         }
     }
 
@@ -125,7 +125,7 @@ impl Leases {
         let script = &Scripts::of(self.fault).leased;
         match message.body {
             Body::Lease { units } => {
-                let call = ScriptCall::new("decide", units);
+                let call = ScriptCall::new("take", units);
                 let (outcome, _) = call.run(&mut state.server, script, clock, &TARGET.charge);
                 let number = message.number;
                 let fetch = state.process.fetch;
@@ -138,7 +138,7 @@ impl Leases {
                 }
             }
             Body::Return(PlainUnits { units, place, .. }) => {
-                let call = ScriptCall { word: "return", cost: units, operand: place };
+                let call = ScriptCall::correct(Correction::give_back(Charged::At(place), units));
                 call.run(&mut state.server, script, clock, &TARGET.charge);
                 state.owned = state.owned.wrapping_sub(units);
             }
@@ -149,7 +149,7 @@ impl Leases {
     /// Decides a call of the process that leases, which is not leased.
     pub(super) fn ask(&self, state: &mut State) {
         let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).leased);
-        let call = ScriptCall::new("decide", 1);
+        let call = ScriptCall::new("take", 1);
         let (outcome, _) = call.run(&mut state.server, script, clock, &TARGET.charge);
         if outcome.is_allowed() {
             state.admit(1, state.time);
@@ -162,7 +162,7 @@ impl Leases {
         if rest == 0 {
             return None;
         }
-        let (outcome, _) = self.plain(state, ScriptCall::new("decide", rest));
+        let (outcome, _) = self.plain(state, ScriptCall::new("take", rest));
         assert!(outcome.is_allowed(), "what is left is admitted");
         state.admit(rest, state.time);
         Some(())
@@ -179,17 +179,17 @@ impl Leases {
     /// Charges a call that uses nothing of it. Returns `None` if it is rejected.
     pub(super) fn acquire(&self, state: &mut State) -> Option<()> {
         let birth = u64::from(state.used.settled);
-        let call = ScriptCall { word: "acquire", cost: ACQUIRED, operand: birth };
+        let call = ScriptCall::acquire(ACQUIRED, birth);
         let (outcome, Receipt { birth, place }) = self.plain(state, call);
         outcome.is_allowed().then(|| state.receipts.push((birth, place)))
     }
 
     pub(super) fn settle(&self, state: &mut State) {
-        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).settle);
+        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).correct);
         let (birth, place) = state.receipts.remove(0);
         let receipt = Receipt { birth, place };
-        let settlement = Settlement { receipt, charged: ACQUIRED, used: 0 };
-        scripts::settle(&mut state.server, script, clock, &PLAIN, &[(settlement, 0)]);
+        let correction = Correction::settled(receipt, ACQUIRED, 0);
+        scripts::correct(&mut state.server, script, clock, &PLAIN, &[(correction, 0)]);
     }
 
     /// Returns the units that are left for a process that does not lease.

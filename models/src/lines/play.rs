@@ -11,13 +11,13 @@ use super::super::{
     Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
 };
 use super::{Action, Fault, Lines, ORDER, RESTS};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, OnError};
 use crate::local::Local;
 use crate::reply::{Source, StoreError};
-use crate::store::{Calls, Charge, DecideOp, Reply, Request};
+use crate::store::{Calls, Charge, Reply, Request};
 use crate::waiting::OwnedPart;
 
 /// The length of a step of time.
@@ -287,7 +287,7 @@ impl Play {
             Action::TakeForeign => {
                 self.foreign += 1;
                 let charges = vec![Arc::clone(&self.charge)].into();
-                let reply = self.execute(&Request::Decide(Calls::one(DecideOp::Decide, charges)));
+                let reply = self.execute(&Request::Decide(Calls::one(Op::TAKE, charges)));
                 if reply.is_allowed() {
                     self.taken_elsewhere.push(now.local);
                 }

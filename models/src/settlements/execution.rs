@@ -43,7 +43,7 @@ const LONGEST_WAIT: u64 = 20_000_000;
 struct Scripts {
     decide: [String; 2],
     all: String,
-    settle: String,
+    correct: String,
 }
 
 const IN_SCRIPTS: [Option<Fault>; 7] = [
@@ -58,9 +58,9 @@ const IN_SCRIPTS: [Option<Fault>; 7] = [
 
 impl Scripts {
     fn new(fault: Option<Fault>) -> Self {
-        let settle = program::several("settle");
+        let correct = program::several("correct");
         let (part, mistake) = match fault {
-            Some(Fault::BirthIsIgnored) => ("operand.birth ~= birth", "false"),
+            Some(Fault::BirthIsIgnored) => (" birth == own_birth", " true"),
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
             Some(Fault::EarlierIsLast) => {
@@ -70,14 +70,14 @@ impl Scripts {
             Some(Fault::EmptyCountOpens) => ("if need > 0 then", "if false then"),
             _ => ("", ""),
         };
-        assert!(settle.contains(part), "the script has no {part}");
+        assert!(correct.contains(part), "the script has no {part}");
         let with_fault = |text: String| {
             if part.is_empty() { text } else { text.replace(part, mistake) }
         };
         Self {
             decide: [Form::Sliding.script(), Form::Bucket.script()].map(with_fault),
             all: with_fault(program::several("all")),
-            settle: with_fault(settle),
+            correct: with_fault(correct),
         }
     }
 
@@ -100,7 +100,7 @@ impl Settlements {
     /// Charges a call. Returns `None` if it is rejected.
     pub(super) fn acquire(&self, state: &mut State) -> Option<()> {
         let birth = u64::from(state.used.calls);
-        let call = ScriptCall { word: "acquire", cost: CHARGED, operand: birth };
+        let call = ScriptCall::acquire(CHARGED, birth);
         let (outcome, Receipt { birth, place }) = self.run(state, call);
         outcome.is_allowed().then(|| {
             state.running.push(state.admissions.len());
@@ -114,7 +114,7 @@ impl Settlements {
         if rest == 0 {
             return None;
         }
-        let (outcome, _) = self.run(state, ScriptCall::new("decide", rest));
+        let (outcome, _) = self.run(state, ScriptCall::new("take", rest));
         outcome.is_allowed().then(|| state.admit(rest, state.time, (0, 0), true))
     }
 
@@ -150,10 +150,10 @@ impl Settlements {
     pub(super) fn settle(&self, state: &mut State, settlements: &[Queued]) {
         let clock = state.server_clock();
         let corrections: Vec<_> =
-            settlements.iter().map(|it| (it.as_settlement(), it.close_us)).collect();
-        let script = &Scripts::of(self.fault).settle;
+            settlements.iter().map(|it| (it.correction, it.close_us)).collect();
+        let script = &Scripts::of(self.fault).correct;
         let charge = charge(self.is_bucket);
-        scripts::settle(&mut state.server, script, clock, charge, &corrections);
+        scripts::correct(&mut state.server, script, clock, charge, &corrections);
         for Queued { admission, close_us, .. } in settlements {
             state.admissions[*admission].is_settled = true;
             if *close_us > 0 {
@@ -184,7 +184,7 @@ impl Settlements {
     /// Returns whether the server counts what was charged or, once a charge is corrected, used. A bucket may count
     /// more, and a window does not.
     pub(super) fn counts_what_was_used(&self, state: &State) -> bool {
-        let counted = self.run(&mut state.clone(), ScriptCall::new("measure", 0)).0.remaining;
+        let counted = self.run(&mut state.clone(), ScriptCall::MEASURE).0.remaining;
         if self.is_bucket {
             return true;
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::super::{Lane, LaneId, QueuedSettlement, SettlementQueue};
 use super::execution::{CHARGED, charge};
 use super::state::{Queued, Sent, State, TICK};
-use crate::algorithm::{OpeningChange, Receipt, Settlement};
+use crate::algorithm::{Correction, OpeningChange, Receipt};
 use crate::background::WorkCount;
 use crate::store::SettledCharge;
 
@@ -20,7 +20,9 @@ pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u32, cl
     }
     let close_us = if closes { TICK + TICK / 2 } else { 0 };
     let (receipt, at) = (ended.receipt, state.local_clock());
-    let queued = Queued { admission, receipt, charged: CHARGED, used, close_us, at };
+    let receipt = Receipt { birth: receipt.0, place: receipt.1 };
+    let correction = Correction::settled(receipt, CHARGED, used);
+    let queued = Queued { admission, correction, close_us, at };
     with_queue(state, is_bucket, |queue| {
         let lane = queue.lanes.entry(lane_id(closes)).or_default();
         lane.queued.push_back(queued.settlement(is_bucket));
@@ -80,14 +82,11 @@ fn with_queue<T>(
 
 /// Returns a settlement as a plain value.
 fn plain(queued: &QueuedSettlement, settled: &SettledCharge) -> Queued {
-    let SettledCharge { settlement, opening, .. } = settled;
-    let Settlement { receipt: Receipt { birth, place }, charged, used } = *settlement;
+    let SettledCharge { correction, opening, .. } = settled;
     Queued {
         // The cost of the charge carries the index.
         admission: queued.settled.charge.cost as usize,
-        receipt: (birth, place),
-        charged,
-        used,
+        correction: *correction,
         close_us: match opening {
             OpeningChange::CloseFor(time) => *time,
             OpeningChange::None => 0,
@@ -104,14 +103,8 @@ impl Queued {
             0 => OpeningChange::None,
             time => OpeningChange::CloseFor(time),
         };
-        let settlement = self.as_settlement();
-        let settled = SettledCharge { charge, settlement, opening };
+        let settled = SettledCharge { charge, correction: self.correction, opening };
         let pending = WorkCount::default().begin();
         QueuedSettlement { settled, at: self.at, closing: None, _pending: pending }
-    }
-
-    pub(super) fn as_settlement(&self) -> Settlement {
-        let (birth, place) = self.receipt;
-        Settlement { receipt: Receipt { birth, place }, charged: self.charged, used: self.used }
     }
 }

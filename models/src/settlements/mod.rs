@@ -3,7 +3,7 @@
 //! the count is reset, and time passes.
 //!
 //! The queue of the process is [`SettlementQueue`](super::SettlementQueue) of the runtime, and the server runs the
-//! script of the algorithm and `lua/settle.lua`. The model retells the job that sends a lane
+//! script of the algorithm and `lua/correct.lua`. The model retells the job that sends a lane
 //! (`settle/sender.rs`). The calls of the processes take no time, because only the moment of their execution matters.
 
 mod execution;

@@ -1,5 +1,6 @@
 //! A state of the model: the server, the queue of the process, and the requests between them.
 
+use crate::algorithm::Correction;
 use crate::server::Keys;
 
 /// The length of a step of time, in microseconds: a charge leaves the window after three steps.
@@ -70,9 +71,7 @@ pub(super) struct Admission {
 pub(super) struct Queued {
     /// The index of the admission.
     pub(super) admission: usize,
-    pub(super) receipt: (u64, u64),
-    pub(super) charged: u32,
-    pub(super) used: u32,
+    pub(super) correction: Correction,
     /// For how long the key is closed, in microseconds; 0 if it is not.
     pub(super) close_us: u64,
     /// The time of the settlement, by the clock of the process.

@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Charged, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -26,61 +26,57 @@ impl State for Window {
     }
 
     #[inline]
-    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    fn apply(
+        &mut self,
+        op: Op,
+        birth: u64,
+        terms: &Terms,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Receipt) {
         let threshold = terms.threshold();
-        let WindowAtCall { start, end, mut count } = self.at(terms, clock);
-        let left = end - clock;
-
-        let allowed =
-            !op.is_limited() || u64::from(count) + u64::from(cost) <= u64::from(threshold);
-        if cost > 0 && allowed && op != Op::Peek {
-            count = match op {
-                Op::Refund => count.saturating_sub(cost),
+        let mut window = self.at(terms, clock);
+        let (left, mut receipt) = (window.end - clock, Receipt::default());
+        let fits = u64::from(window.count) + u64::from(cost) <= u64::from(threshold);
+        let allowed = fits || !op.is_take();
+        let before = window.count;
+        match op {
+            Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
+                window.count += cost;
+                if needs_receipt {
+                    if self.birth == 0 {
+                        // Few bits suffice, because the start of the window has to be the same as well.
+                        self.birth = birth as u32 | 1;
+                    }
+                    receipt = Receipt { birth: self.birth.into(), place: window.start };
+                }
+            }
+            Op::Correct(correction) => {
                 // This count does not include units that were charged in another window.
-                Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
-                Op::Return { .. } => count,
-                Op::Decide | Op::Peek | Op::Measure => count + cost,
-            };
-            self.keep(WindowAtCall { start, end, count });
+                let is_its = match correction.charged {
+                    Charged::Newest => true,
+                    Charged::At(time) => window.start <= time && time < window.end,
+                    Charged::By(Receipt { birth, place }) => {
+                        u64::from(self.birth) == birth && window.start == place
+                    }
+                };
+                let less = if is_its { correction.less() } else { 0 };
+                window.count = window.count.saturating_sub(less).saturating_add(correction.more());
+            }
+            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
-
-        Outcome {
+        let count = window.count;
+        if count != before {
+            self.keep(window);
+        }
+        let outcome = Outcome {
             clock,
             verdict: allowed.into(),
             remaining: if op == Op::Measure { count } else { threshold.saturating_sub(count) },
             retry_us: if allowed { 0 } else { left },
             reset_us: if count == 0 { 0 } else { left },
-        }
-    }
-
-    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.is_allowed() || cost == 0 {
-            return (outcome, Receipt::default());
-        }
-        if self.birth == 0 {
-            // Few bits suffice, because the start of the window has to be the same as well.
-            self.birth = birth as u32 | 1;
-        }
-        (outcome, Receipt { birth: self.birth.into(), place: self.start })
-    }
-
-    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        let Receipt { birth, place } = settlement.receipt;
-        let mut window = self.at(terms, clock);
-        if u64::from(self.birth) == birth && window.start == place {
-            window.count = window.count.saturating_sub(settlement.less());
-        }
-        window.count = window.count.saturating_add(settlement.more());
-        let (left, count) = (window.end - clock, window.count);
-        self.keep(window);
-        Outcome {
-            clock,
-            verdict: Verdict::Admitted,
-            remaining: terms.threshold().saturating_sub(count),
-            retry_us: 0,
-            reset_us: if count == 0 { 0 } else { left },
-        }
+        };
+        (outcome, receipt)
     }
 }
 

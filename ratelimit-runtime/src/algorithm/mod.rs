@@ -27,34 +27,47 @@ pub(crate) mod slots;
 pub(crate) use self::closing::OpeningChange;
 use crate::limit::{Algorithm, Terms};
 
-/// An operation on one count that every algorithm supports.
+/// An operation on one count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Admits and charges the call, or rejects it and changes nothing. A call of cost 0 is admitted while the count is
-    /// at most its limit: it can be above after a debt, a lowered threshold or reservations.
-    Decide,
-    /// Returns the outcome that `Decide` would have, and changes nothing.
+    /// Admits and charges a call, or rejects it and changes nothing. A call of cost 0 is admitted while the count is at
+    /// most its limit: it can be above after a debt, a lowered threshold or reservations.
+    ///
+    /// A bucket also admits the call for a moment at most `wait` microseconds ahead: `retry_us` of the outcome is then
+    /// the time until that moment. `receipt` says whether the charge needs a receipt.
+    Take { wait: u64, receipt: bool },
+    /// Returns the outcome that a take without a wait would have, and changes nothing.
     Peek,
     /// Counts the units in use, and changes nothing. The outcome has them in place of the remaining units; they do not
     /// depend on the amounts. The cost is 0. Like all operations below, it does not change the rate of a bucket.
     Measure,
-    /// Gives units back, the newest first, never more than are charged.
-    Refund,
-    /// Gives back units that were charged at the time `at` and never used, to the charges of that time;
-    /// [`Outcome::charged_at`] returns it. At any later time, the count then admits no more than if the units had not
-    /// been charged. Has no effect on a bucket whose level is above its capacity.
-    Return { at: u64 },
+    /// Corrects what was charged. The cost is 0.
+    Correct(Correction),
+    /// Cancels the last reservations of a bucket, of `cost` units. Rejected if another charge came later. If the count
+    /// was reset or refunded since, has no effect, and is rejected while the level is above the capacity.
+    Cancel(LastReservations),
 }
 
-/// An operation that only buckets support: a bucket can compute when it will admit a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BucketOp {
-    /// Admits and charges the call for now or for a moment at most `wait` microseconds ahead, or rejects
-    /// it. `retry_us` of the outcome is the time until that moment.
-    Reserve { wait: u64 },
-    /// Cancels the last reservations. Rejected if another charge came later. If the count was reset or refunded since,
-    /// has no effect, and is rejected while the level is above the capacity.
-    Cancel(LastReservations),
+/// A change of what was charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Correction {
+    pub(crate) charged: Charged,
+    /// Units to charge, also above the capacity; or, below 0, units to give back.
+    pub(crate) change: i64,
+}
+
+/// The charges to which units are given back. At any later time, the count then admits no more than if these units had
+/// not been charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Charged {
+    /// The newest ones, whoever made them.
+    #[default]
+    Newest,
+    /// Those that the count has recorded at a time, which [`Outcome::charged_at`] returns. A bucket whose level is above
+    /// its capacity gives nothing back to them.
+    At(u64),
+    /// The one of a receipt, if the count has it still.
+    By(Receipt),
 }
 
 /// What identifies the last reservations of a bucket.
@@ -72,21 +85,44 @@ pub(crate) struct LastReservations {
 }
 
 impl Op {
-    /// Returns whether the limit can reject this operation.
+    /// A take that is decided now.
+    pub(crate) const TAKE: Self = Self::Take { wait: 0, receipt: false };
+
+    /// A take that is decided now, and has a receipt.
+    pub(crate) const ACQUIRE: Self = Self::Take { wait: 0, receipt: true };
+
+    /// Returns whether this takes units, or asks for them: the limit can reject it.
     #[inline(always)]
-    pub(crate) fn is_limited(self) -> bool {
+    pub(crate) fn is_take(self) -> bool {
         match self {
-            Self::Decide | Self::Peek => true,
-            Self::Measure | Self::Refund | Self::Return { .. } => false,
+            Self::Take { .. } | Self::Peek => true,
+            Self::Measure | Self::Correct(_) | Self::Cancel(_) => false,
         }
     }
+}
 
-    /// Returns whether this operation gives units back.
-    pub(crate) fn gives_back(self) -> bool {
-        match self {
-            Self::Decide | Self::Peek | Self::Measure => false,
-            Self::Refund | Self::Return { .. } => true,
-        }
+impl Correction {
+    /// Returns the correction of a charge to what its call has used. Without a receipt, the charge cannot be found
+    /// again, so nothing is given back.
+    pub(crate) fn settled(receipt: Receipt, charged: u32, used: u32) -> Self {
+        let change = i64::from(used) - i64::from(charged);
+        let change = if receipt.birth == 0 { change.max(0) } else { change };
+        Self { charged: Charged::By(receipt), change }
+    }
+
+    /// Returns the correction that gives units back.
+    pub(crate) fn give_back(charged: Charged, units: u32) -> Self {
+        Self { charged, change: -i64::from(units) }
+    }
+
+    /// Returns the units to give back.
+    pub(crate) fn less(self) -> u32 {
+        u32::try_from(-self.change).unwrap_or(0)
+    }
+
+    /// Returns the units to charge.
+    pub(crate) fn more(self) -> u32 {
+        u32::try_from(self.change).unwrap_or(0)
     }
 }
 
@@ -130,7 +166,7 @@ impl Outcome {
         self.verdict == Verdict::Admitted
     }
 
-    /// Returns the time of an admitted charge, as its count has recorded it, for [`Op::Return`]. If the clock of the
+    /// Returns the time of an admitted charge, as its count has recorded it, for [`Charged::At`]. If the clock of the
     /// call lags behind the clock of another, that time is later than [`clock`](Self::clock).
     pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {
         let reset = self.clock + self.reset_us;
@@ -151,7 +187,7 @@ impl Outcome {
 }
 
 /// What a count needs to find a charge again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Receipt {
     /// The birth of the state that was charged; 0 if nothing was charged.
     pub(crate) birth: u64,
@@ -160,40 +196,20 @@ pub(crate) struct Receipt {
     pub(crate) place: u64,
 }
 
-/// A charge, and what the call has used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settlement {
-    pub(crate) receipt: Receipt,
-    pub(crate) charged: u32,
-    pub(crate) used: u32,
-}
-
-impl Settlement {
-    /// Returns the units that were charged and not used. A charge without a receipt cannot be found again.
-    pub(crate) fn less(self) -> u32 {
-        if self.receipt.birth == 0 { 0 } else { self.charged.saturating_sub(self.used) }
-    }
-
-    /// Returns the units that were used and not charged.
-    pub(crate) fn more(self) -> u32 {
-        self.used.saturating_sub(self.charged)
-    }
-}
-
 /// The state of one count. The default is the state of a key that was never used.
 pub(crate) trait State: Default {
     /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
     fn expires(&self) -> u64;
 
-    /// Applies `op` at the time `clock`.
-    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
-
-    /// Decides a call whose charge can be settled. A state without a birth gets `birth`, which no other state has: the
-    /// state of a key that was reset is then another one.
-    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt);
-
-    /// Corrects the charge of a call. Units that were not used are given back to their own charge, if this state still
-    /// counts it: then no more is admitted than if the call had been charged what it used. Units that were used
-    /// and not charged are charged now, also above the capacity.
-    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
+    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one; otherwise the default.
+    /// A state without a birth then gets `birth`, which no other state has: the state of a key that was reset is then
+    /// another one.
+    fn apply(
+        &mut self,
+        op: Op,
+        birth: u64,
+        terms: &Terms,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Receipt);
 }

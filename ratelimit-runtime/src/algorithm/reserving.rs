@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::bucket::Bucket;
-use super::{BucketOp, LastReservations, Op, Outcome, Receipt, Settlement, State};
+use super::{Charged, Correction, LastReservations, Op, Outcome, Receipt, State};
 use crate::limit::{Limit, Terms};
 
 /// The bucket drains a unit in each tick of 10 µs.
@@ -76,25 +76,23 @@ impl ReservingTrial<'_> {
         match step {
             ReservingStep::Wait(time) => self.now += time,
             ReservingStep::Acquire(cost) => {
-                let (outcome, receipt) = self.state.acquire(self.births, terms, now, cost);
+                let (outcome, receipt) =
+                    self.state.apply(Op::ACQUIRE, self.births, terms, now, cost);
                 if outcome.is_allowed() {
                     self.push(outcome, cost, receipt);
                 }
             }
             ReservingStep::Decide(cost) => {
-                let outcome = self.state.apply(Op::Decide, terms, now, cost);
+                let (outcome, receipt) = self.state.apply(Op::TAKE, 0, terms, now, cost);
                 if outcome.is_allowed() {
-                    self.push(outcome, cost, Receipt::default());
+                    self.push(outcome, cost, receipt);
                 }
             }
             ReservingStep::Reserve(cost) => {
-                let reserve = BucketOp::Reserve { wait: 1_000 };
-                let outcome = self.state.apply_ahead(reserve, terms, now, cost);
-                let is_marked = outcome.retry_us > 0 && self.state.has_birth();
+                let reserve = Op::Take { wait: 1_000, receipt: false };
+                let (outcome, receipt) = self.state.apply(reserve, 0, terms, now, cost);
                 if outcome.is_allowed() {
-                    let moment = now + outcome.retry_us;
-                    let receipt = is_marked.then(|| self.state.mark(self.births, moment));
-                    self.push(outcome, cost, receipt.unwrap_or_default());
+                    self.push(outcome, cost, receipt);
                 }
             }
             ReservingStep::Settle(which, used) => self.settle(which, used),
@@ -107,7 +105,8 @@ impl ReservingTrial<'_> {
                 if !charges.is_empty() {
                     let ChargedUnits { moment: at, units, .. } =
                         self.charged.remove(charges[which % charges.len()]);
-                    self.state.apply(Op::Return { at }, terms, now, units);
+                    let returned = Correction::give_back(Charged::At(at), units);
+                    self.state.apply(Op::Correct(returned), 0, terms, now, 0);
                 }
             }
         }
@@ -125,9 +124,9 @@ impl ReservingTrial<'_> {
         }
         let index = which % open.len();
         let charged = &mut *open[index];
-        let settlement = Settlement { receipt: charged.receipt, charged: charged.units, used };
+        let settled = Correction::settled(charged.receipt, charged.units, used);
         (charged.units, charged.is_settled) = (used, true);
-        let outcome = self.state.settle(settlement, self.terms, now);
+        let (outcome, _) = self.state.apply(Op::Correct(settled), 0, self.terms, now, 0);
         // As a line does.
         let ends = self.charged.iter_mut().filter(|it| it.moment > now);
         for end in ends.filter_map(|it| it.end.as_mut()) {
@@ -161,9 +160,9 @@ impl ReservingTrial<'_> {
             count: group.len() as u32,
             moment: first.moment,
         };
-        let op = BucketOp::Cancel(reservations);
+        let op = Op::Cancel(reservations);
         // A call with a reservation that is not cancelled may start.
-        if self.state.apply_ahead(op, self.terms, self.now, units).is_allowed() {
+        if self.state.apply(op, 0, self.terms, self.now, units).0.is_allowed() {
             // The last first.
             for index in group {
                 self.charged.remove(index);
@@ -199,7 +198,7 @@ fn play(steps: &[ReservingStep]) -> Result<(), TestCaseError> {
     let mut trial = ReservingTrial { terms: limit.terms(), state, now: 1_000, births: 0, charged };
     for step in steps {
         trial.play(*step);
-        let seen = trial.state.apply(Op::Peek, trial.terms, trial.now, 0).remaining;
+        let seen = trial.state.apply(Op::Peek, 0, trial.terms, trial.now, 0).0.remaining;
         let left = trial.left();
         prop_assert!(seen <= left, "{step:?}: {seen} of {left}: {:?}", trial.charged);
     }

@@ -8,7 +8,7 @@ use super::bucket::Bucket;
 use super::fixed::Window;
 use super::sliding::Log;
 use super::sliding_counter::Counters;
-use super::{Op, Receipt, Settlement, State};
+use super::{Correction, Op, Receipt, State};
 use crate::limit::{Align, Limit};
 
 const PERIOD: u64 = 1_000;
@@ -69,37 +69,36 @@ fn run<S: State>(
     let terms = limit.terms();
     let (mut state, mut now, mut births) = (S::default(), 10 * PERIOD, 0);
     let mut charges: Vec<(u64, u64, u64)> = Vec::new();
-    let mut open: Vec<(Option<usize>, Settlement)> = Vec::new();
+    let mut open: Vec<(Option<usize>, Receipt, u32)> = Vec::new();
     for step in steps {
         births += 1;
-        let before = state.apply(Op::Peek, terms, now, 0).remaining;
+        let before = state.apply(Op::Peek, 0, terms, now, 0).0.remaining;
         match *step {
             TraceStep::Wait(time) => now += time,
             TraceStep::Acquire(cost) => {
-                let (outcome, receipt) = state.acquire(births, terms, now, cost);
+                let (outcome, receipt) = state.apply(Op::ACQUIRE, births, terms, now, cost);
                 prop_assert_eq!(outcome.is_allowed(), cost <= before);
                 prop_assert_eq!(receipt.birth != 0, outcome.is_allowed());
                 if outcome.is_allowed() {
                     // The place of a charge in a window is the start of the window.
                     charges.push((now, receipt.place, cost.into()));
-                    let settlement = Settlement { receipt, charged: cost, used: cost };
-                    open.push((Some(charges.len() - 1), settlement));
+                    open.push((Some(charges.len() - 1), receipt, cost));
                 }
             }
             TraceStep::Decide(cost) => {
-                if state.apply(Op::Decide, terms, now, cost).is_allowed() {
+                if state.apply(Op::TAKE, 0, terms, now, cost).0.is_allowed() {
                     charges.push((now, u64::MAX, cost.into()));
                 }
             }
             TraceStep::Settle(which, used) if !open.is_empty() => {
-                let (index, settlement) = open.swap_remove(which % open.len());
-                let settlement = Settlement { used, ..settlement };
-                state.settle(settlement, terms, now);
+                let (index, receipt, cost) = open.swap_remove(which % open.len());
+                let settled = Correction::settled(receipt, cost, used);
+                state.apply(Op::Correct(settled), 0, terms, now, 0);
                 if let Some(index) = index {
-                    charges[index].2 -= u64::from(settlement.less());
+                    charges[index].2 -= u64::from(settled.less());
                 }
-                if settlement.more() > 0 {
-                    charges.push((now, u64::MAX, settlement.more().into()));
+                if settled.more() > 0 {
+                    charges.push((now, u64::MAX, settled.more().into()));
                 }
             }
             TraceStep::Settle(..) => {}
@@ -107,13 +106,13 @@ fn run<S: State>(
                 state = S::default();
                 charges.clear();
                 // Charges of a state that is gone give nothing back.
-                for (index, _) in &mut open {
+                for (index, ..) in &mut open {
                     *index = None;
                 }
             }
         }
         let (seen, admitted) =
-            (state.apply(Op::Peek, terms, now, 0).remaining, left(&charges, now));
+            (state.apply(Op::Peek, 0, terms, now, 0).0.remaining, left(&charges, now));
         prop_assert!(seen <= admitted, "{step:?}: {seen} of {admitted}: {charges:?} at {now}");
         if is_exact(&charges) {
             prop_assert_eq!(seen, admitted, "{:?}: {:?} at {}", step, charges, now);
@@ -165,24 +164,24 @@ fn a_sliding_counter_lowers_the_window_that_counted_the_charge() {
     let limit = limit(Limit::sliding_counter);
     let terms = limit.terms();
     let mut counters = Counters::default();
-    let (_, first) = counters.acquire(7, terms, 10 * PERIOD, 12);
-    let (_, second) = counters.acquire(8, terms, 10 * PERIOD + 500, 8);
+    let (_, first) = counters.apply(Op::ACQUIRE, 7, terms, 10 * PERIOD, 12);
+    let (_, second) = counters.apply(Op::ACQUIRE, 8, terms, 10 * PERIOD + 500, 8);
     assert_eq!((first.birth, second.birth), (first.birth, first.birth));
-    let settle = |receipt: Receipt, charged, used| Settlement { receipt, charged, used };
+    let settle = |receipt, charged, used| Op::Correct(Correction::settled(receipt, charged, used));
     // In the window after, the charge weighs half.
     let now = 11 * PERIOD + 500;
-    assert_eq!(counters.apply(Op::Peek, terms, now, 0).remaining, 10);
-    counters.settle(settle(first, 12, 2), terms, now);
-    assert_eq!(counters.apply(Op::Peek, terms, now, 0).remaining, 15);
+    assert_eq!(counters.apply(Op::Peek, 0, terms, now, 0).0.remaining, 10);
+    counters.apply(settle(first, 12, 2), 0, terms, now, 0);
+    assert_eq!(counters.apply(Op::Peek, 0, terms, now, 0).0.remaining, 15);
     // A debt counts in the window of its settlement.
-    let debt = counters.settle(settle(second, 8, 100), terms, now);
+    let (debt, _) = counters.apply(settle(second, 8, 100), 0, terms, now, 0);
     assert_eq!((debt.remaining, debt.reset_us), (0, 1_500));
-    let wait = counters.apply(Op::Peek, terms, now, 1);
+    let wait = counters.apply(Op::Peek, 0, terms, now, 1).0;
     assert!(!wait.is_allowed() && wait.retry_us > 500, "{wait:?}");
-    assert!(counters.apply(Op::Peek, terms, now + wait.retry_us, 1).is_allowed());
-    assert!(!counters.apply(Op::Peek, terms, now + wait.retry_us - 1, 1).is_allowed());
+    assert!(counters.apply(Op::Peek, 0, terms, now + wait.retry_us, 1).0.is_allowed());
+    assert!(!counters.apply(Op::Peek, 0, terms, now + wait.retry_us - 1, 1).0.is_allowed());
     // Two windows later, nothing is given back.
-    counters.acquire(9, terms, 20 * PERIOD, 20);
-    counters.settle(settle(first, 12, 0), terms, 20 * PERIOD);
-    assert_eq!(counters.apply(Op::Peek, terms, 20 * PERIOD, 0).remaining, 0);
+    counters.apply(Op::ACQUIRE, 9, terms, 20 * PERIOD, 20);
+    counters.apply(settle(first, 12, 0), 0, terms, 20 * PERIOD, 0);
+    assert_eq!(counters.apply(Op::Peek, 0, terms, 20 * PERIOD, 0).0.remaining, 0);
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Charged, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
 /// The most records of a state.
@@ -79,54 +79,58 @@ impl State for Log {
         self.expires
     }
 
-    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    fn apply(
+        &mut self,
+        op: Op,
+        birth: u64,
+        terms: &Terms,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Receipt) {
         let ticks = Ticks::of(terms);
         let mut live = self.live(ticks, clock);
         let excess =
             (u64::from(live.used) + u64::from(cost)).saturating_sub(terms.threshold().into());
-        if op.is_limited() && excess > 0 {
-            let leaves = self.blocker(ticks, &live, excess) + ticks.period_us;
-            let retry_us = leaves.saturating_sub(clock);
-            let outcome = self.outcome_of(terms, ticks, clock, live.used);
-            return Outcome { verdict: Verdict::Rejected, retry_us, ..outcome };
-        }
+        let (before, mut receipt) = (live.used, Receipt::default());
         match op {
-            Op::Decide if cost > 0 => self.charge(terms.threshold(), ticks, &mut live, cost),
-            Op::Refund => self.refund(ticks, &mut live, cost),
-            Op::Return { at } => self.give_back(ticks, &mut live, at, cost),
-            Op::Decide | Op::Peek | Op::Measure => {}
+            Op::Take { .. } | Op::Peek if excess > 0 => {
+                let leaves = self.blocker(ticks, &live, excess) + ticks.period_us;
+                let retry_us = leaves.saturating_sub(clock);
+                let outcome = self.outcome_of(terms, ticks, clock, live.used);
+                return (Outcome { verdict: Verdict::Rejected, retry_us, ..outcome }, receipt);
+            }
+            Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
+                self.charge(terms.threshold(), ticks, &mut live, cost);
+                if needs_receipt {
+                    if self.birth == 0 {
+                        self.birth = birth;
+                    }
+                    receipt = Receipt { birth: self.birth, place: self.last };
+                }
+            }
+            Op::Correct(correction) if correction.change > 0 => {
+                let more = correction.more().min(u32::MAX - live.used);
+                self.charge(terms.threshold(), ticks, &mut live, more);
+            }
+            Op::Correct(correction) => {
+                let less = correction.less();
+                match correction.charged {
+                    Charged::Newest => self.refund(ticks, &mut live, less),
+                    Charged::At(time) => self.give_back(ticks, &mut live, time, less),
+                    Charged::By(Receipt { birth, place }) if self.birth == birth => {
+                        self.give_back(ticks, &mut live, place, less);
+                    }
+                    Charged::By(_) => {}
+                }
+            }
+            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
         let outcome = self.outcome_of(terms, ticks, clock, live.used);
-        if op.gives_back() && cost > 0 && live.used == 0 {
+        if live.used == 0 && before > 0 {
             *self = Self::default();
         }
-        if op == Op::Measure { Outcome { remaining: live.used, ..outcome } } else { outcome }
-    }
-
-    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.is_allowed() || cost == 0 {
-            return (outcome, Receipt::default());
-        }
-        if self.birth == 0 {
-            self.birth = birth;
-        }
-        (outcome, Receipt { birth: self.birth, place: self.last })
-    }
-
-    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        let ticks = Ticks::of(terms);
-        let mut live = self.live(ticks, clock);
-        let more = settlement.more().min(u32::MAX - live.used);
-        if settlement.less() > 0 && self.birth == settlement.receipt.birth {
-            self.give_back(ticks, &mut live, settlement.receipt.place, settlement.less());
-            if live.used == 0 {
-                *self = Self::default();
-            }
-        } else if more > 0 {
-            self.charge(terms.threshold(), ticks, &mut live, more);
-        }
-        self.outcome_of(terms, ticks, clock, live.used)
+        let remaining = if op == Op::Measure { live.used } else { outcome.remaining };
+        (Outcome { remaining, ..outcome }, receipt)
     }
 }
 

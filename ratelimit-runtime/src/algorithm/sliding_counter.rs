@@ -5,7 +5,7 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Charged, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
 /// The counts of the window that started at `start` and of the window before it.
@@ -23,6 +23,7 @@ pub(crate) struct Counters {
 const MOST: u64 = (1 << 53) - 1;
 
 /// The counts at the time of a call.
+#[derive(Clone, Copy)]
 struct CountersAtCall {
     lag: u64,
     elapsed: u64,
@@ -37,83 +38,84 @@ impl State for Counters {
     }
 
     #[inline]
-    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    fn apply(
+        &mut self,
+        op: Op,
+        birth: u64,
+        terms: &Terms,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Receipt) {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
-        let CountersAtCall { lag, elapsed, start, mut previous, mut current } =
-            self.at(terms, clock);
+        let mut counters = self.at(terms, clock);
+        let CountersAtCall { lag, elapsed, start, previous, current } = counters;
 
         // The estimate is previous × (1 − elapsed / period) + current; all terms times `span` are integers.
-        let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
+        let weight = counters.weight(terms);
         let room = |taken: u32| u128::from(threshold - taken) * u128::from(scale.span);
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
-
-        let fits = taken.is_some_and(|taken| weight <= room(taken));
-        let allowed = !op.is_limited() || fits;
-        let mut retry = 0;
-        if !allowed {
-            retry = lag
-                + match taken {
-                    // The call fits in this window, once the weight of the previous window has fallen.
-                    Some(taken) => scale.until(previous, threshold - taken, period) - elapsed,
-                    // The call fits in the next window, once the weight of this window has fallen.
-                    None => period - elapsed + scale.until(current, threshold - cost, period),
-                };
-        } else if cost > 0 && op != Op::Peek {
-            match op {
-                Op::Refund => {
-                    previous = previous.saturating_sub(cost.saturating_sub(current));
-                    current = current.saturating_sub(cost);
-                }
-                // The units leave the window in which they were charged.
-                Op::Return { at } if at >= start => current = current.saturating_sub(cost),
-                Op::Return { at } if at + period >= start => {
-                    previous = previous.saturating_sub(cost);
-                }
-                Op::Return { .. } => {}
-                Op::Decide | Op::Peek | Op::Measure => current += cost,
+        let allowed = !op.is_take() || taken.is_some_and(|taken| weight <= room(taken));
+        let (mut retry, mut receipt) = (0, Receipt::default());
+        match op {
+            _ if !allowed => {
+                retry = lag
+                    + match taken {
+                        // The call fits in this window, once the weight of the previous window has fallen.
+                        Some(taken) => scale.until(previous, threshold - taken, period) - elapsed,
+                        // The call fits in the next window, once the weight of this window has fallen.
+                        None => period - elapsed + scale.until(current, threshold - cost, period),
+                    };
             }
-            self.keep(period, start, previous, current);
+            Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
+                counters.current += cost;
+                if needs_receipt {
+                    if self.birth == 0 {
+                        // Few bits suffice, because the window has to be the same as well.
+                        self.birth = birth as u32 | 1;
+                    }
+                    receipt = Receipt { birth: self.birth.into(), place: start };
+                }
+            }
+            Op::Correct(correction) => {
+                let (less, more) = (correction.less(), correction.more());
+                let from = match correction.charged {
+                    Charged::Newest => {
+                        let rest = less.saturating_sub(current);
+                        counters.previous = previous.saturating_sub(rest);
+                        Some(start)
+                    }
+                    Charged::At(time) => Some(time),
+                    Charged::By(Receipt { birth, place }) => {
+                        (u64::from(self.birth) == birth).then_some(place)
+                    }
+                };
+                // The units leave the window that counted them.
+                match from {
+                    Some(time) if time >= start => {
+                        counters.current = current.saturating_sub(less);
+                    }
+                    Some(time) if time + period >= start => {
+                        counters.previous = previous.saturating_sub(less);
+                    }
+                    _ => {}
+                }
+                let most = u32::try_from(MOST / scale.span).unwrap_or(u32::MAX);
+                let most = most.max(counters.current);
+                counters.current = counters.current.saturating_add(more).min(most);
+            }
+            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
-
-        let retried =
-            CountersAtCall { lag, elapsed, start, previous, current }.outcome(terms, clock);
+        if (counters.previous, counters.current) != (previous, current) {
+            self.keep(period, start, counters.previous, counters.current);
+        }
+        let outcome = counters.outcome(terms, clock);
         let remaining = if op == Op::Measure {
             let used = u128::from(current) + weight.div_ceil(u128::from(scale.span));
             u32::try_from(used).unwrap_or(u32::MAX)
         } else {
-            retried.remaining
+            outcome.remaining
         };
-        Outcome { verdict: allowed.into(), remaining, retry_us: retry, ..retried }
-    }
-
-    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.is_allowed() || cost == 0 {
-            return (outcome, Receipt::default());
-        }
-        if self.birth == 0 {
-            // Few bits suffice, because the window has to be the same as well.
-            self.birth = birth as u32 | 1;
-        }
-        (outcome, Receipt { birth: self.birth.into(), place: self.start })
-    }
-
-    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        let (period, span) = (terms.period_us(), terms.scale().span);
-        let Receipt { birth, place } = settlement.receipt;
-        let mut counters = self.at(terms, clock);
-        if u64::from(self.birth) == birth {
-            // The units leave the window that counted them.
-            if place == counters.start {
-                counters.current = counters.current.saturating_sub(settlement.less());
-            } else if place + period == counters.start {
-                counters.previous = counters.previous.saturating_sub(settlement.less());
-            }
-        }
-        let most = u32::try_from(MOST / span).unwrap_or(u32::MAX).max(counters.current);
-        counters.current = counters.current.saturating_add(settlement.more()).min(most);
-        self.keep(period, counters.start, counters.previous, counters.current);
-        counters.outcome(terms, clock)
+        (Outcome { verdict: allowed.into(), remaining, retry_us: retry, ..outcome }, receipt)
     }
 }
 
@@ -148,12 +150,18 @@ impl Counters {
 }
 
 impl CountersAtCall {
+    /// Returns what the estimate has of the previous window, times `span`.
+    #[inline]
+    fn weight(&self, terms: &Terms) -> u128 {
+        let scale = terms.scale();
+        u128::from(self.previous) * u128::from(scale.span - self.elapsed / scale.grain)
+    }
+
     /// Returns the outcome of an admitted call.
     #[inline]
     fn outcome(&self, terms: &Terms, clock: u64) -> Outcome {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
-        let weight =
-            u128::from(self.previous) * u128::from(scale.span - self.elapsed / scale.grain);
+        let weight = self.weight(terms);
         let room = u128::from(threshold - self.current.min(threshold)) * u128::from(scale.span);
         let free = room.saturating_sub(weight);
         Outcome {

@@ -1,6 +1,6 @@
 //! Calls in flight: the units of the calls that run now. Nothing but their end gives units back.
 
-use super::{Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{Charged, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
 /// How long a count is kept after its first call, in microseconds, although no units are held. The next call of the key
@@ -29,39 +29,41 @@ impl State for Slots {
 
     /// The end of a call is unknown, so the waits of the outcome are 0.
     #[inline]
-    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    fn apply(
+        &mut self,
+        op: Op,
+        birth: u64,
+        terms: &Terms,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Receipt) {
         let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold());
-        let allowed = !op.is_limited() || fits;
-        if allowed {
-            match op {
-                Op::Decide => self.take(clock, cost),
-                // The receipt of a grant names the state.
-                Op::Return { at } if at == self.since => self.give_back(cost),
-                // A credit cannot end a call.
-                Op::Peek | Op::Measure | Op::Refund | Op::Return { .. } => {}
+        let (allowed, mut receipt) = (!op.is_take() || fits, Receipt::default());
+        match op {
+            Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
+                self.take(clock, cost);
+                if needs_receipt {
+                    if self.birth == 0 {
+                        // The low half of a birth is not 0. A state ends before all of these numbers are used.
+                        self.birth = birth as u32 | 1;
+                    }
+                    receipt = Receipt { birth: self.birth.into(), place: self.since };
+                }
             }
+            Op::Correct(correction) => match correction.charged {
+                Charged::By(receipt) => self.release(receipt, correction.less()),
+                // The receipt of a grant names the state.
+                Charged::At(time) if time == self.since => self.give_back(correction.less()),
+                // A credit cannot end a call.
+                Charged::At(_) | Charged::Newest => {}
+            },
+            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
-        let outcome = self.outcome_of(terms, clock, allowed.into());
-        if op == Op::Measure { Outcome { remaining: self.held, ..outcome } } else { outcome }
-    }
-
-    #[inline]
-    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.is_allowed() || cost == 0 {
-            return (outcome, Receipt::default());
-        }
-        if self.birth == 0 {
-            // The low half of a birth is not 0. A state ends before all of these numbers are used.
-            self.birth = birth as u32 | 1;
-        }
-        (outcome, Receipt { birth: self.birth.into(), place: self.since })
-    }
-
-    /// Gives back the units that were not used: all of them once the call has ended.
-    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        self.release(settlement.receipt, settlement.less());
-        self.outcome_of(terms, clock, Verdict::Admitted)
+        let remaining = match op {
+            Op::Measure => self.held,
+            _ => terms.threshold().saturating_sub(self.held),
+        };
+        (Outcome { clock, verdict: allowed.into(), remaining, retry_us: 0, reset_us: 0 }, receipt)
     }
 }
 
@@ -87,10 +89,5 @@ impl Slots {
 
     fn give_back(&mut self, units: u32) {
         self.held = self.held.saturating_sub(units);
-    }
-
-    fn outcome_of(&self, terms: &Terms, clock: u64, verdict: Verdict) -> Outcome {
-        let remaining = terms.threshold().saturating_sub(self.held);
-        Outcome { clock, verdict, remaining, retry_us: 0, reset_us: 0 }
     }
 }

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use super::call_deadline::CallDeadline;
 use super::statements::StatementJob;
 use super::{Backend, GivenBack};
-use crate::algorithm::{Op, Outcome, Receipt};
+use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::background::{JobCounter, OwnValue, lock_own, seen_process};
 use crate::key::KeyId;
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
 use crate::report;
 use crate::store::{
-    Calls, ChangedCounts, Charge, DecideOp, Holder, Reply, Request, SharedStore, Store,
-    TakingRequest,
+    Calls, ChangedCounts, Charge, Holder, Reply, Request, SharedStore, Store, TakingRequest,
 };
 use crate::threads::Mutex;
 
@@ -84,7 +83,7 @@ impl Backend {
             return self.complete(&end, pin!(shared.execute(request.clone()))).await;
         }
         let mut result = match request {
-            Request::Decide(calls @ Calls { op: DecideOp::Acquire, .. }) => {
+            Request::Decide(calls @ Calls { op: Op::ACQUIRE, .. }) => {
                 let taking = self.prepare(&mut end, self.begin_taking(calls)).await?;
                 let sent_at = self.clock().steady();
                 let mut result = self.complete(&end, pin!(shared.execute(request.clone()))).await;
@@ -118,7 +117,7 @@ impl Backend {
 
     /// Releases the units in flight of a grant that no call has taken, if `request` returns such units.
     pub(super) fn release_grant(&self, request: &Request, source: Source) -> Option<Reply> {
-        let Request::GiveBack(Op::Return { at }, charge) = request else { return None };
+        let Request::GiveBack(Charged::At(at), charge) = request else { return None };
         let receipt = Receipt { birth: 1, place: *at };
         drop(charge.holder.as_ref()?.granted(charge.cost, receipt));
         self.notify_release(charge.key_id);

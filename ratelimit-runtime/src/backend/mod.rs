@@ -26,7 +26,7 @@ pub(crate) use self::counts::{ChargedCount, MergedCounts};
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::holders::Holders;
 use self::outage::OutageLog;
-use crate::algorithm::Outcome;
+use crate::algorithm::{Op, Outcome};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
@@ -34,7 +34,7 @@ use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{RejectedKeys, ReportSettings};
-use crate::store::{Charge, DecideOp, Reply, Request, SharedStore, Store};
+use crate::store::{Charge, Reply, Request, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
@@ -205,7 +205,7 @@ impl Backend {
         };
         // A rejection of several limits may hold for one of them only.
         if let (Request::Decide(calls), Ok(reply)) = (request, &result)
-            && !matches!(calls.op, DecideOp::Peek | DecideOp::Measure)
+            && !matches!(calls.op, Op::Peek | Op::Measure)
             && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
             && !charge.terms.is_in_flight()
         {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Backend, CallDeadline, GivenBack, PendingClosing};
-use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement, Verdict};
+use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::local::LocalCharge;
@@ -24,11 +24,11 @@ impl Backend {
         &self,
         key_id: KeyId,
         terms: &Terms,
-        settlement: Settlement,
+        correction: Correction,
         opening: OpeningChange,
     ) {
-        let outcome = self.local.settle(LocalCharge { key_id, terms, cost: 0 }, settlement);
-        self.notify_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
+        let outcome = self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
+        self.notify_settlement(key_id, correction, Some(&outcome), Source::Embedded);
         self.close_here(key_id, terms, opening);
     }
 
@@ -80,7 +80,7 @@ impl Backend {
             if opening == OpeningChange::Open {
                 queued?;
             }
-            let settled = SettledCharge { charge, settlement: Settlement::default(), opening };
+            let settled = SettledCharge { charge, correction: Correction::default(), opening };
             let mut results = backend.settle_shared(std::slice::from_ref(&settled)).await;
             let result = results.pop().ok_or(StoreError::NoRuntime)?;
             let before = result.map_err(|error| error.error().clone())?;
@@ -120,18 +120,18 @@ impl Backend {
         scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
-        settlement: Settlement,
+        correction: Correction,
         opening: OpeningChange,
     ) -> bool {
         let outcome = match self.shared_for(scope) {
             Some(shared) if source == shared.source() => return false,
             Some(_) => {
                 let share = charge.share(self.settings.instances);
-                self.local.settle((&share).into(), settlement)
+                self.local.correct((&share).into(), correction)
             }
-            None => self.local.settle((&**charge).into(), settlement),
+            None => self.local.correct((&**charge).into(), correction),
         };
-        self.notify_settlement(charge.key_id, settlement, Some(&outcome), source);
+        self.notify_settlement(charge.key_id, correction, Some(&outcome), source);
         self.close_here(charge.key_id, &charge.terms, opening);
         true
     }
@@ -148,11 +148,11 @@ impl Backend {
     ) -> Vec<Result<Outcome, SettleError>> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let results = shared.settle(charges).await;
-        for (SettledCharge { charge, settlement, opening }, result) in charges.iter().zip(&results)
+        for (SettledCharge { charge, correction, opening }, result) in charges.iter().zip(&results)
         {
             if !matches!(result, Err(SettleError::NotExecuted(_))) {
                 let outcome = result.as_ref().ok();
-                self.notify_settlement(charge.key_id, *settlement, outcome, shared.source());
+                self.notify_settlement(charge.key_id, *correction, outcome, shared.source());
                 self.notify_opening_change(charge.key_id, *opening);
             }
         }
@@ -161,8 +161,8 @@ impl Backend {
 
     /// Fails if the shared store does not reply to a request that corrects nothing of the count of `charge`.
     pub(crate) async fn try_settle(&self, charge: Arc<Charge>) -> Result<(), StoreError> {
-        let (settlement, opening) = (Settlement::default(), OpeningChange::None);
-        let settled = SettledCharge { charge, settlement, opening };
+        let (correction, opening) = (Correction::default(), OpeningChange::None);
+        let settled = SettledCharge { charge, correction, opening };
         match self.settle_shared(std::slice::from_ref(&settled)).await.pop() {
             Some(Err(SettleError::NotExecuted(error) | SettleError::NoReply(error))) => Err(error),
             Some(Err(SettleError::Replied(_)) | Ok(_)) | None => Ok(()),
@@ -173,11 +173,11 @@ impl Backend {
     fn notify_settlement(
         &self,
         key_id: KeyId,
-        settlement: Settlement,
+        correction: Correction,
         outcome: Option<&Outcome>,
         source: Source,
     ) {
-        if settlement.less() > 0 {
+        if correction.less() > 0 {
             let outcome = outcome.map(|outcome| (source, *outcome));
             self.give_backs.notify(GivenBack { key_id, outcome, is_reset: false });
         } else {

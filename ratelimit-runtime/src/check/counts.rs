@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
-use crate::algorithm::{Op, OpeningChange, Verdict};
+use crate::algorithm::{Charged, Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, StoreError, Usage};
 use crate::rules::{Asker, Ruled};
-use crate::store::{Calls, Charge, DecideOp, Reply, Request};
+use crate::store::{Calls, Charge, Reply, Request};
 
 /// The count of a key under a limit, for an operator.
 pub(crate) struct Count<'a> {
@@ -53,7 +53,7 @@ impl Count<'_> {
             return Check::from(apply_shadow(&label, Err(rejection)));
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let request = Request::Decide(Calls::one(DecideOp::Peek, OneOrMany::One(charge)));
+        let request = Request::Decide(Calls::one(Op::Peek, OneOrMany::One(charge)));
         if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&request))));
         }
@@ -81,7 +81,7 @@ impl Count<'_> {
     pub(crate) fn usage(&self) -> Answer<Usage> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let backend = Arc::clone(&self.checker.backend);
-        let request = Request::Decide(Calls::one(DecideOp::Measure, OneOrMany::One(charge)));
+        let request = Request::Decide(Calls::one(Op::Measure, OneOrMany::One(charge)));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
         if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(usage(backend.execute_here(&request))));
@@ -111,7 +111,7 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
         let capacity = charge.terms.capacity();
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let request = Request::GiveBack(Op::Refund, charge);
+        let request = Request::GiveBack(Charged::Newest, charge);
         if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(decision(backend.execute_here(&request))));
         }

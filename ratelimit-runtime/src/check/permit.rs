@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
+use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
 use crate::one_or_many::OneOrMany;
@@ -340,18 +340,18 @@ impl PermitCharge {
         let Self { cost, charged, receipt, opening, .. } = *self;
         let Self { settlements, made, held, .. } = self;
         // `None` if nothing changes.
-        let settlement = |used: Option<u32>| {
+        let correction = |used: Option<u32>| {
             let used = used.map_or(charged, |used| {
                 // What was used beyond the cost is a debt, whatever was charged.
                 used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
             });
             let changes = used != charged || opening != OpeningChange::None;
-            changes.then_some(Settlement { receipt, charged, used })
+            changes.then(|| Correction::settled(receipt, charged, used))
         };
         match made {
             MadeCharge::Here { key_id, terms } => {
-                if let Some(settlement) = settlement(used) {
-                    settlements.settle_here(*key_id, terms, settlement, opening);
+                if let Some(correction) = correction(used) {
+                    settlements.settle_here(*key_id, terms, correction, opening);
                 }
             }
             MadeCharge::HeldHere { key_id, name } => {
@@ -364,17 +364,17 @@ impl PermitCharge {
                     report::in_flight_changed(charge.terms.name(), -i64::from(charged));
                 }
                 let used = if is_held { Some(0) } else { used };
-                let Some(settlement) = settlement(used) else { return };
+                let Some(correction) = correction(used) else { return };
                 if charge.holder.is_none() {
-                    return settlements.settle(*scope, *source, charge, settlement, opening);
+                    return settlements.settle(*scope, *source, charge, correction, opening);
                 }
                 drop(held.take());
                 settlements.notify_release(charge.key_id);
                 // The store learns of released units by a statement. A fallback counts by itself.
                 let is_local = *source == Source::Fallback;
-                let settlement = if is_local { settlement } else { Settlement::default() };
+                let correction = if is_local { correction } else { Correction::default() };
                 if is_local || opening != OpeningChange::None {
-                    settlements.settle(*scope, *source, charge, settlement, opening);
+                    settlements.settle(*scope, *source, charge, correction, opening);
                 }
             }
         }

@@ -7,13 +7,14 @@ use super::call::{AdmittedCall, CallOptions, CallResult, LineReply};
 use super::call::{Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
 use super::{AnyPart, Checker, Part};
+use crate::algorithm::Op;
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::lease::LeasedCall;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Mistake, Rejection, StoreError};
 use crate::report::{self, Report, Started};
-use crate::store::{Calls, Charge, DecideOp, Reply, Request};
+use crate::store::{Calls, Charge, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {
@@ -114,7 +115,7 @@ impl Checker {
             let rejectable = rejectable(&charges);
             return call.pending(rejectable, move || LeasedCall::decide(leased));
         }
-        let op = DecideOp::charging(options.settles);
+        let op = Op::Take { wait: 0, receipt: options.settles };
         let request = Request::Decide(Calls::one(op, charges));
         let on_rejected = |index: usize| {
             let ((limit, key), charge) = (owners[index], &request.charges()[index]);

@@ -21,7 +21,7 @@ pub use self::checked_limit::{CheckedLimit, LimiterValue, On, limiter};
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
-use crate::algorithm::Op;
+use crate::algorithm::Charged;
 use crate::check::{AcquiredCall, CallOptions, Check, Permit};
 use crate::key::OwnedKey;
 pub use crate::key::{
@@ -223,7 +223,7 @@ pub fn return_units(
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
     let charge = backend.count(limit, &key, cost).address(&backend);
     let (capacity, source) = (charge.terms.capacity(), backend.source());
-    let request = Request::GiveBack(Op::Return { at }, charge);
+    let request = Request::GiveBack(Charged::At(at), charge);
     Answer::pending(async move {
         let reply = backend.give_back(policy, source, request).await?;
         Ok(Decision::new(capacity, &reply.first(), reply.source))

@@ -6,7 +6,7 @@
 //! by the lifetime, or the bucket is smaller by the tokens that refill in the lifetime. In a fixed window, units
 //! are never spent after the end of the window.
 //!
-//! Unspent units are given back by [`Op::Return`]. After any number of returns, in any order and at any time, the
+//! Unspent units are given back by [`Charged::At`]. After any number of returns, in any order and at any time, the
 //! store counts at least the units that were spent or are held.
 //!
 //! A call spends units that its process holds. If they do not suffice, a task requests more for all calls that
@@ -42,7 +42,7 @@ use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 pub(crate) use self::optional::OptionalLeases;
-use crate::algorithm::Op;
+use crate::algorithm::Charged;
 use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
 use crate::clock::{Clock, before, complete_by};
@@ -225,7 +225,7 @@ impl Drop for Leases {
 
 async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), StoreError> {
     let UnspentUnits { target, units, place, .. } = unspent;
-    let request = Request::GiveBack(Op::Return { at: place }, target.charge_of(units));
+    let request = Request::GiveBack(Charged::At(place), target.charge_of(units));
     backend.give_back(target.policy, backend.source(), request).await.map(drop)
 }
 

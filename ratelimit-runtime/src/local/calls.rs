@@ -2,15 +2,12 @@
 
 use std::iter;
 
-use super::entry::CountOp;
 use super::shard::{Shard, Unreported};
 use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
-use crate::algorithm::{BucketOp, Op, Outcome, Receipt};
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{
-    Calls, CancelledUnits, DecideOp, EqualCalls, MAX_RESERVED, Reply, Reservations,
-};
+use crate::store::{Calls, CancelledUnits, EqualCalls, MAX_RESERVED, Reply, Reservations};
 
 /// The most counts of a call that is decided without an allocation: see [`Local::decide_few`].
 pub(crate) const FEW: usize = 8;
@@ -31,12 +28,12 @@ impl Local {
         let mut shards = self.lock(charges.iter().copied(), &mut guards);
         let mut fits = true;
         for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
-            (*outcome, _) = shards.apply(CountOp::Apply(Op::Peek), *charge);
+            (*outcome, _) = shards.apply(Op::Peek, *charge);
             fits &= outcome.is_allowed();
         }
         if fits {
             for (charge, outcome) in charges.iter().zip(outcomes) {
-                (*outcome, _) = shards.apply(CountOp::Apply(Op::Decide), *charge);
+                (*outcome, _) = shards.apply(Op::TAKE, *charge);
             }
         }
         shards.unlock();
@@ -45,7 +42,7 @@ impl Local {
     /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
     pub(super) fn decide_calls(&self, Calls { op, counts, runs }: &Calls, source: Source) -> Reply {
         let Reservations { cancelled, mut held, most } = counts.reservations();
-        let settles = *op == DecideOp::Acquire;
+        let settles = *op == Op::ACQUIRE;
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
         let charges = counts.charges();
         let mut guards: Vec<_> = iter::repeat_with(|| None).take(charges.len()).collect();
@@ -55,7 +52,7 @@ impl Local {
         };
         let mut decide = || {
             if let Some(CancelledUnits { units, last }) = cancelled {
-                let (outcome, _) = apply(0, CountOp::Ahead(BucketOp::Cancel(last), false), units);
+                let (outcome, _) = apply(0, Op::Cancel(last), units);
                 outcomes.push(outcome);
                 if !outcome.is_allowed() {
                     return;
@@ -68,17 +65,16 @@ impl Local {
                     costs.iter().enumerate().map(apply).unzip()
                 };
                 let first_cost = costs.first().copied().unwrap_or(0);
-                let (mut decided, mut marks) = apply_all(CountOp::Apply(Op::Peek));
+                let (mut decided, mut marks) = apply_all(Op::Peek);
                 let fits = decided.iter().all(Outcome::is_allowed);
                 if fits {
-                    (decided, marks) = apply_all((*op).into());
+                    (decided, marks) = apply_all(*op);
                 } else if *wait > 0 && (held == 0 || held.saturating_add(first_cost) <= most) {
-                    let reserve = BucketOp::Reserve { wait: *wait };
-                    (decided, marks) = apply_all(CountOp::Ahead(reserve, settles));
+                    (decided, marks) = apply_all(Op::Take { wait: *wait, receipt: settles });
                 }
                 let is_admitted = decided.iter().all(Outcome::is_allowed);
                 outcomes.append(&mut decided);
-                if !is_admitted || *op == DecideOp::Peek {
+                if !is_admitted || *op == Op::Peek {
                     return;
                 }
                 if settles || counts.may_reserve() {
@@ -118,12 +114,12 @@ impl Local {
 
 impl LockedShards<'_, '_> {
     /// Applies an operation to a count.
-    fn apply(&mut self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
         let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
         let shard = self.guards[before.count_ones() as usize].as_mut();
         let shard = shard.unwrap_or_else(|| unreachable!("it is locked"));
         // Each call is peeked at first. Then it is charged all or nothing.
-        let is_peek = matches!(op, CountOp::Apply(Op::Peek));
+        let is_peek = op == Op::Peek;
         if is_peek && !shard.has_place(charge, self.clock) {
             return no_place(self.clock);
         }
@@ -179,7 +175,7 @@ mod tests {
                     };
                     parts.iter().map(charge).collect()
                 };
-                let calls = Calls::one(DecideOp::Decide, OneOrMany::Many(charges(&other)));
+                let calls = Calls::one(Op::TAKE, OneOrMany::Many(charges(&other)));
                 let expected = other.decide_calls(&calls, Source::Embedded).outcomes.to_vec();
                 let charged = charges(&one);
                 let borrowed: Vec<LocalCharge<'_>> =

@@ -6,44 +6,9 @@ use crate::algorithm::fixed::Window;
 use crate::algorithm::sliding::Log;
 use crate::algorithm::sliding_counter::Counters;
 use crate::algorithm::slots::Slots;
-use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement, State, Verdict};
+use crate::algorithm::{Op, Outcome, Receipt, State, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Algorithm, Terms};
-use crate::store::DecideOp;
-
-/// An operation on a count.
-#[derive(Clone, Copy)]
-pub(super) enum CountOp {
-    Apply(Op),
-    /// Decides a call whose charge can be settled.
-    Acquire,
-    /// Reserves a moment of a bucket, or cancels reservations. The flag says whether the charge can be settled.
-    Ahead(BucketOp, bool),
-    Settle(Settlement),
-}
-
-impl From<DecideOp> for CountOp {
-    fn from(op: DecideOp) -> Self {
-        match op {
-            DecideOp::Peek => Self::Apply(Op::Peek),
-            DecideOp::Measure => Self::Apply(Op::Measure),
-            DecideOp::Decide => Self::Apply(Op::Decide),
-            DecideOp::Acquire => Self::Acquire,
-        }
-    }
-}
-
-impl CountOp {
-    /// Returns whether this takes units, or asks for them.
-    #[inline]
-    pub(super) fn is_take(self) -> bool {
-        match self {
-            Self::Acquire | Self::Apply(Op::Decide | Op::Peek) => true,
-            Self::Ahead(op, _) => matches!(op, BucketOp::Reserve { .. }),
-            Self::Apply(_) | Self::Settle(_) => false,
-        }
-    }
-}
+use crate::limit::Algorithm;
 
 /// The state of a count of any algorithm.
 enum CountState {
@@ -119,25 +84,29 @@ impl CountEntry {
     #[inline(always)]
     pub(super) fn apply(
         &mut self,
-        op: CountOp,
+        op: Op,
         birth: u64,
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> (Outcome, Receipt) {
-        if self.closed_until() <= clock {
-            return self.state.apply(op, birth, charge, clock);
+        let LocalCharge { terms, cost, .. } = charge;
+        let is_closed = self.closed_until() > clock;
+        let applied = if is_closed && op.is_take() { Op::Peek } else { op };
+        let state = &mut self.state;
+        let (outcome, receipt) =
+            with_state!(state, state => state.apply(applied, birth, terms, clock, cost));
+        if !is_closed {
+            return (outcome, receipt);
         }
-        let applied = if op.is_take() { CountOp::Apply(Op::Peek) } else { op };
-        let (outcome, receipt) = self.state.apply(applied, birth, charge, clock);
         (self.of_closed_key(op, outcome), receipt)
     }
 
     /// Returns the outcome of an operation on a closed key. Twin of `lua/answer.lua`.
     #[cold]
-    fn of_closed_key(&self, op: CountOp, outcome: Outcome) -> Outcome {
+    fn of_closed_key(&self, op: Op, outcome: Outcome) -> Outcome {
         let opens = self.closed_until() - outcome.clock;
         let reset_us = outcome.reset_us.max(opens);
-        let is_measured = matches!(op, CountOp::Apply(Op::Measure));
+        let is_measured = op == Op::Measure;
         let remaining = if is_measured { outcome.remaining } else { 0 };
         if outcome.is_allowed() && !op.is_take() && !is_measured {
             return Outcome { remaining, reset_us, ..outcome };
@@ -165,50 +134,4 @@ impl CountEntry {
     pub(super) fn slots(&mut self) -> Option<&mut Slots> {
         if let CountState::Slots(slots) = &mut self.state { Some(slots) } else { None }
     }
-}
-
-impl CountState {
-    #[inline(always)]
-    fn apply(
-        &mut self,
-        op: CountOp,
-        birth: u64,
-        LocalCharge { terms, cost, .. }: LocalCharge<'_>,
-        clock: u64,
-    ) -> (Outcome, Receipt) {
-        let op = match (op, &mut *self) {
-            (CountOp::Apply(op), _) => op,
-            (CountOp::Acquire, state) => {
-                return with_state!(state, it => it.acquire(birth, terms, clock, cost));
-            }
-            (CountOp::Settle(settlement), state) => {
-                let outcome = with_state!(state, it => it.settle(settlement, terms, clock));
-                return (outcome, Receipt::default());
-            }
-            (CountOp::Ahead(op, settles), Self::Bucket(bucket)) => {
-                return reserve(bucket, op, settles, birth, terms, clock, cost);
-            }
-            // Only buckets reserve.
-            (CountOp::Ahead(..), _) => Op::Peek,
-        };
-        (with_state!(self, state => state.apply(op, terms, clock, cost)), Receipt::default())
-    }
-}
-
-/// Reserves a moment of a bucket, or cancels reservations.
-fn reserve(
-    bucket: &mut Bucket,
-    op: BucketOp,
-    settles: bool,
-    birth: u64,
-    terms: &Terms,
-    clock: u64,
-    cost: u32,
-) -> (Outcome, Receipt) {
-    let outcome = bucket.apply_ahead(op, terms, clock, cost);
-    let is_reserved = outcome.is_allowed() && outcome.retry_us > 0;
-    if is_reserved && (settles || bucket.has_birth()) {
-        return (outcome, bucket.mark(birth, clock + outcome.retry_us));
-    }
-    (outcome, Receipt::default())
 }

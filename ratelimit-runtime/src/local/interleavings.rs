@@ -7,13 +7,13 @@ use loom::sync::Arc;
 use loom::thread::spawn;
 
 use super::{Local, shard_of};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{Calls, Charge, DecideOp, Request};
+use crate::store::{Calls, Charge, Request};
 
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
@@ -30,7 +30,7 @@ fn store() -> Arc<Local> {
     Arc::new(Local::new(640, Clock::Virtual(clock)))
 }
 
-fn apply(store: &Local, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
+fn apply(store: &Local, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
         let (terms, count_name) = (*ONCE.terms(), Vec::new());
         std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, holder: None })
@@ -42,7 +42,7 @@ fn apply(store: &Local, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
 
 /// Charges all of these counts at once, or none. Returns whether they admitted the call.
 fn charge_all(store: &Local, key_ids: &[KeyId]) -> bool {
-    apply(store, DecideOp::Decide, key_ids).iter().all(Outcome::is_allowed)
+    apply(store, Op::TAKE, key_ids).iter().all(Outcome::is_allowed)
 }
 
 fn charge(store: &Local, key_id: KeyId) -> bool {
@@ -50,7 +50,7 @@ fn charge(store: &Local, key_id: KeyId) -> bool {
 }
 
 fn is_charged(store: &Local, key_id: KeyId) -> bool {
-    apply(store, DecideOp::Peek, &[key_id])[0].remaining == 0
+    apply(store, Op::Peek, &[key_id])[0].remaining == 0
 }
 
 /// Each call has two counts. Its second count is the first count of the next call.

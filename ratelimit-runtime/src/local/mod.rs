@@ -23,9 +23,8 @@ use std::thread;
 use loom::thread;
 
 pub(crate) use self::calls::FEW;
-use self::entry::CountOp;
 use self::shard::Shard;
-use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
+use crate::algorithm::{Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, Secret};
 use crate::limit::{Algorithm, Terms};
@@ -101,13 +100,14 @@ impl Local {
     /// Executes a request. The reply names `source`: this store, or a fallback to it.
     pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
         match request {
-            Request::GiveBack(op, charge) => {
-                Reply::one(self.apply_one(CountOp::Apply(*op), (&**charge).into()).0, source)
+            Request::GiveBack(charged, charge) => {
+                let correction = Correction::give_back(*charged, charge.cost);
+                Reply::one(self.correct((&**charge).into(), correction), source)
             }
             Request::Decide(calls) => match calls.only_charge() {
                 None => self.decide_calls(calls, source),
                 Some(charge) => {
-                    let decided = self.apply_one(calls.op.into(), (&*charge).into());
+                    let decided = self.apply_one(calls.op, (&*charge).into());
                     Reply::to_call(calls.op, decided, source)
                 }
             },
@@ -116,22 +116,22 @@ impl Local {
 
     /// Decides a call of one count.
     pub(crate) fn decide(&self, charge: LocalCharge<'_>) -> Outcome {
-        self.apply_one(CountOp::Apply(Op::Decide), charge).0
+        self.apply_one(Op::TAKE, charge).0
     }
 
     /// Decides a call of one count. Its charge can be settled.
     pub(crate) fn acquire(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
-        self.apply_one(CountOp::Acquire, charge)
+        self.apply_one(Op::ACQUIRE, charge)
     }
 
-    /// Corrects a charge.
-    pub(crate) fn settle(&self, charge: LocalCharge<'_>, settlement: Settlement) -> Outcome {
-        self.apply_one(CountOp::Settle(settlement), charge).0
+    /// Corrects what was charged. The cost does not count.
+    pub(crate) fn correct(&self, charge: LocalCharge<'_>, correction: Correction) -> Outcome {
+        self.apply_one(Op::Correct(correction), LocalCharge { cost: 0, ..charge }).0
     }
 
     /// Applies an operation to one count.
     #[inline(always)]
-    fn apply_one(&self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(charge.key_id));
         let has_place = !op.is_take() || shard.has_place(charge, clock);
@@ -310,7 +310,7 @@ mod tests {
         assert!(store.holds(key_id, receipt));
         store.release(key_id, receipt, 1);
         set_opening(OpeningChange::Open);
-        let remaining = store.apply_one(CountOp::Apply(Op::Peek), charge(1)).0.remaining;
+        let remaining = store.apply_one(Op::Peek, charge(1)).0.remaining;
         assert_eq!(remaining, 2);
     }
 

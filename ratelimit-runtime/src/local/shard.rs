@@ -3,9 +3,9 @@
 use hashbrown::HashTable;
 
 use super::LocalCharge;
-use super::entry::{CountEntry, CountOp};
+use super::entry::CountEntry;
 use crate::algorithm::slots::Slots;
-use crate::algorithm::{OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::report;
@@ -89,7 +89,7 @@ impl Shard {
     #[inline(always)]
     pub(super) fn apply(
         &mut self,
-        op: CountOp,
+        op: Op,
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> (Outcome, Receipt) {
@@ -112,12 +112,7 @@ impl Shard {
     /// Applies an operation to a count that has no entry. Not inlined, so that calls of other counts do not pay for it
     /// (`benches/all -- instructions`).
     #[inline(never)]
-    fn apply_to_new(
-        &mut self,
-        op: CountOp,
-        charge: LocalCharge<'_>,
-        clock: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply_to_new(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> (Outcome, Receipt) {
         let mut entry = CountEntry::new(charge.key_id, charge.terms.algorithm());
         let decided = entry.apply(op, self.births, charge, clock);
         // A state that equals that of an unused key is not kept.
@@ -282,7 +277,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Op, Settlement};
+    use crate::algorithm::Correction;
     use crate::limit::Limit;
 
     const WINDOW: Limit = Limit::fixed("window", 3, Duration::from_secs(1));
@@ -299,7 +294,7 @@ mod tests {
     }
 
     fn decide(shard: &mut Shard, limit: &Limit, index: u64, cost: u32, now: u64) -> Outcome {
-        shard.apply(CountOp::Apply(Op::Decide), charge(limit, index, cost), now).0
+        shard.apply(Op::TAKE, charge(limit, index, cost), now).0
     }
 
     fn close(shard: &mut Shard, limit: &Limit, index: u64, time: u64, now: u64) -> bool {
@@ -389,12 +384,12 @@ mod tests {
     #[test]
     fn a_bucket_refills_and_is_corrected_while_its_key_is_closed() {
         let mut shard = Shard::new(100);
-        let acquired = shard.apply(CountOp::Acquire, charge(&BUCKET, 1, 10), SECOND);
+        let acquired = shard.apply(Op::ACQUIRE, charge(&BUCKET, 1, 10), SECOND);
         close(&mut shard, &BUCKET, 1, SECOND, SECOND);
-        let settlement = Settlement { receipt: acquired.1, charged: 10, used: 7 };
-        let settled = shard.apply(CountOp::Settle(settlement), charge(&BUCKET, 1, 0), SECOND);
+        let settled = Op::Correct(Correction::settled(acquired.1, 10, 7));
+        let settled = shard.apply(settled, charge(&BUCKET, 1, 0), SECOND);
         assert_eq!((settled.0.remaining, settled.0.reset_us), (0, SECOND));
-        let measured = shard.apply(CountOp::Apply(Op::Measure), charge(&BUCKET, 1, 0), SECOND);
+        let measured = shard.apply(Op::Measure, charge(&BUCKET, 1, 0), SECOND);
         assert_eq!((measured.0.remaining, measured.0.retry_us), (7, SECOND));
         assert_eq!(measured.0.verdict, Verdict::Closed { also_limited: false });
         let opening = OpeningChange::Open;
@@ -422,7 +417,7 @@ mod tests {
         let acquire = |shard: &mut Shard, index| {
             let charge = charge(&SLOTS, index, 1);
             let has_place = shard.has_place(charge, SECOND);
-            has_place.then(|| shard.apply(CountOp::Acquire, charge, SECOND).1)
+            has_place.then(|| shard.apply(Op::ACQUIRE, charge, SECOND).1)
         };
         let held: Vec<_> = (0..20).map(|index| acquire(&mut shard, index).expect("held")).collect();
         assert!(acquire(&mut shard, 20).is_none() && shard.take_unreported().is_overfull);

@@ -9,7 +9,7 @@ use loom::thread::spawn;
 
 use super::ReportedLosses;
 use super::queue::{LaneId, SharedQueue};
-use crate::algorithm::{OpeningChange, Receipt, Settlement};
+use crate::algorithm::{Correction, OpeningChange, Receipt};
 use crate::background::Job;
 use crate::key::KeyId;
 use crate::limit::Limit;
@@ -36,8 +36,9 @@ impl Job for TestSender {
 fn settled() -> SettledCharge {
     let (terms, count_name) = (*HOURLY.terms(), Vec::new());
     let charge = Charge { terms, key_id: KeyId::from_bits(0), count_name, cost: 1, holder: None };
-    let settlement = Settlement { receipt: Receipt { birth: 1, place: 1 }, charged: 1, used: 0 };
-    SettledCharge { charge: Arc::new(charge), settlement, opening: OpeningChange::None }
+    let receipt = Receipt { birth: 1, place: 1 };
+    let correction = Correction::settled(receipt, 1, 0);
+    SettledCharge { charge: Arc::new(charge), correction, opening: OpeningChange::None }
 }
 
 /// Adds a settlement. If that starts a sender, runs it; or drops it if `stops`.

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub use self::queue::model;
 use self::queue::{QueueFull, SharedQueue};
 use self::sender::LaneSender;
-use crate::algorithm::{OpeningChange, Receipt, Settlement};
+use crate::algorithm::{Correction, OpeningChange, Receipt};
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::key::KeyId;
@@ -90,11 +90,11 @@ impl Settlements {
         &self,
         key_id: KeyId,
         terms: &Terms,
-        settlement: Settlement,
+        correction: Correction,
         opening: OpeningChange,
     ) {
-        self.backend.settle_local(key_id, terms, settlement, opening);
-        report::settled(terms.name(), settlement.more());
+        self.backend.settle_local(key_id, terms, correction, opening);
+        report::settled(terms.name(), correction.more());
     }
 
     /// Gives units in flight back to the embedded store.
@@ -115,26 +115,26 @@ impl Settlements {
         scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
-        settlement: Settlement,
+        correction: Correction,
         opening: OpeningChange,
     ) {
         let Some(queue) = self.queue.as_ref() else {
-            return self.settle_here(charge.key_id, &charge.terms, settlement, opening);
+            return self.settle_here(charge.key_id, &charge.terms, correction, opening);
         };
         let closes = opening != OpeningChange::None && self.backend.is_shared(scope);
         let closing = closes.then(|| self.backend.hold_calls(charge.key_id)).flatten();
-        let mut settlement = settlement;
-        if self.backend.settle_here(scope, source, charge, settlement, opening) {
-            report::settled(charge.terms.name(), settlement.more());
+        let mut correction = correction;
+        if self.backend.settle_here(scope, source, charge, correction, opening) {
+            report::settled(charge.terms.name(), correction.more());
             if !closes {
                 return;
             }
             // The key of a fallback is also closed on Redis, which may be back.
-            settlement = Settlement::default();
+            correction = Correction::default();
         } else {
             self.backend.close_here(charge.key_id, &charge.terms, opening);
         }
-        let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
+        let settled = SettledCharge { charge: Arc::clone(charge), correction, opening };
         let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());
         let sender = |lane| {
             let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(queue));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::ReportedLosses;
-use crate::algorithm::{OpeningChange, Settlement};
+use crate::algorithm::{Correction, OpeningChange};
 use crate::backend::PendingClosing;
 use crate::background::{Job, JobCounter, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
 use crate::limit::{Algorithm, Name};
@@ -154,8 +154,8 @@ impl QueuedSettlement {
 
     /// Returns what is to be sent at `now`.
     pub(super) fn due(&self, now: u64) -> SettledCharge {
-        let (settlement, opening) = self.rest(now);
-        SettledCharge { charge: Arc::clone(&self.settled.charge), settlement, opening }
+        let (correction, opening) = self.rest(now);
+        SettledCharge { charge: Arc::clone(&self.settled.charge), correction, opening }
     }
 
     pub(super) fn charge(&self) -> &Arc<Charge> {
@@ -171,11 +171,11 @@ impl QueuedSettlement {
 
     /// Returns whether something is left to correct at `now`.
     pub(super) fn is_due(&self, now: u64) -> bool {
-        let (settlement, opening) = self.rest(now);
-        settlement.less() > 0 || settlement.more() > 0 || opening != OpeningChange::None
+        let (correction, opening) = self.rest(now);
+        correction.less() > 0 || correction.more() > 0 || opening != OpeningChange::None
     }
 
-    fn rest(&self, now: u64) -> (Settlement, OpeningChange) {
+    fn rest(&self, now: u64) -> (Correction, OpeningChange) {
         let (terms, delay) = (&self.settled.charge.terms, now.saturating_sub(self.at));
         // In a window, neither the charge nor a debt counts any more. A bucket that never empties remembers both.
         let has_left = match terms.algorithm() {
@@ -183,8 +183,8 @@ impl QueuedSettlement {
             Algorithm::SlidingCounter => delay / 2 >= terms.period_us(),
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => false,
         };
-        let settlement = if has_left { Settlement::default() } else { self.settled.settlement };
-        (settlement, self.settled.opening.after(delay))
+        let correction = if has_left { Correction::default() } else { self.settled.correction };
+        (correction, self.settled.opening.after(delay))
     }
 }
 

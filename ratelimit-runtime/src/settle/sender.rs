@@ -77,9 +77,9 @@ impl LaneSender {
         due: &[SettledCharge],
         results: Vec<Result<T, SettleError>>,
     ) -> Option<StoreError> {
-        for (SettledCharge { charge, settlement, .. }, result) in due.iter().zip(&results) {
+        for (SettledCharge { charge, correction, .. }, result) in due.iter().zip(&results) {
             match result {
-                Ok(_) => report::settled(charge.terms.name(), settlement.more()),
+                Ok(_) => report::settled(charge.terms.name(), correction.more()),
                 Err(SettleError::NotExecuted(_)) => {}
                 Err(SettleError::NoReply(_) | SettleError::Replied(_)) => {
                     report::settlement_lost(charge.terms.name());

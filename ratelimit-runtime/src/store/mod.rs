@@ -15,8 +15,8 @@ pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    BucketCharge, Calls, CancelledUnits, Charge, Counts, DecideOp, EqualCalls, MAX_RESERVED,
-    MAX_SETTLED, Reply, Request, Reservations, SettledCharge,
+    BucketCharge, Calls, CancelledUnits, Charge, Counts, EqualCalls, MAX_RESERVED, MAX_SETTLED,
+    Reply, Request, Reservations, SettledCharge,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{

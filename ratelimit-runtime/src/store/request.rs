@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::Holder;
-use crate::algorithm::{LastReservations, Op, OpeningChange, Outcome, Receipt, Settlement};
+use crate::algorithm::{
+    Charged, Correction, LastReservations, Op, OpeningChange, Outcome, Receipt,
+};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::one_or_many::OneOrMany;
@@ -47,7 +49,7 @@ impl Charge {
 #[derive(Clone, Debug)]
 pub(crate) struct SettledCharge {
     pub(crate) charge: Arc<Charge>,
-    pub(crate) settlement: Settlement,
+    pub(crate) correction: Correction,
     /// Whether the key is closed, opened or left alone.
     pub(crate) opening: OpeningChange,
 }
@@ -77,29 +79,11 @@ impl BucketCharge {
 /// Calls of the same counts, in their order. All counts admit a call and are charged, or no count is charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    pub(crate) op: DecideOp,
+    /// A take without a wait; or a peek, or a measuring of one count: then nothing is charged, and no call after the first
+    /// is decided.
+    pub(crate) op: Op,
     pub(crate) counts: Counts,
     pub(crate) runs: OneOrMany<EqualCalls>,
-}
-
-/// What happens to a call that all its counts admit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DecideOp {
-    /// Charges nothing. No call after the first is decided.
-    Peek,
-    /// Counts the units in use, as [`Op::Measure`] does. There is one call of cost 0, of one count.
-    Measure,
-    /// Charges the call.
-    Decide,
-    /// Charges the call. Its charges can be settled: the reply has their receipts.
-    Acquire,
-}
-
-impl DecideOp {
-    /// Returns the operation that charges a call. `settles` says whether its charges can be settled.
-    pub(crate) fn charging(settles: bool) -> Self {
-        if settles { Self::Acquire } else { Self::Decide }
-    }
 }
 
 /// The counts of calls; no count occurs twice. The costs are in [`EqualCalls`].
@@ -166,7 +150,7 @@ impl Counts {
 
 impl Calls {
     /// Creates one call, which is decided now.
-    pub(crate) fn one(op: DecideOp, charges: OneOrMany<Arc<Charge>>) -> Self {
+    pub(crate) fn one(op: Op, charges: OneOrMany<Arc<Charge>>) -> Self {
         let costs = charges.map(|charge| charge.cost);
         let runs = OneOrMany::One(EqualCalls { costs, count: 1, wait: 0 });
         Self { op, counts: Counts::Each(charges), runs }
@@ -176,7 +160,7 @@ impl Calls {
     pub(crate) fn cancel(bucket: BucketCharge, cancelled: CancelledUnits) -> Self {
         let reservations = Reservations { cancelled: Some(cancelled), ..Reservations::default() };
         let counts = Counts::Bucket(bucket, reservations);
-        Self { op: DecideOp::Decide, counts, runs: OneOrMany::Many(Vec::new()) }
+        Self { op: Op::TAKE, counts, runs: OneOrMany::Many(Vec::new()) }
     }
 
     /// Returns the charge of a single call of a single count, which has no reservations.
@@ -238,14 +222,14 @@ pub(crate) enum Request {
     /// if there is one; then for each admitted call the outcomes of its counts; then those of the rejected call, if one
     /// was rejected. If the cancellation is rejected, no call is decided.
     Decide(Calls),
-    /// Gives units back to one count.
-    GiveBack(Op, Arc<Charge>),
+    /// Gives the units of a charge back to its count.
+    GiveBack(Charged, Arc<Charge>),
 }
 
 impl Request {
     /// Returns the request to decide one charge.
     pub(crate) fn decide(charge: Arc<Charge>) -> Self {
-        Self::Decide(Calls::one(DecideOp::Decide, OneOrMany::One(charge)))
+        Self::Decide(Calls::one(Op::TAKE, OneOrMany::One(charge)))
     }
 
     /// Returns whether this request gives units back.
@@ -267,7 +251,9 @@ impl Request {
     pub(crate) fn share(&self, instances: u32) -> Self {
         match self {
             Self::Decide(calls) => Self::Decide(calls.share(instances)),
-            Self::GiveBack(op, charge) => Self::GiveBack(*op, Arc::new(charge.share(instances))),
+            Self::GiveBack(charged, charge) => {
+                Self::GiveBack(*charged, Arc::new(charge.share(instances)))
+            }
         }
     }
 }
@@ -293,13 +279,9 @@ impl Reply {
     }
 
     /// Returns the reply to a call of one count.
-    pub(crate) fn to_call(
-        op: DecideOp,
-        (outcome, receipt): (Outcome, Receipt),
-        source: Source,
-    ) -> Self {
+    pub(crate) fn to_call(op: Op, (outcome, receipt): (Outcome, Receipt), source: Source) -> Self {
         let mut reply = Self::one(outcome, source);
-        if op == DecideOp::Acquire && outcome.is_allowed() {
+        if op == Op::ACQUIRE && outcome.is_allowed() {
             reply.receipts = OneOrMany::One(receipt);
         }
         reply

@@ -57,7 +57,7 @@ fn a_script_of_one_call_decides_what_is_typed() {
         let second = eval(&server, name, &format!("{terms} cost=3 clock={clock}"));
         assert_eq!(number(&second, "clock"), clock, "{name}: {second}");
         assert!(number(&second, "remaining") <= 6, "{name}: {second}");
-        let refund = eval(&server, name, &format!("{terms} op=refund cost=4 clock={clock}"));
+        let refund = eval(&server, name, &format!("{terms} op=correct cost=-4 clock={clock}"));
         // A lease keeps its reserve.
         let left = match name {
             "leased_bucket" => 9,

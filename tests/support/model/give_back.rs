@@ -14,6 +14,8 @@ impl Model {
         self.limit = *limit;
         if cost > 0 {
             let counted = self.state_at(self.now(clock));
+            let before = self.before(&counted);
+            let mut after = before.clone();
             let period = limit.period().as_micros();
             let mut cost = u64::from(cost);
             let mut give = |units: &mut u64| {
@@ -21,19 +23,13 @@ impl Model {
                 *units -= given;
                 cost -= given;
             };
-            // Records that do not count now stay: they count again if the clock steps back.
-            if let (State::Sliding { log, .. }, State::Sliding { log: counted, .. }) =
-                (&mut self.state, &counted)
-            {
-                let newest = log.iter_mut().rev().take(counted.len());
-                newest.for_each(|(_, units)| give(units));
-                log.retain(|(_, units)| *units > 0);
-                self.drop_unused(clock);
-                return self.corrected(limit, clock);
-            }
-            self.state = counted;
-            match &mut self.state {
-                State::Sliding { .. } => {}
+            match &mut after {
+                State::Sliding { log, .. } => {
+                    let State::Sliding { log: counted, .. } = &counted else { unreachable!() };
+                    let newest = log.iter_mut().rev().take(counted.len());
+                    newest.for_each(|(_, units)| give(units));
+                    log.retain(|(_, units)| *units > 0);
+                }
                 State::Fixed { count, .. } => give(count),
                 State::SlidingCounter { previous, current, .. } => {
                     give(current);
@@ -43,7 +39,7 @@ impl Model {
                     *level = level.saturating_sub(u128::from(cost) * period);
                 }
             }
-            self.drop_unused(clock);
+            self.replace(&before, after, clock);
         }
         self.corrected(limit, clock)
     }
@@ -71,18 +67,13 @@ impl Model {
         self.limit = *limit;
         if cost > 0 && is_known {
             let now = self.now(clock);
-            let (ticks, counted) = (self.ticks(), self.state_at(now));
+            let (ticks, before) = (self.ticks(), self.before(&self.state_at(now)));
+            let mut after = before.clone();
             let period = limit.period().as_micros();
             let capacity = u128::from(limit.capacity()) * period;
-            // What gives nothing back changes nothing: a later rate counts since the last change.
-            match counted {
-                State::Sliding { .. } => {}
-                State::Bucket { level, .. } if level > capacity => {}
-                _ => self.state = counted,
-            }
             let window = period as u64;
             let cost = u64::from(cost);
-            match &mut self.state {
+            match &mut after {
                 State::Sliding { log, joined } if now < charged_at + window => {
                     let charged = ticks.of(charged_at);
                     let record = log.iter_mut().find(|(at, _)| ticks.of(*at) >= charged);
@@ -119,6 +110,20 @@ impl Model {
                 }
                 _ => {}
             }
+            self.replace(&before, after, clock);
+        }
+    }
+
+    /// Returns the state that a correction changes. Records of a sliding window that do not count now stay: they count
+    /// again if the clock steps back.
+    fn before(&self, counted: &State) -> State {
+        if matches!(counted, State::Sliding { .. }) { self.state.clone() } else { counted.clone() }
+    }
+
+    /// Stores the state after a correction. What gives nothing back changes nothing.
+    fn replace(&mut self, before: &State, after: State, clock: u64) {
+        if after != *before {
+            self.state = after;
             self.drop_unused(clock);
         }
     }

@@ -5,7 +5,7 @@ use ratelimit_runtime::Algorithm;
 use super::Model;
 
 /// The data about the admitted calls of a key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum State {
     Sliding {
         /// The time and the units of each record, oldest first.
@@ -41,7 +41,7 @@ pub(super) enum State {
 
 /// Units of a bucket that a process charged in advance and spends until a moment. They count as if they were
 /// spent at the last possible moment, so the level does not drain below them before.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct BucketLease {
     /// The moment until which the units may be spent.
     pub(super) until: u64,

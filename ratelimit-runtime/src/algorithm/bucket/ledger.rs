@@ -4,7 +4,7 @@ use super::super::Receipt;
 use super::super::least_levels::LeastLevels;
 
 #[derive(Clone, Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     birth: u64,
     /// In units of the rate of the last change.
     levels: LeastLevels,

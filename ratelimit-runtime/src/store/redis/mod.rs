@@ -24,8 +24,8 @@ pub(crate) use self::operations::by_slots::RollbackHook;
 use self::operations::script_call::{ScriptCall, unexpected};
 pub use self::scripts::program::text as script_text;
 use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
-use super::{Charge, DecideOp, Reply, Request, SettleError, SettledCharge, Store};
-use crate::algorithm::{Op, Outcome, Receipt};
+use super::{Charge, Reply, Request, SettleError, SettledCharge, Store};
+use crate::algorithm::{Correction, Op, Outcome, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
@@ -105,17 +105,17 @@ impl Store for Redis {
         let (by, _guard) = servers.admit(!request.gives_back())?;
         let calls = match request {
             Request::Decide(calls) => calls,
-            Request::GiveBack(op, charge) => {
-                let (outcome, _) = servers.apply_one(op.into(), &charge, by).await?;
+            Request::GiveBack(charged, charge) => {
+                let op = ScriptOp::correct(Correction::give_back(charged, charge.cost));
+                let (outcome, _) = servers.apply_one(op, &charge, by).await?;
                 return Ok(Reply::one(outcome, Source::Redis));
             }
         };
         let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
-        let decided = match calls.op {
-            DecideOp::Decide => (servers.decide_one(charge, by).await?, Receipt::default()),
-            op @ (DecideOp::Peek | DecideOp::Measure | DecideOp::Acquire) => {
-                servers.apply_one(servers.script_op(op), &charge, by).await?
-            }
+        let decided = if calls.op == Op::TAKE {
+            (servers.decide_one(charge, by).await?, Receipt::default())
+        } else {
+            servers.apply_one(servers.script_op(calls.op, charge.cost), &charge, by).await?
         };
         Ok(Reply::to_call(calls.op, decided, Source::Redis))
     }
@@ -223,17 +223,13 @@ impl Servers {
         }
     }
 
-    /// Returns an operation as scripts receive it.
-    fn script_op(&self, op: DecideOp) -> ScriptOp {
-        match op {
-            DecideOp::Peek => Op::Peek.into(),
-            DecideOp::Measure => Op::Measure.into(),
-            DecideOp::Decide => Op::Decide.into(),
-            DecideOp::Acquire => ScriptOp::acquire(self.births.draw()),
-        }
+    /// Returns a take or a peek as scripts receive it.
+    fn script_op(&self, op: Op, cost: u32) -> ScriptOp {
+        let birth = if op == Op::ACQUIRE { self.births.draw() } else { 0 };
+        ScriptOp::decide(op, cost, birth)
     }
 
-    /// Applies an operation to one charge. Returns the receipt of an `acquire` that is admitted.
+    /// Applies an operation to one charge. Returns the receipt of an admitted take that needs one.
     async fn apply_one(
         &self,
         op: ScriptOp,

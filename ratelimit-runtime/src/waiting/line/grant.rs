@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Now;
-use crate::algorithm::{LastReservations, Op, Outcome, Receipt, Verdict};
+use crate::algorithm::{Charged, LastReservations, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
@@ -185,7 +185,7 @@ impl Returned {
             }
         }
         let returns = sums.into_iter().map(|(source, index, at, cost)| {
-            (source, Request::GiveBack(Op::Return { at }, counts[index].with_cost(cost)))
+            (source, Request::GiveBack(Charged::At(at), counts[index].with_cost(cost)))
         });
         let requests: Vec<_> = cancels.chain(returns).collect();
         (!requests.is_empty()).then_some(Self { requests })

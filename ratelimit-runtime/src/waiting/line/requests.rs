@@ -8,12 +8,10 @@ use super::estimate::Estimate;
 use super::grant::Grant;
 use super::reservations::Cancellation;
 use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
-use crate::algorithm::{Outcome, Verdict};
+use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
-use crate::store::{
-    BucketCharge, Calls, Charge, Counts, DecideOp, EqualCalls, Reply, Reservations,
-};
+use crate::store::{BucketCharge, Calls, Charge, Counts, EqualCalls, Reply, Reservations};
 
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
@@ -209,7 +207,7 @@ impl Line {
         }
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
-        let op = DecideOp::charging(self.settings.settles);
+        let op = Op::Take { wait: 0, receipt: self.settings.settles };
         let request = Calls { op, counts, runs: runs.into() };
         Some(Asked { request, calls, cancelled })
     }

@@ -8,11 +8,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::DecidedCalls;
-use crate::algorithm::{Op, Outcome, Receipt};
+use crate::algorithm::{Charged, Correction, Op, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::redis::Servers;
-use crate::store::{Calls, Charge, DecideOp, EqualCalls};
+use crate::store::redis::scripts::script::ScriptOp;
+use crate::store::{Calls, Charge, EqualCalls};
 
 /// Called with each count to which a rollback has given units back.
 pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
@@ -54,7 +55,7 @@ impl Servers {
             self.groups(charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(cost)))
         };
         let mut last = self.peek_groups(&groups(1), by).await?;
-        if is_allowed(&last) && *op != DecideOp::Peek {
+        if is_allowed(&last) && *op != Op::Peek {
             let fitting = last.iter().zip(&**costs);
             let fitting = fitting.filter_map(|(peeked, cost)| peeked.remaining.checked_div(*cost));
             let fitting = fitting.min().unwrap_or(*count).min(*count);
@@ -99,7 +100,7 @@ impl Servers {
     ) -> Result<Vec<Outcome>, StoreError> {
         let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
         for group in groups {
-            let peeked = self.decide_group(DecideOp::Peek, group, by).await?;
+            let peeked = self.decide_group(Op::Peek, group, by).await?;
             keep(&mut outcomes, group, &peeked.outcomes);
         }
         Ok(outcomes)
@@ -109,7 +110,7 @@ impl Servers {
     /// back. Until then, other calls can be rejected because of these charges.
     async fn charge_groups(
         self: &Arc<Self>,
-        op: DecideOp,
+        op: Op,
         groups: Vec<SlotGroup>,
         by: Instant,
     ) -> Result<DecidedCalls, StoreError> {
@@ -137,13 +138,13 @@ impl Servers {
             }));
         }
         rollback.charged.clear();
-        receipts.truncate(if op == DecideOp::Acquire { counts } else { 0 });
+        receipts.truncate(if op == Op::ACQUIRE { counts } else { 0 });
         Ok(DecidedCalls { outcomes, receipts })
     }
 
     async fn decide_group(
         &self,
-        op: DecideOp,
+        op: Op,
         group: &SlotGroup,
         by: Instant,
     ) -> Result<DecidedCalls, StoreError> {
@@ -181,7 +182,8 @@ impl Rollback {
             let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
             for (charge, at) in charged {
                 // An error here is not reported: the caller receives the reason of the rollback.
-                let _ = servers.apply_one(Op::Return { at }.into(), &charge, by).await;
+                let correction = Correction::give_back(Charged::At(at), charge.cost);
+                let _ = servers.apply_one(ScriptOp::correct(correction), &charge, by).await;
             }
             for key_id in key_ids {
                 (servers.on_rollback)(key_id);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{LastReservations, Outcome, Receipt};
+use crate::algorithm::{LastReservations, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
-use crate::store::{Calls, CancelledUnits, Charge, DecideOp, EqualCalls, Reply};
+use crate::store::{Calls, CancelledUnits, Charge, EqualCalls, Reply};
 
 /// The outcomes and the receipts of a [`Reply`].
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Servers {
         let call = ScriptCall {
             script: &script::ALL,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
-            arguments: arguments_of(self.script_op(calls.op), calls, self.clock.sent()),
+            arguments: arguments_of(self.script_op(calls.op, 0), calls, self.clock.sent()),
             is_atomic: true,
         };
         let reply = self.run(&call, by).await?;
@@ -64,7 +64,7 @@ impl DecidedCalls {
         count: u32,
         charges: &[Arc<Charge>],
         costs: &[u32],
-        (last, slacks): (&[Outcome], &[u32]),
+        (last, slacks): (&[Outcome], &[u64]),
         receipts: &[Receipt],
     ) {
         for later in (0..u64::from(count)).rev() {
@@ -82,16 +82,17 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
     let (charges, reservations) = (calls.counts.charges(), calls.counts.reservations());
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
-    script::put_word(&mut packed, op);
-    script::put_7(&mut packed, op.operand);
+    op.put_word(&mut packed);
+    script::put_7(&mut packed, op.birth);
     if may_reserve {
         let CancelledUnits { units, last } = reservations.cancelled.unwrap_or_default();
         let LastReservations { end, receipt, count, moment } = last;
         for number in [end, receipt.birth, receipt.place, moment] {
             script::put_7(&mut packed, number);
         }
-        for number in [count, units, reservations.held, reservations.most] {
-            packed.extend(number.to_be_bytes());
+        packed.extend(count.to_be_bytes());
+        for number in [units, reservations.held, reservations.most] {
+            script::put_7(&mut packed, number.into());
         }
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
@@ -99,7 +100,7 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
         if may_reserve {
             script::put_7(&mut packed, *wait);
         }
-        costs.iter().for_each(|cost| packed.extend(cost.to_be_bytes()));
+        costs.iter().for_each(|cost| script::put_7(&mut packed, (*cost).into()));
     }
     let clock = clock.map_or_else(Vec::new, script::packed_clock);
     let limits = charges.iter().map(|charge| script::packed_limit(charge));
@@ -120,7 +121,7 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         let is_reserved = count > 0
             && calls.counts.may_reserve()
             && script::decode_reply(reply.get(..REPLY)?)?.retry_us > 0;
-        let has_receipts = is_reserved || count > 0 && calls.op == DecideOp::Acquire;
+        let has_receipts = is_reserved || count > 0 && calls.op == Op::ACQUIRE;
         let length = if has_receipts { REPLY + RECEIPT } else { REPLY };
         let replies = take(&mut reply, length * charges.len())?.chunks(length);
         let acquired = replies.clone().map(script::decode_acquired).collect::<Option<Vec<_>>>()?;

@@ -7,7 +7,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
+use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt};
 use crate::reply::StoreError;
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp, decode_acquired};
@@ -63,7 +63,7 @@ impl Servers {
         }
         let opened = SettledCharge {
             charge: Arc::new(charge.clone()),
-            settlement: Settlement::default(),
+            correction: Correction::default(),
             opening: OpeningChange::Open,
         };
         let opened = self.settle(std::slice::from_ref(&opened), by).await.pop();

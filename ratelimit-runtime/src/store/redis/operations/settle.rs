@@ -1,4 +1,4 @@
-//! Corrects charges once their calls have ended. Caller of `lua/settle.lua`.
+//! Corrects charges once their calls have ended. Caller of `lua/correct.lua`.
 
 use redis::{ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;
@@ -18,11 +18,11 @@ impl Servers {
     pub(crate) async fn settle(&self, charges: &[SettledCharge], by: Instant) -> SettleResults {
         let arguments = script::arguments_of_each(
             charges.iter().map(|settled| (&*settled.charge, settled)),
-            |out, settled| script::put_settlement(out, settled.settlement, settled.opening),
+            |out, settled| script::put_correction(out, settled.correction, settled.opening),
             self.clock.sent(),
         );
         let call = ScriptCall {
-            script: &script::SETTLE,
+            script: &script::CORRECT,
             keys: charges.iter().map(|settled| &settled.charge.count_name[..]).collect(),
             arguments,
             is_atomic: charges.len() == 1,

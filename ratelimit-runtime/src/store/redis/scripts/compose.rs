@@ -24,13 +24,13 @@ const FILES: &[(&str, &str)] = files![
     "batch",
     "bucket",
     "by_hand",
+    "correct",
     "each",
     "fixed",
     "hold",
     "least_levels",
     "one",
     "prelude",
-    "settle",
     "several",
     "sliding",
     "sliding_counter",
@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_file_stands_once_in_a_script_and_before_the_files_that_include_it() {
-        let script = compose("settle", &|word| (word == "algorithms").then(|| "bucket".to_owned()));
+        let script =
+            compose("correct", &|word| (word == "algorithms").then(|| "bucket".to_owned()));
         let functions = ["each", "answer", "least_levels", "bucket", "ask"];
         let positions = functions.map(|function| {
             let definition = format!("local function {function}(");

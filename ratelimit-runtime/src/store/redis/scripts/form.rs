@@ -17,59 +17,26 @@ pub(crate) enum Form {
     Slots,
 }
 
-/// A number of a limit that a function of `lua/` takes.
+/// A number of a limit that a function of `lua/` takes. It has 7 bytes, in two's complement.
 pub(crate) struct Argument {
     /// The name of the number in the function.
     pub(crate) name: &'static str,
-    width: Width,
     value: NumberOf,
 }
 
 /// Returns a number from the terms of a limit, or from what the process states.
 type NumberOf = fn(&Terms, &Statement) -> u64;
 
-/// How a number is packed.
-#[derive(Clone, Copy)]
-enum Width {
-    Four,
-    Seven,
-    /// Two's complement.
-    SignedSeven,
-}
-
-const THRESHOLD: Argument = Argument::four("threshold", |terms, _| terms.threshold().into());
-const PERIOD: Argument = Argument::seven("period", |terms, _| terms.period_us());
+const THRESHOLD: Argument = Argument::new("threshold", |terms, _| terms.threshold().into());
+const PERIOD: Argument = Argument::new("period", |terms, _| terms.period_us());
 const BURST: Argument =
-    Argument::four("burst", |terms, _| (terms.capacity() + terms.lease_reserve()).into());
-const TOKEN: Argument = Argument::seven("token", |terms, _| terms.rate().token);
-/// At most the threshold, which is a `u32`.
-const DRAIN: Argument = Argument::four("drain", |terms, _| terms.rate().drain);
+    Argument::new("burst", |terms, _| (terms.capacity() + terms.lease_reserve()).into());
+const TOKEN: Argument = Argument::new("token", |terms, _| terms.rate().token);
+const DRAIN: Argument = Argument::new("drain", |terms, _| terms.rate().drain);
 
 impl Argument {
-    const fn four(name: &'static str, value: NumberOf) -> Self {
-        Self { name, width: Width::Four, value }
-    }
-
-    const fn seven(name: &'static str, value: NumberOf) -> Self {
-        Self { name, width: Width::Seven, value }
-    }
-}
-
-impl Width {
-    /// Returns the format for `struct.unpack`.
-    fn format(self) -> &'static str {
-        match self {
-            Self::Four => "I4",
-            Self::Seven => "I7",
-            Self::SignedSeven => "i7",
-        }
-    }
-
-    fn bytes(self) -> usize {
-        match self {
-            Self::Four => 4,
-            Self::Seven | Self::SignedSeven => 7,
-        }
+    const fn new(name: &'static str, value: NumberOf) -> Self {
+        Self { name, value }
     }
 }
 
@@ -119,34 +86,31 @@ impl Form {
         match self {
             Self::Sliding => &[THRESHOLD, PERIOD],
             Self::Fixed => {
-                const SHIFT: Argument = Argument {
-                    name: "shift",
-                    width: Width::SignedSeven,
-                    value: |terms, _| terms.shift_us().unwrap_or(u64::MAX),
-                };
+                const SHIFT: Argument =
+                    Argument::new("shift", |terms, _| terms.shift_us().unwrap_or(u64::MAX));
                 &[THRESHOLD, PERIOD, SHIFT]
             }
             Self::SlidingCounter => {
-                const GRAIN: Argument = Argument::seven("grain", |terms, _| terms.scale().grain);
-                const SPAN: Argument = Argument::seven("span", |terms, _| terms.scale().span);
+                const GRAIN: Argument = Argument::new("grain", |terms, _| terms.scale().grain);
+                const SPAN: Argument = Argument::new("span", |terms, _| terms.scale().span);
                 &[THRESHOLD, PERIOD, GRAIN, SPAN]
             }
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => {
-                const LEASE_TERM: Argument = Argument::seven("term", |terms, _| terms.lease_us());
+                const LEASE_TERM: Argument = Argument::new("term", |terms, _| terms.lease_us());
                 const RESERVE: Argument =
-                    Argument::four("reserve", |terms, _| terms.lease_reserve().into());
+                    Argument::new("reserve", |terms, _| terms.lease_reserve().into());
                 &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
             }
             Self::Slots => {
-                const HOLD: Argument = Argument::seven("hold", |_, stated| stated.hold_us);
-                const PROCESS: Argument = Argument::seven("process", |_, stated| stated.process);
-                const FENCE: Argument = Argument::seven("fence", |_, stated| stated.fence);
-                const EPOCH: Argument = Argument::seven("epoch", |_, stated| stated.epoch);
-                const TAKEN: Argument = Argument::seven("taken", |_, stated| stated.taken);
-                const RELEASED: Argument = Argument::seven("released", |_, stated| stated.released);
-                const PROMISED: Argument = Argument::seven("promised", |_, stated| stated.promised);
-                const WAITED: Argument = Argument::seven("waited", |_, stated| stated.waited_us);
+                const HOLD: Argument = Argument::new("hold", |_, stated| stated.hold_us);
+                const PROCESS: Argument = Argument::new("process", |_, stated| stated.process);
+                const FENCE: Argument = Argument::new("fence", |_, stated| stated.fence);
+                const EPOCH: Argument = Argument::new("epoch", |_, stated| stated.epoch);
+                const TAKEN: Argument = Argument::new("taken", |_, stated| stated.taken);
+                const RELEASED: Argument = Argument::new("released", |_, stated| stated.released);
+                const PROMISED: Argument = Argument::new("promised", |_, stated| stated.promised);
+                const WAITED: Argument = Argument::new("waited", |_, stated| stated.waited_us);
                 &[THRESHOLD, HOLD, PROCESS, FENCE, EPOCH, TAKEN, RELEASED, PROMISED, WAITED]
             }
         }
@@ -156,16 +120,13 @@ impl Form {
     pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
         let stated = charge.holder.as_ref().map(|holder| holder.statement()).unwrap_or_default();
         for argument in self.arguments() {
-            out.extend(
-                &(argument.value)(&charge.terms, &stated).to_be_bytes()
-                    [8 - argument.width.bytes()..],
-            );
+            out.extend(&(argument.value)(&charge.terms, &stated).to_be_bytes()[1..]);
         }
     }
 
     /// Returns the format of the packed arguments for `struct.unpack`.
     pub(crate) fn layout(self) -> String {
-        self.arguments().iter().map(|argument| argument.width.format()).collect()
+        "i7".repeat(self.arguments().len())
     }
 }
 
@@ -192,9 +153,9 @@ mod tests {
         let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None };
         let (limit, mut out) = (&terms, Vec::new());
         Form::of(limit).put_terms(&mut out, &charge);
-        assert_eq!(Form::of(limit).layout(), "I4I7i7");
-        assert_eq!(out[..4], [0, 0, 0, 7]);
-        assert_eq!(out[4..11], 1_000_000_u64.to_be_bytes()[1..]);
-        assert_eq!(out[11..], [255; 7]);
+        assert_eq!(Form::of(limit).layout(), "i7i7i7");
+        assert_eq!(out[..7], [0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(out[7..14], 1_000_000_u64.to_be_bytes()[1..]);
+        assert_eq!(out[14..], [255; 7]);
     }
 }

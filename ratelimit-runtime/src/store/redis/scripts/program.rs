@@ -3,9 +3,9 @@
 use super::compose::compose;
 use super::form::Form;
 
-/// The format of the operation, the cost and the operand, which precede the arguments of a form.
-const CALL: &str = "sI4I7";
-const CALL_NAMES: [&str; 3] = ["op", "cost", "operand"];
+/// The format of the operation, its cost, its birth and its operand, which precede the arguments of a form.
+const CALL: &str = "si7I7I7";
+const CALL_NAMES: [&str; 4] = ["op", "cost", "birth", "operand"];
 
 impl Form {
     /// Returns the script that decides one call.
@@ -72,7 +72,7 @@ pub fn text(name: &str) -> Option<String> {
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "slots" => Form::Slots.by_hand(),
-        "all" | "batch" | "settle" => several(name),
+        "all" | "batch" | "correct" => several(name),
         "batch_of_node" => batch_of_node(),
         "hold" => hold(),
         _ => return None,
@@ -81,10 +81,10 @@ pub fn text(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::compose::text_of;
-    use super::super::script::ScriptOp;
     use super::*;
-    use crate::algorithm::{BucketOp, LastReservations, Op};
 
     /// The first arguments of all functions of algorithms, and of the function of `lua/answer.lua`.
     const COMMON: &str = "call, pack, unpack, key, clock, given";
@@ -94,26 +94,6 @@ mod tests {
     const RESULTS: &str =
         "allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt";
 
-    /// Returns two lists of words: the operations of all algorithms, and the operations of buckets.
-    fn words() -> (Vec<&'static str>, Vec<&'static str>) {
-        let ops = [Op::Decide, Op::Peek, Op::Measure, Op::Refund, Op::Return { at: 0 }];
-        let ops = ops.map(|op| match op {
-            // A new operation must also be added to the list above.
-            Op::Decide | Op::Peek | Op::Measure | Op::Refund | Op::Return { .. } => {
-                ScriptOp::from(op)
-            }
-        });
-        let of_buckets =
-            [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel(LastReservations::default())];
-        let of_buckets = of_buckets.map(|op| match op {
-            BucketOp::Reserve { .. } | BucketOp::Cancel(_) => ScriptOp::from(op),
-        });
-        let own = [ScriptOp::acquire(1)];
-        // `lua/settle.lua` and `lua/all.lua` use the others.
-        let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
-        (all, of_buckets.into_iter().map(ScriptOp::word).collect())
-    }
-
     /// Returns the names of the arguments of a function, which is in the file of its name.
     fn arguments_of(function: &str) -> Vec<String> {
         let definition = format!("\nlocal function {function}(");
@@ -122,8 +102,8 @@ mod tests {
         arguments.split(',').map(|argument| argument.trim().to_owned()).collect()
     }
 
-    /// Returns the words with which a function compares `op`.
-    fn known(text: &str) -> Vec<&str> {
+    /// Returns the words with which a text compares `op`.
+    fn known(text: &str) -> BTreeSet<&str> {
         let compared =
             ["op == '", "op ~= '"].into_iter().flat_map(|start| text.split(start).skip(1));
         compared.map(|rest| rest.split('\'').next().expect("a first part")).collect()
@@ -156,27 +136,15 @@ mod tests {
 
     #[test]
     fn the_functions_know_the_words_of_the_operations() {
-        let (all, of_buckets) = words();
         for form in Form::EACH {
-            // With the files that it includes.
-            let text = compose(form.function(), &|_| None);
-            let known = known(&text);
-            for word in &all {
-                assert!(known.contains(word), "{form:?}: {word}");
-            }
-            for word in &of_buckets {
-                let is_bucket = form.function() == "bucket";
-                assert_eq!(known.contains(word), is_bucket, "{form:?}: {word}");
-            }
-            assert_eq!(known.contains(&"settle"), form != Form::Slots, "{form:?}");
-            let of_slots = ["hold", ScriptOp::RESET.word()];
-            for word in of_slots {
-                assert_eq!(known.contains(&word), form == Form::Slots, "{form:?}: {word}");
-            }
-            for word in known {
-                let others = all.iter().chain(&of_buckets).chain(&of_slots);
-                assert!(others.chain(&["settle"]).any(|it| *it == word), "{form:?}: {word}");
-            }
+            let own = match form {
+                Form::Bucket | Form::LeasedBucket => Some("cancel"),
+                Form::Slots => Some("hold"),
+                _ => None,
+            };
+            let words = ["take", "peek", "correct"].into_iter().chain(own);
+            let text = text_of(form.function());
+            assert_eq!(known(text), words.collect::<BTreeSet<_>>(), "{form:?}");
         }
     }
 
@@ -188,7 +156,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "hold"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "correct", "hold"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

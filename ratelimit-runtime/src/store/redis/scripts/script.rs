@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::form::Form;
 use super::program;
-use crate::algorithm::{BucketOp, Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
+use crate::algorithm::{Charged, Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Charge;
@@ -22,7 +22,7 @@ pub(crate) static BATCH: Lazy<Script> = Lazy::new(|| Script::new(program::severa
 pub(crate) static BATCH_OF_NODE: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
 
 /// Corrects charges.
-pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::several("settle")));
+pub(crate) static CORRECT: Lazy<Script> = Lazy::new(|| Script::new(program::several("correct")));
 
 /// States what this process holds of calls in flight.
 pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::hold()));
@@ -80,69 +80,70 @@ pub(crate) fn probe_of_node() -> Cmd {
     command
 }
 
-/// An operation, as scripts receive it.
+/// An operation, as scripts receive it: `lua/prelude.lua` explains its parts.
 #[derive(Clone, Copy)]
 pub(crate) struct ScriptOp {
-    /// The word with which the scripts compare `op`.
     word: &'static str,
-    /// The time, the wait or the birth of the operation, or 0.
-    pub(crate) operand: u64,
+    cost: i64,
+    pub(crate) birth: u64,
+    operand: u64,
 }
 
 impl ScriptOp {
-    /// Creates the operation that decides a call whose charge can be settled. A state without a birth gets `birth`.
-    pub(crate) fn acquire(birth: u64) -> Self {
-        Self { word: "acquire", operand: birth }
-    }
-
     /// States what this process holds of a count of calls in flight.
-    pub(crate) const HOLD: Self = Self { word: "hold", operand: 0 };
+    pub(crate) const HOLD: Self = Self { word: "hold", cost: 0, birth: 0, operand: 0 };
 
     /// Frees the units in flight of all processes.
-    pub(crate) const RESET: Self = Self { word: "reset", operand: 0 };
+    pub(crate) const RESET: Self = Self { operand: 1, ..Self::HOLD };
 
-    #[cfg(test)]
-    pub(crate) fn word(self) -> &'static str {
-        self.word
+    /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
+    pub(crate) fn decide(op: Op, cost: u32, birth: u64) -> Self {
+        let cost = cost.into();
+        match op {
+            Op::Take { .. } => Self { word: "take", cost, birth, operand: 0 },
+            Op::Measure => Self { word: "peek", cost, birth: 0, operand: 1 },
+            // Other operations have no cost.
+            Op::Peek | Op::Correct(_) | Op::Cancel(_) => {
+                Self { word: "peek", cost, birth: 0, operand: 0 }
+            }
+        }
     }
-}
 
-impl From<Op> for ScriptOp {
-    fn from(op: Op) -> Self {
-        let (word, operand) = match op {
-            Op::Decide => ("decide", 0),
-            Op::Peek => ("peek", 0),
-            Op::Measure => ("measure", 0),
-            Op::Refund => ("refund", 0),
-            Op::Return { at } => ("return", at),
+    pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
+        let (birth, operand) = match charged {
+            Charged::Newest => (0, 0),
+            Charged::At(time) => (0, time),
+            Charged::By(Receipt { birth, place }) => (birth, place),
         };
-        Self { word, operand }
+        Self { word: "correct", cost: change, birth, operand }
     }
-}
 
-impl From<BucketOp> for ScriptOp {
-    fn from(op: BucketOp) -> Self {
-        let (word, operand) = match op {
-            BucketOp::Reserve { wait } => ("reserve", wait),
-            BucketOp::Cancel(last) => ("cancel", last.end),
-        };
-        Self { word, operand }
+    /// Appends the word, and the zero byte that ends it.
+    pub(crate) fn put_word(self, out: &mut Vec<u8>) {
+        out.extend(self.word.as_bytes());
+        out.push(0);
+    }
+
+    /// Appends the numbers.
+    fn put_numbers(self, out: &mut Vec<u8>) {
+        out.extend(&self.cost.to_be_bytes()[1..]);
+        put_7(out, self.birth);
+        put_7(out, self.operand);
     }
 }
 
 /// Returns the arguments of the script that decides one call.
 pub(crate) fn arguments_of_one(op: ScriptOp, charge: &Charge, clock: Option<u64>) -> Vec<Vec<u8>> {
     let mut call = Vec::with_capacity(64);
-    put_word(&mut call, op);
-    call.extend(charge.cost.to_be_bytes());
-    put_7(&mut call, op.operand);
+    op.put_word(&mut call);
+    op.put_numbers(&mut call);
     Form::of(&charge.terms).put_terms(&mut call, charge);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
     arguments
 }
 
-/// Returns the arguments of `lua/batch.lua` and `lua/settle.lua`: for each entry the index of its limit and what `put`
+/// Returns the arguments of `lua/batch.lua` and `lua/correct.lua`: for each entry the index of its limit and what `put`
 /// appends, the clock, and the limits.
 pub(crate) fn arguments_of_each<'a, E>(
     entries: impl IntoIterator<Item = (&'a Charge, E)>,
@@ -167,20 +168,16 @@ pub(crate) fn arguments_of_each<'a, E>(
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
 pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
-    out.extend(cost.to_be_bytes());
+    put_7(out, cost.into());
     out.extend(count.to_be_bytes());
 }
 
-/// The time that opens a key, in an entry of `lua/settle.lua`: the largest number that its doubles hold exactly.
+/// The time that opens a key, in an entry of `lua/correct.lua`: the largest number that its doubles hold exactly.
 const OPEN: u64 = (1 << 53) - 1;
 
-/// Appends an entry of `lua/settle.lua` after its limit.
-pub(crate) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, opening: OpeningChange) {
-    let Receipt { birth, place } = settlement.receipt;
-    put_7(out, birth);
-    put_7(out, place);
-    out.extend(settlement.less().to_be_bytes());
-    out.extend(settlement.more().to_be_bytes());
+/// Appends an entry of `lua/correct.lua` after its limit.
+pub(crate) fn put_correction(out: &mut Vec<u8>, correction: Correction, opening: OpeningChange) {
+    ScriptOp::correct(correction).put_numbers(out);
     put_7(
         out,
         match opening {
@@ -201,12 +198,12 @@ pub(crate) fn packed_limit(charge: &Charge) -> Vec<u8> {
 }
 
 /// The length of the reply of one limit, in bytes.
-pub(crate) const REPLY: usize = 30;
+pub(crate) const REPLY: usize = 36;
 
 /// The length of the receipt after a reply, in bytes.
 pub(crate) const RECEIPT: usize = 14;
 
-/// Decodes the reply to an `acquire`: without a receipt if nothing was charged.
+/// Decodes a reply that has a receipt, unless nothing was charged.
 pub(crate) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
     let (reply, receipt) = reply.split_at_checked(REPLY)?;
     let outcome = decode_reply(reply)?;
@@ -226,7 +223,7 @@ pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (remaining, reply) = reply.split_first_chunk()?;
     let (retry, reply) = reply.split_first_chunk()?;
     let (reset, slack) = reply.split_first_chunk()?;
-    (slack.len() == 4).then_some(())?;
+    (slack.len() == 7).then_some(())?;
     Some(Outcome {
         clock: get_7(*clock),
         verdict: match verdict {
@@ -236,26 +233,26 @@ pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
             3 => Verdict::Closed { also_limited: true },
             _ => return None,
         },
-        remaining: u32::from_be_bytes(*remaining),
+        remaining: u32::try_from(get_7(*remaining)).unwrap_or(u32::MAX),
         retry_us: get_7(*retry),
         reset_us: get_7(*reset),
     })
 }
 
 /// Decodes the slack of a reply: the units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
-pub(crate) fn decode_slack(reply: &[u8]) -> Option<u32> {
-    reply.get(..REPLY)?.last_chunk().map(|slack| u32::from_be_bytes(*slack))
+pub(crate) fn decode_slack(reply: &[u8]) -> Option<u64> {
+    reply.get(..REPLY)?.last_chunk().map(|slack| get_7(*slack))
 }
 
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
-pub(crate) const LEASED: u32 = u32::MAX;
+pub(crate) const LEASED: u64 = (1 << 53) - 1;
 
 /// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
-pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
+pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u64) -> Outcome {
     let sooner = if terms.is_bucket() && slack != LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
-        (u64::from(slack) + units * terms.rate().token) / terms.rate().drain
+        (slack + units * terms.rate().token) / terms.rate().drain
     } else {
         0
     };
@@ -274,12 +271,6 @@ pub(crate) fn error_of(message: &str, key: &[u8]) -> StoreError {
     let split = message.trim_start_matches('-').split_once(' ');
     let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
     server_error(code, rest, &[key])
-}
-
-/// Appends the word of an operation, and the zero byte that ends it.
-pub(crate) fn put_word(out: &mut Vec<u8>, op: ScriptOp) {
-    out.extend(op.word.as_bytes());
-    out.push(0);
 }
 
 pub(crate) fn packed_clock(clock: u64) -> Vec<u8> {

@@ -103,7 +103,7 @@ impl Servers {
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         if self.pending() <= self.most_unqueued() {
-            let decided = self.apply_one(Op::Decide.into(), &charge, by).await;
+            let decided = self.apply_one(self.script_op(Op::TAKE, charge.cost), &charge, by).await;
             return decided.map(|(outcome, _)| outcome);
         }
         let target = self.batch_target(&charge.count_name);

@@ -65,7 +65,7 @@ impl<'a> BatchReply<'a> {
         }
     }
 
-    fn outcome(&mut self) -> Option<(Outcome, u32)> {
+    fn outcome(&mut self) -> Option<(Outcome, u64)> {
         let reply: [u8; REPLY] = self.take()?;
         Some((script::decode_reply(&reply)?, script::decode_slack(&reply)?))
     }
@@ -82,7 +82,7 @@ pub(super) struct EntryOutcome {
     admitted: usize,
     /// The outcome of the last admitted call.
     last: Outcome,
-    slack: u32,
+    slack: u64,
     /// The outcome of each rejected call.
     rejected: Outcome,
 }

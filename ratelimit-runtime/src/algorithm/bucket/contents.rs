@@ -1,11 +1,11 @@
 //! The numbers of a bucket.
 
-use super::{MOST, WIDTH};
+use super::MOST;
 use crate::limit::Rate;
 
-/// An unpacked [`Bucket`].
-#[derive(Clone, Copy)]
-pub(super) struct UnpackedBucket {
+/// How full a bucket was at its last change, and the rate of that time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contents {
     /// The time of the last change.
     pub(super) at: u64,
     /// The level at that time, in units of the rate of that time.
@@ -14,15 +14,9 @@ pub(super) struct UnpackedBucket {
     pub(super) drain: u64,
 }
 
-impl From<UnpackedBucket> for [u64; 3] {
-    #[inline(always)]
-    fn from(UnpackedBucket { at, level, token, drain }: UnpackedBucket) -> Self {
-        let high = |bits: u64| bits << WIDTH;
-        [at | high(drain), level | high(drain >> 11), token | high(drain >> 22)]
-    }
-}
+impl Contents {
+    pub(super) const EMPTY: Self = Self { at: 0, level: 0, token: 0, drain: 0 };
 
-impl UnpackedBucket {
     /// Returns the time until the level has drained at the rate of its last charge. Then the bucket is full
     /// at any new rate as well, because its key in Redis may have expired.
     pub(super) fn full_in(&self, now: u64) -> u64 {
@@ -35,6 +29,7 @@ impl UnpackedBucket {
         self.at + self.level.div_ceil(self.drain.max(1))
     }
 
+    #[inline]
     pub(super) fn has_rate(&self, rate: Rate) -> bool {
         self.token == rate.token && self.drain == rate.drain
     }
