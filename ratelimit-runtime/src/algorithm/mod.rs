@@ -63,8 +63,8 @@ pub(crate) enum Charged {
     /// The newest ones, whoever made them.
     #[default]
     Newest,
-    /// Those that the count has recorded at a time, which [`Outcome::charged_at`] returns. A bucket whose level is above
-    /// its capacity gives nothing back to them.
+    /// Those that the count has recorded at a time, which [`Outcome::charged_at`] returns. A bucket whose level is
+    /// above its capacity gives nothing back to them.
     At(u64),
     /// The one of a receipt, if the count has it still.
     By(Receipt),
@@ -201,9 +201,9 @@ pub(crate) trait State: Default {
     /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
     fn expires(&self) -> u64;
 
-    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one; otherwise the default.
-    /// A state without a birth then gets `birth`, which no other state has: the state of a key that was reset is then
-    /// another one.
+    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one; otherwise the
+    /// default. A state without a birth then gets `birth`, which no other state has: the state of a key that was reset
+    /// is then another one.
     fn apply(
         &mut self,
         op: Op,

@@ -79,8 +79,8 @@ impl BucketCharge {
 /// Calls of the same counts, in their order. All counts admit a call and are charged, or no count is charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    /// A take without a wait; or a peek, or a measuring of one count: then nothing is charged, and no call after the first
-    /// is decided.
+    /// A take without a wait; or a peek, or a measuring of one count: then nothing is charged, and no call after the
+    /// first is decided.
     pub(crate) op: Op,
     pub(crate) counts: Counts,
     pub(crate) runs: OneOrMany<EqualCalls>,

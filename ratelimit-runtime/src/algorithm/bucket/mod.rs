@@ -132,8 +132,8 @@ impl Bucket {
                 } else if last.end <= before.full_at || level > capacity {
                     decided.allowed = false;
                 }
-                // Otherwise the bucket is full earlier, because the count was reset or refunded. No reservation holds up
-                // calls.
+                // Otherwise the bucket is full earlier, because the count was reset or refunded. No reservation holds
+                // up calls.
             }
             Op::Peek | Op::Measure => {}
         }
