@@ -3,7 +3,7 @@
 use crate::limit::Terms;
 
 /// A time, in microseconds, and the units that were admitted then.
-pub(crate) type Admitted = (u64, u32);
+pub(crate) type Admitted = (u64, u64);
 
 /// Returns whether a bucket may have admitted these units: in any interval, at most the burst and what refills in it.
 /// `extra` returns by how many microseconds an interval counts as longer than it is.
@@ -31,7 +31,7 @@ pub(crate) fn is_within_window(terms: &Terms, admitted: &[Admitted]) -> bool {
     let is_within = |from: u64| {
         let within =
             admitted.iter().filter(|(at, _)| (from..from + terms.period_us()).contains(at));
-        within.map(|(_, units)| units).sum::<u32>() <= terms.threshold()
+        within.map(|(_, units)| units).sum::<u64>() <= terms.threshold()
     };
     admitted.iter().all(|(from, _)| is_within(*from))
 }

@@ -23,12 +23,12 @@ impl ScriptCall {
     pub(crate) const MEASURE: Self = Self { word: "peek", cost: 0, birth: 0, operand: 1 };
 
     /// Returns a take that needs no receipt, or a peek.
-    pub(crate) fn new(word: &'static str, cost: u32) -> Self {
-        Self { word, cost: cost.into(), birth: 0, operand: 0 }
+    pub(crate) fn new(word: &'static str, cost: u64) -> Self {
+        Self { word, cost: cost as i64, birth: 0, operand: 0 }
     }
 
     /// Returns a take that needs a receipt.
-    pub(crate) fn acquire(cost: u32, birth: u64) -> Self {
+    pub(crate) fn acquire(cost: u64, birth: u64) -> Self {
         Self { birth, ..Self::new("take", cost) }
     }
 
@@ -94,7 +94,7 @@ pub(crate) fn reserve(
     script: &str,
     clock: u64,
     charge: &Charge,
-    (cost, wait): (u32, u64),
+    (cost, wait): (u64, u64),
 ) -> (Outcome, Receipt) {
     let mut run = 1_u32.to_be_bytes().to_vec();
     put_7(&mut run, wait);
@@ -127,7 +127,7 @@ fn run_all(
         put_7(&mut calls, number);
     }
     calls.extend(last.count.to_be_bytes());
-    for number in [units.into(), 0, 0] {
+    for number in [units, 0, 0] {
         put_7(&mut calls, number);
     }
     calls.extend(run);
@@ -157,7 +157,7 @@ pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
             1 => Verdict::Admitted,
             closed => Verdict::Closed { also_limited: closed == 3 },
         },
-        remaining: number(8, 7) as u32,
+        remaining: number(8, 7) as u64,
         retry_us: number(15, 7),
         reset_us: number(22, 7),
     };

@@ -14,8 +14,9 @@ use crate::decision;
 /// The largest threshold under which each charge has its own time.
 const EXACT: u32 = 1_000;
 
-/// The bytes of a state with the most records.
+/// The bytes of a state with the most records, of 8 bytes or, once 2^32 units count, of 11.
 const LONGEST: usize = 53 + 1_015 * 8;
+const LONGEST_WIDE: usize = 53 + 1_015 * 11;
 
 /// Both stores, on one clock, and the log.
 struct Stores {
@@ -155,6 +156,7 @@ async fn stores_agree_with_an_exact_log() {
             &[999, 1_000],
             &[1_000, 1_001, 40],
             &[5_000, 300, 100_000],
+            &[u32::MAX, 3_000_000_000, 900],
         ]);
         let (mut threshold, mut open) = (thresholds[0], Vec::new());
         for _ in 0..200 {
@@ -166,7 +168,8 @@ async fn stores_agree_with_an_exact_log() {
                 }
                 5 | 6 if !open.is_empty() => {
                     let charge: Charge = open.swap_remove(random.below(open.len() as u64) as usize);
-                    let used = random.of(&[0, charge.cost / 2, charge.cost + 1, charge.cost * 3]);
+                    let (cost, more) = (charge.cost, charge.cost.saturating_mul(3));
+                    let used = random.of(&[0, cost / 2, cost.saturating_add(1), more]);
                     stores.settle(charge, used).await;
                 }
                 7 => threshold = random.of(thresholds),
@@ -187,7 +190,8 @@ async fn stores_agree_with_an_exact_log() {
 async fn a_full_state_joins_its_records() {
     let server = Server::start();
     let mut connection = server.connection();
-    for period in [MINUTE, DAY] {
+    let cases = [(MINUTE, 2, LONGEST), (DAY, 2, LONGEST), (DAY, 3_000_000_000, LONGEST_WIDE)];
+    for (period, used, longest) in cases {
         let mut stores = Stores::on(&server, period);
         let mut charges = Vec::new();
         for _ in 0..EXACT {
@@ -198,8 +202,8 @@ async fn a_full_state_joins_its_records() {
         for (number, charge) in charges.drain(..300).enumerate() {
             stores.clock.advance(period / 50_000);
             stores.is_coarse |= number > 10;
-            stores.settle(charge, 2).await;
-            stores.assert_agrees(2_000_000).await;
+            stores.settle(charge, used).await;
+            stores.assert_agrees(2_000_000_000).await;
         }
         // Each charge gets its own units back, although it shares a record.
         for (number, charge) in charges.into_iter().enumerate() {
@@ -209,7 +213,7 @@ async fn a_full_state_joins_its_records() {
             }
         }
         let grown = length(&mut connection);
-        assert!((4_000..=LONGEST).contains(&grown), "{grown} bytes");
+        assert!((longest / 2..=longest).contains(&grown), "{grown} bytes");
         for _ in 0..40 {
             stores.clock.advance(period / 30);
             stores.assert_agrees(EXACT).await;
@@ -219,6 +223,55 @@ async fn a_full_state_joins_its_records() {
         assert_eq!(length(&mut connection), 53);
         redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
     }
+}
+
+/// Debts can have more units than a record of the usual form.
+#[tokio::test]
+async fn records_of_more_than_32_bits_leave_whole() {
+    let server = Server::start();
+    let mut stores = Stores::on(&server, DAY);
+    let mut charges = Vec::new();
+    for _ in 0..4 {
+        charges.extend(stores.acquire(100, 10).await);
+    }
+    for charge in charges.drain(..2) {
+        stores.settle(charge, u32::MAX).await;
+    }
+    for charge in charges {
+        // The second of these moves the record of the debts into the ring.
+        stores.clock.advance(HOUR);
+        stores.settle(charge, 35).await;
+        stores.assert_agrees(100).await;
+    }
+    stores.clock.advance(21 * HOUR);
+    stores.assert_agrees(u32::MAX).await;
+    stores.clock.advance(HOUR);
+    assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 50);
+    // The next charge writes what is left.
+    assert!(stores.acquire(100, 20).await.is_some());
+    stores.clock.advance(HOUR);
+    assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 55);
+}
+
+/// Units go back to a record of more than 32 bits.
+#[tokio::test]
+async fn records_of_more_than_32_bits_are_corrected() {
+    let server = Server::start();
+    let mut stores = Stores::on(&server, DAY);
+    let mut charges = Vec::new();
+    for _ in 0..4 {
+        charges.extend(stores.acquire(100, 10).await);
+    }
+    for charge in charges.drain(..2) {
+        stores.settle(charge, u32::MAX).await;
+    }
+    for (charge, used) in charges.into_iter().zip([35, 4]) {
+        stores.clock.advance(HOUR);
+        stores.settle(charge, used).await;
+        stores.assert_agrees(100).await;
+    }
+    stores.clock.advance(22 * HOUR);
+    assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 75);
 }
 
 #[tokio::test]

@@ -16,11 +16,11 @@ use crate::scripts::{self, ScriptCall};
 use crate::store::Charge;
 
 /// The most units that the process holds.
-pub(super) const LEASED: u32 = 4;
+pub(super) const LEASED: u64 = 4;
 
 /// Five tokens refill in a term, which is a second.
 const LIMIT: Limit =
-    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED);
+    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED as u32);
 
 /// The time in which the bucket refills after a first lease, which it counts as so many units more as refill in a term.
 pub(super) const REFILL: u64 = 1_800_000;
@@ -29,7 +29,7 @@ pub(super) const REFILL: u64 = 1_800_000;
 const LONGEST_WAIT: u64 = 5_000_000;
 
 /// What a call that settles is charged.
-const ACQUIRED: u32 = 2;
+const ACQUIRED: u64 = 2;
 
 static PLAIN: LazyLock<Charge> = LazyLock::new(|| charge(*LIMIT.terms()));
 static TARGET: LazyLock<Arc<LeaseTarget>> = LazyLock::new(|| {
@@ -193,7 +193,7 @@ impl Leases {
     }
 
     /// Returns the units that are left for a process that does not lease.
-    pub(super) fn remaining(&self, state: &mut State) -> u32 {
+    pub(super) fn remaining(&self, state: &mut State) -> u64 {
         self.plain(state, ScriptCall::new("peek", 0)).0.remaining
     }
 
@@ -204,6 +204,6 @@ impl Leases {
 }
 
 /// Returns the burst of the bucket.
-pub(super) fn burst() -> u32 {
+pub(super) fn burst() -> u64 {
     LIMIT.terms().capacity()
 }

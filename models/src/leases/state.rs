@@ -28,7 +28,7 @@ pub struct State {
     /// What was admitted, at its real time, in the order of the times.
     pub(super) admitted: Vec<Admitted>,
     /// The leased units that are not spent, given back or lost by a fault.
-    pub(super) owned: u32,
+    pub(super) owned: u64,
     pub(super) used: Used,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Fetch {
     /// It looks for calls that wait.
     Looks,
     /// It waits for the reply to a request, which was sent at `since`.
-    Waits { number: u8, units: u32, since: u64 },
+    Waits { number: u8, units: u64, since: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ pub(super) enum Stage {
 /// [`UnspentUnits`] without their target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PlainUnits {
-    pub(super) units: u32,
+    pub(super) units: u64,
     pub(super) at: u64,
     pub(super) place: u64,
 }
@@ -102,7 +102,7 @@ pub(super) struct PlainUnits {
 pub(super) struct PlainOutcome {
     pub(super) clock: u64,
     pub(super) is_allowed: bool,
-    pub(super) remaining: u32,
+    pub(super) remaining: u64,
     pub(super) retry_us: u64,
     pub(super) reset_us: u64,
 }
@@ -116,9 +116,9 @@ pub(super) struct Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Body {
     /// A request for units.
-    Lease { units: u32 },
+    Lease { units: u64 },
     /// Its reply, and the real time of its execution.
-    Reply { units: u32, outcome: PlainOutcome, at: u64 },
+    Reply { units: u64, outcome: PlainOutcome, at: u64 },
     /// Units that go back. No reply is needed.
     Return(PlainUnits),
 }
@@ -148,26 +148,26 @@ impl State {
     }
 
     /// Records that units were admitted at the real time `at`.
-    pub(super) fn admit(&mut self, units: u32, at: u64) {
+    pub(super) fn admit(&mut self, units: u64, at: u64) {
         let place = self.admitted.partition_point(|other| *other < (at, units));
         self.admitted.insert(place, (at, units));
     }
 
     /// Records that a call has spent leased units, which were admitted at the real time `at`.
-    pub(super) fn spend(&mut self, units: u32, at: u64) {
+    pub(super) fn spend(&mut self, units: u64, at: u64) {
         self.owned = self.owned.wrapping_sub(units);
         self.admit(units, at);
     }
 
     /// Returns the leased units that are somewhere.
-    pub(super) fn known(&self) -> u32 {
+    pub(super) fn known(&self) -> u64 {
         let held = self.process.lease.as_ref().map_or(0, |lease| lease.held.units);
         let ready = self.process.calls.iter().map(|call| match call.stage {
             Stage::Ready { units, .. } => units.units,
             Stage::Waiting | Stage::Asking => 0,
         });
         let sent = self.network.iter().map(|message| message.body.owned());
-        held + ready.sum::<u32>() + sent.sum::<u32>()
+        held + ready.sum::<u64>() + sent.sum::<u64>()
     }
 
     pub(super) fn put(&mut self, message: Message) {
@@ -270,7 +270,7 @@ impl PlainOutcome {
 
 impl Body {
     /// Returns the leased units that this message carries.
-    fn owned(&self) -> u32 {
+    fn owned(&self) -> u64 {
         match self {
             Self::Lease { .. } => 0,
             Self::Reply { units, outcome, .. } => {

@@ -19,10 +19,10 @@ const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
 const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
 
 /// What a call is charged before it is settled.
-pub(super) const CHARGED: u32 = 2;
+pub(super) const CHARGED: u64 = 2;
 
 /// What a call may reserve.
-pub(super) const RESERVED: [u32; 2] = [2, 4];
+pub(super) const RESERVED: [u64; 2] = [2, 4];
 
 /// Returns the charge of a call of a bucket or of a window.
 pub(super) fn charge(is_bucket: bool) -> &'static Arc<Charge> {
@@ -119,7 +119,7 @@ impl Settlements {
     }
 
     /// Another process reserves a moment. Returns `None` if it is too far ahead.
-    pub(super) fn reserve(&self, state: &mut State, units: u32) -> Option<()> {
+    pub(super) fn reserve(&self, state: &mut State, units: u64) -> Option<()> {
         let (clock, charge) = (state.server_clock(), charge(self.is_bucket));
         let script = &Scripts::of(self.fault).all;
         let call = (units, LONGEST_WAIT);
@@ -192,12 +192,12 @@ impl Settlements {
         let counts =
             |it: &&Admission| it.generation == state.generation && it.at + period > state.time;
         let own = state.admissions.iter().filter(counts);
-        counted == own.map(|it| if it.is_settled { it.used } else { it.charged }).sum::<u32>()
+        counted == own.map(|it| if it.is_settled { it.used } else { it.charged }).sum::<u64>()
     }
 }
 
 impl State {
-    fn admit(&mut self, units: u32, at: u64, receipt: (u64, u64), is_settled: bool) {
+    fn admit(&mut self, units: u64, at: u64, receipt: (u64, u64), is_settled: bool) {
         self.was_admitted_while_closed |= self.time < self.closed_until;
         let generation = self.generation;
         let used = if is_settled { units } else { 0 };

@@ -10,7 +10,7 @@ use crate::background::WorkCount;
 use crate::store::SettledCharge;
 
 /// A call ends: its settlement is queued, unless it has nothing to correct.
-pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u32, closes: bool) {
+pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u64, closes: bool) {
     let admission = state.running.remove(call);
     let ended = &mut state.admissions[admission];
     (ended.used, ended.ended) = (used, true);
@@ -98,7 +98,7 @@ fn plain(queued: &QueuedSettlement, settled: &SettledCharge) -> Queued {
 
 impl Queued {
     fn settlement(&self, is_bucket: bool) -> QueuedSettlement {
-        let charge = charge(is_bucket).with_cost(self.admission as u32);
+        let charge = charge(is_bucket).with_cost(self.admission as u64);
         let opening = match self.close_us {
             0 => OpeningChange::None,
             time => OpeningChange::CloseFor(time),

@@ -64,11 +64,11 @@ pub enum Fault {
 pub enum Action {
     Acquire,
     /// The call with an index ends. It has used so many units, and closes the key or does not.
-    End(usize, u32, bool),
+    End(usize, u64, bool),
     /// Another process takes all units that are left.
     TakeRest,
     /// A call of so many units.
-    Reserve(u32),
+    Reserve(u64),
     /// The reservation with an index of its admission.
     Cancel(usize),
     /// The job of one lane sends its settlements. `true` is the lane of those that close the key.

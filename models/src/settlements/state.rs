@@ -51,9 +51,9 @@ pub(super) struct Used {
 pub(super) struct Admission {
     pub(super) at: u64,
     pub(super) generation: u8,
-    pub(super) charged: u32,
+    pub(super) charged: u64,
     /// What the call has used, once it has ended.
-    pub(super) used: u32,
+    pub(super) used: u64,
     pub(super) ended: bool,
     /// Whether the server has corrected the charge.
     pub(super) is_settled: bool,

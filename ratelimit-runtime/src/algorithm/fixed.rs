@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Charged, Op, Outcome, Receipt, State};
+use super::{Charged, MOST, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -8,7 +8,7 @@ use crate::limit::Terms;
 pub(crate) struct Window {
     start: u64,
     end: u64,
-    count: u32,
+    count: u64,
     /// 0 until a call acquires units.
     birth: u32,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Window {
 struct WindowAtCall {
     start: u64,
     end: u64,
-    count: u32,
+    count: u64,
 }
 
 impl State for Window {
@@ -32,12 +32,12 @@ impl State for Window {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         let threshold = terms.threshold();
         let mut window = self.at(terms, clock);
         let (left, mut receipt) = (window.end - clock, Receipt::default());
-        let fits = u64::from(window.count) + u64::from(cost) <= u64::from(threshold);
+        let fits = window.count + cost <= threshold;
         let allowed = fits || !op.is_take();
         let before = window.count;
         match op {
@@ -61,7 +61,7 @@ impl State for Window {
                     }
                 };
                 let less = if is_its { correction.less() } else { 0 };
-                window.count = window.count.saturating_sub(less).saturating_add(correction.more());
+                window.count = (window.count.saturating_sub(less) + correction.more()).min(MOST);
             }
             Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }

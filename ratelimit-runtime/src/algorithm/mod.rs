@@ -27,6 +27,9 @@ pub(crate) mod slots;
 pub(crate) use self::closing::OpeningChange;
 use crate::limit::{Algorithm, Terms};
 
+/// The largest amount and the latest time: integers up to this one are exact in Lua's `f64`.
+pub(crate) const MOST: u64 = (1 << 53) - 1;
+
 /// An operation on one count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -104,25 +107,25 @@ impl Op {
 impl Correction {
     /// Returns the correction of a charge to what its call has used. Without a receipt, the charge cannot be found
     /// again, so nothing is given back.
-    pub(crate) fn settled(receipt: Receipt, charged: u32, used: u32) -> Self {
-        let change = i64::from(used) - i64::from(charged);
+    pub(crate) fn settled(receipt: Receipt, charged: u64, used: u64) -> Self {
+        let change = used as i64 - charged as i64;
         let change = if receipt.birth == 0 { change.max(0) } else { change };
         Self { charged: Charged::By(receipt), change }
     }
 
     /// Returns the correction that gives units back.
-    pub(crate) fn give_back(charged: Charged, units: u32) -> Self {
-        Self { charged, change: -i64::from(units) }
+    pub(crate) fn give_back(charged: Charged, units: u64) -> Self {
+        Self { charged, change: -(units as i64) }
     }
 
     /// Returns the units to give back.
-    pub(crate) fn less(self) -> u32 {
-        u32::try_from(-self.change).unwrap_or(0)
+    pub(crate) fn less(self) -> u64 {
+        u64::try_from(-self.change).unwrap_or(0)
     }
 
     /// Returns the units to charge.
-    pub(crate) fn more(self) -> u32 {
-        u32::try_from(self.change).unwrap_or(0)
+    pub(crate) fn more(self) -> u64 {
+        u64::try_from(self.change).unwrap_or(0)
     }
 }
 
@@ -133,7 +136,7 @@ pub(crate) struct Outcome {
     pub(crate) clock: u64,
     pub(crate) verdict: Verdict,
     /// The units that are left, after the charge if the call is admitted; of [`Op::Measure`], the units in use.
-    pub(crate) remaining: u32,
+    pub(crate) remaining: u64,
     /// The smallest wait after which the same call is admitted if no other call comes; for a reservation,
     /// the time until its moment.
     pub(crate) retry_us: u64,
@@ -210,6 +213,6 @@ pub(crate) trait State: Default {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt);
 }

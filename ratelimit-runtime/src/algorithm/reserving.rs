@@ -11,17 +11,17 @@ use crate::limit::{Limit, Terms};
 
 /// The bucket drains a unit in each tick of 10 µs.
 const TICK: u64 = 10;
-const CAPACITY: u32 = 10;
+const CAPACITY: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
 enum ReservingStep {
     Wait(u64),
-    Acquire(u32),
+    Acquire(u64),
     /// A plain call.
-    Decide(u32),
-    Reserve(u32),
+    Decide(u64),
+    Reserve(u64),
     /// The index of an open charge, and the units that its call has used.
-    Settle(usize, u32),
+    Settle(usize, u64),
     /// The index of a reservation, and how many before it are cancelled with it.
     Cancel(usize, usize),
     /// The index of a charge whose call has not started.
@@ -30,13 +30,13 @@ enum ReservingStep {
 
 fn step() -> impl Strategy<Value = ReservingStep> {
     // Few different numbers, so that buckets are often full again at the same time.
-    let cost = || prop_oneof![Just(1_u32), Just(5), Just(CAPACITY), 1_u32..8];
+    let cost = || prop_oneof![Just(1_u64), Just(5), Just(CAPACITY), 1_u64..8];
     prop_oneof![
         2 => prop_oneof![Just(TICK), Just(5 * TICK), 0_u64..25].prop_map(ReservingStep::Wait),
         3 => cost().prop_map(ReservingStep::Acquire),
         1 => cost().prop_map(ReservingStep::Decide),
         4 => cost().prop_map(ReservingStep::Reserve),
-        3 => (any::<usize>(), prop_oneof![Just(0_u32), Just(5), 0_u32..10])
+        3 => (any::<usize>(), prop_oneof![Just(0_u64), Just(5), 0_u64..10])
             .prop_map(|(which, used)| ReservingStep::Settle(which, used)),
         3 => (any::<usize>(), 0_usize..3).prop_map(|(last, more)| ReservingStep::Cancel(last, more)),
         2 => any::<usize>().prop_map(ReservingStep::Return),
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = ReservingStep> {
 #[derive(Clone, Copy, Debug)]
 struct ChargedUnits {
     moment: u64,
-    units: u32,
+    units: u64,
     receipt: Receipt,
     /// The time of the full bucket after a reservation; `None` for other charges.
     end: Option<u64>,
@@ -64,7 +64,7 @@ struct ReservingTrial<'a> {
 }
 
 impl ReservingTrial<'_> {
-    fn push(&mut self, outcome: Outcome, units: u32, receipt: Receipt) {
+    fn push(&mut self, outcome: Outcome, units: u64, receipt: Receipt) {
         let moment = outcome.clock + outcome.retry_us;
         let end = (outcome.retry_us > 0).then_some(outcome.clock + outcome.reset_us);
         self.charged.push(ChargedUnits { moment, units, receipt, end, is_settled: false });
@@ -112,7 +112,7 @@ impl ReservingTrial<'_> {
         }
     }
 
-    fn settle(&mut self, which: usize, used: u32) {
+    fn settle(&mut self, which: usize, used: u64) {
         let now = self.now;
         // A call is settled once it has started.
         let is_open = |it: &&mut ChargedUnits| {
@@ -171,18 +171,18 @@ impl ReservingTrial<'_> {
     }
 
     /// Returns how many units a call may take now, if the bucket also holds what the calls of later moments take.
-    fn left(&self) -> u32 {
+    fn left(&self) -> u64 {
         let mut charges: Vec<_> = self.charged.iter().map(|it| (it.moment, it.units)).collect();
         charges.sort_by_key(|(moment, _)| *moment);
         let later = charges.partition_point(|(moment, _)| *moment <= self.now);
-        let fits = |more: &u32| {
+        let fits = |more: &u64| {
             let (mut level, mut since, mut fits) = (0_u64, 0, true);
             let call = [(self.now, *more)];
             let all = charges[..later].iter().chain(&call).chain(&charges[later..]);
             for (index, (moment, units)) in all.enumerate() {
-                level = level.saturating_sub(moment - since) + u64::from(*units) * TICK;
+                level = level.saturating_sub(moment - since) + *units * TICK;
                 since = *moment;
-                fits &= index < later || level <= u64::from(CAPACITY) * TICK;
+                fits &= index < later || level <= CAPACITY * TICK;
             }
             fits
         };
@@ -192,8 +192,8 @@ impl ReservingTrial<'_> {
 
 /// Plays steps. After each, a bucket admits no more than is left.
 fn play(steps: &[ReservingStep]) -> Result<(), TestCaseError> {
-    let period = Duration::from_micros(TICK * u64::from(CAPACITY));
-    let limit = Limit::token_bucket("reserved", CAPACITY, period);
+    let period = Duration::from_micros(TICK * CAPACITY);
+    let limit = Limit::token_bucket("reserved", CAPACITY as u32, period);
     let (state, charged) = (Bucket::default(), Vec::new());
     let mut trial = ReservingTrial { terms: limit.terms(), state, now: 1_000, births: 0, charged };
     for step in steps {

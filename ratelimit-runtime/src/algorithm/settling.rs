@@ -12,16 +12,16 @@ use super::{Correction, Op, Receipt, State};
 use crate::limit::{Align, Limit};
 
 const PERIOD: u64 = 1_000;
-const THRESHOLD: u32 = 20;
+const THRESHOLD: u64 = 20;
 
 #[derive(Clone, Copy, Debug)]
 enum TraceStep {
     Wait(u64),
-    Acquire(u32),
+    Acquire(u64),
     /// A plain call.
-    Decide(u32),
+    Decide(u64),
     /// The index of an open charge, and the units that its call has used.
-    Settle(usize, u32),
+    Settle(usize, u64),
     /// Removes the state, as a reset does.
     Reset,
 }
@@ -29,9 +29,9 @@ enum TraceStep {
 fn step() -> impl Strategy<Value = TraceStep> {
     prop_oneof![
         3 => prop_oneof![Just(0), 1_u64..200, Just(PERIOD / 2), Just(PERIOD)].prop_map(TraceStep::Wait),
-        4 => (1_u32..9).prop_map(TraceStep::Acquire),
-        1 => (1_u32..5).prop_map(TraceStep::Decide),
-        4 => (any::<usize>(), 0_u32..14).prop_map(|(which, used)| TraceStep::Settle(which, used)),
+        4 => (1_u64..9).prop_map(TraceStep::Acquire),
+        1 => (1_u64..5).prop_map(TraceStep::Decide),
+        4 => (any::<usize>(), 0_u64..14).prop_map(|(which, used)| TraceStep::Settle(which, used)),
         1 => Just(TraceStep::Reset),
     ]
 }
@@ -52,10 +52,10 @@ fn fixed(charges: &[(u64, u64, u64)], now: u64) -> u64 {
 fn bucket(charges: &[(u64, u64, u64)], now: u64) -> u64 {
     let (mut level, mut since) = (0_u64, 0);
     for (at, _, units) in charges {
-        level = level.saturating_sub((at - since) * u64::from(THRESHOLD)) + units * PERIOD;
+        level = level.saturating_sub((at - since) * THRESHOLD) + units * PERIOD;
         since = *at;
     }
-    level.saturating_sub((now - since) * u64::from(THRESHOLD))
+    level.saturating_sub((now - since) * THRESHOLD)
 }
 
 /// Runs a trace. After each step, the state admits no more than `left` returns for the real costs, and exactly that
@@ -63,13 +63,13 @@ fn bucket(charges: &[(u64, u64, u64)], now: u64) -> u64 {
 fn run<S: State>(
     limit: &Limit,
     steps: &[TraceStep],
-    left: impl Fn(&[(u64, u64, u64)], u64) -> u32,
+    left: impl Fn(&[(u64, u64, u64)], u64) -> u64,
     is_exact: impl Fn(&[(u64, u64, u64)]) -> bool,
 ) -> Result<(), TestCaseError> {
     let terms = limit.terms();
     let (mut state, mut now, mut births) = (S::default(), 10 * PERIOD, 0);
     let mut charges: Vec<(u64, u64, u64)> = Vec::new();
-    let mut open: Vec<(Option<usize>, Receipt, u32)> = Vec::new();
+    let mut open: Vec<(Option<usize>, Receipt, u64)> = Vec::new();
     for step in steps {
         births += 1;
         let before = state.apply(Op::Peek, 0, terms, now, 0).0.remaining;
@@ -81,13 +81,13 @@ fn run<S: State>(
                 prop_assert_eq!(receipt.birth != 0, outcome.is_allowed());
                 if outcome.is_allowed() {
                     // The place of a charge in a window is the start of the window.
-                    charges.push((now, receipt.place, cost.into()));
+                    charges.push((now, receipt.place, cost));
                     open.push((Some(charges.len() - 1), receipt, cost));
                 }
             }
             TraceStep::Decide(cost) => {
                 if state.apply(Op::TAKE, 0, terms, now, cost).0.is_allowed() {
-                    charges.push((now, u64::MAX, cost.into()));
+                    charges.push((now, u64::MAX, cost));
                 }
             }
             TraceStep::Settle(which, used) if !open.is_empty() => {
@@ -95,10 +95,10 @@ fn run<S: State>(
                 let settled = Correction::settled(receipt, cost, used);
                 state.apply(Op::Correct(settled), 0, terms, now, 0);
                 if let Some(index) = index {
-                    charges[index].2 -= u64::from(settled.less());
+                    charges[index].2 -= settled.less();
                 }
                 if settled.more() > 0 {
-                    charges.push((now, u64::MAX, settled.more().into()));
+                    charges.push((now, u64::MAX, settled.more()));
                 }
             }
             TraceStep::Settle(..) => {}
@@ -122,11 +122,11 @@ fn run<S: State>(
 }
 
 fn limit(kind: fn(&'static str, u32, Duration) -> Limit) -> Limit {
-    kind("settled", THRESHOLD, Duration::from_micros(PERIOD))
+    kind("settled", THRESHOLD as u32, Duration::from_micros(PERIOD))
 }
 
-fn left_of(rule: LeftRule) -> impl Fn(&[(u64, u64, u64)], u64) -> u32 {
-    move |charges, now| u64::from(THRESHOLD).saturating_sub(rule(charges, now)) as u32
+fn left_of(rule: LeftRule) -> impl Fn(&[(u64, u64, u64)], u64) -> u64 {
+    move |charges, now| THRESHOLD.saturating_sub(rule(charges, now))
 }
 
 proptest! {
@@ -151,9 +151,9 @@ proptest! {
 
     #[test]
     fn a_bucket_never_gives_back_too_much(steps in prop::collection::vec(step(), 1..150)) {
-        let full = u64::from(THRESHOLD) * PERIOD;
+        let full = THRESHOLD * PERIOD;
         run::<Bucket>(&limit(Limit::token_bucket), &steps, move |charges, now| {
-            (full.saturating_sub(bucket(charges, now)) / PERIOD) as u32
+            full.saturating_sub(bucket(charges, now)) / PERIOD
         }, |charges| charges.len() <= 8)?;
     }
 }

@@ -10,17 +10,16 @@ use crate::limit::Terms;
 const MOST: usize = 1_016;
 
 /// The largest threshold for which no charges of different ticks share a record.
-const EXACT: u32 = 1_000;
+const EXACT: u64 = 1_000;
 
 /// The units that were charged in a period.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// The records before the newest one, the oldest first: the low 32 bits of a tick, and units.
-    ring: VecDeque<(u32, u32)>,
+    ring: Ring,
     /// The units of all records; 0 if nothing was charged.
-    total: u32,
+    total: u64,
     /// The units of the newest record.
-    units: u32,
+    units: u64,
     /// The time of the newest record, in microseconds.
     last: u64,
     /// The latest tick of a record that charges of several ticks share.
@@ -28,6 +27,73 @@ pub(crate) struct Log {
     /// 0 until a call acquires units.
     birth: u64,
     expires: u64,
+}
+
+/// The records before the newest one, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    /// Of each record, the low 32 bits of its tick and of its units.
+    records: VecDeque<(u32, u32)>,
+    /// Of each record, the high bits of its units; empty while all of them are 0.
+    high: VecDeque<u32>,
+}
+
+impl Ring {
+    fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    #[inline]
+    fn units(&self, index: usize, low: u32) -> u64 {
+        let high = if self.high.is_empty() { 0 } else { self.high[index] };
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// Returns the records from an index on.
+    #[inline]
+    fn from(&self, index: usize) -> impl Iterator<Item = (u32, u64)> {
+        let records = self.records.range(index..).enumerate();
+        records.map(move |(later, (tick, low))| (*tick, self.units(index + later, *low)))
+    }
+
+    fn get(&self, index: usize) -> Option<(u32, u64)> {
+        self.records.get(index).map(|(tick, low)| (*tick, self.units(index, *low)))
+    }
+
+    fn push(&mut self, tick: u32, units: u64) {
+        let high = (units >> 32) as u32;
+        if high > 0 && self.high.is_empty() {
+            self.high.resize(self.len(), 0);
+        }
+        if high > 0 || !self.high.is_empty() {
+            self.high.push_back(high);
+        }
+        self.records.push_back((tick, units as u32));
+    }
+
+    fn set_units(&mut self, index: usize, units: u64) {
+        self.records[index].1 = units as u32;
+        if let Some(high) = self.high.get_mut(index) {
+            *high = (units >> 32) as u32;
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<(u32, u64)> {
+        let record = self.get(index);
+        self.records.remove(index);
+        self.high.remove(index);
+        record
+    }
+
+    /// Removes the oldest records. Frees memory once most records are gone.
+    fn drop_oldest(&mut self, count: usize) {
+        self.records.drain(..count);
+        self.high.drain(..count.min(self.high.len()));
+        if self.records.capacity() > 16 && self.len() < self.records.capacity() / 4 {
+            self.records.shrink_to(2 * self.len());
+            self.high.shrink_to(2 * self.high.len());
+        }
+    }
 }
 
 /// How a limit counts time: in ticks of 2^`shift` microseconds.
@@ -44,7 +110,7 @@ struct Live {
     now: u64,
     /// The records of the ring that have left the window.
     dead: usize,
-    used: u32,
+    used: u64,
 }
 
 impl Ticks {
@@ -85,12 +151,11 @@ impl State for Log {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         let ticks = Ticks::of(terms);
         let mut live = self.live(ticks, clock);
-        let excess =
-            (u64::from(live.used) + u64::from(cost)).saturating_sub(terms.threshold().into());
+        let excess = (live.used + cost).saturating_sub(terms.threshold());
         let (before, mut receipt) = (live.used, Receipt::default());
         match op {
             Op::Take { .. } | Op::Peek if excess > 0 => {
@@ -109,7 +174,7 @@ impl State for Log {
                 }
             }
             Op::Correct(correction) if correction.change > 0 => {
-                let more = correction.more().min(u32::MAX - live.used);
+                let more = correction.more().min(super::MOST - live.used);
                 self.charge(terms.threshold(), ticks, &mut live, more);
             }
             Op::Correct(correction) => {
@@ -147,8 +212,8 @@ impl Log {
         let oldest = left.map_or(0, |left| (left >> ticks.shift) + 1);
         let newest = ticks.at(self.last);
         let (mut dead, mut used) = (0, self.total);
-        for (low, units) in &self.ring {
-            if tick(newest, *low) >= oldest {
+        for (low, units) in self.ring.from(0) {
+            if tick(newest, low) >= oldest {
                 break;
             }
             (dead, used) = (dead + 1, used - units);
@@ -158,16 +223,16 @@ impl Log {
 
     /// Returns the time of the record with which the last of the excess units leaves.
     fn blocker(&self, ticks: Ticks, live: &Live, mut excess: u64) -> u64 {
-        for (low, units) in self.ring.range(live.dead..) {
-            excess = excess.saturating_sub((*units).into());
+        for (low, units) in self.ring.from(live.dead) {
+            excess = excess.saturating_sub(units);
             if excess == 0 {
-                return ticks.time(tick(ticks.at(self.last), *low));
+                return ticks.time(tick(ticks.at(self.last), low));
             }
         }
         self.last
     }
 
-    fn outcome_of(&self, terms: &Terms, ticks: Ticks, clock: u64, used: u32) -> Outcome {
+    fn outcome_of(&self, terms: &Terms, ticks: Ticks, clock: u64, used: u64) -> Outcome {
         Outcome {
             clock,
             verdict: Verdict::Admitted,
@@ -178,12 +243,8 @@ impl Log {
     }
 
     /// Charges units, and drops the records that have left the window.
-    fn charge(&mut self, threshold: u32, ticks: Ticks, live: &mut Live, cost: u32) {
-        self.ring.drain(..live.dead);
-        // Frees memory once most records are gone.
-        if self.ring.capacity() > 16 && self.ring.len() < self.ring.capacity() / 4 {
-            self.ring.shrink_to(2 * self.ring.len());
-        }
+    fn charge(&mut self, threshold: u64, ticks: Ticks, live: &mut Live, cost: u64) {
+        self.ring.drop_oldest(live.dead);
         let (now, newest) = (ticks.at(live.now), ticks.at(self.last));
         let is_full = self.ring.len() >= MOST - 1;
         let is_coarse = threshold > EXACT || is_full;
@@ -195,7 +256,7 @@ impl Log {
             }
             self.units += cost;
         } else {
-            self.push(threshold as usize, newest);
+            self.push(threshold, newest);
             if is_full {
                 self.join(ticks);
             }
@@ -208,34 +269,39 @@ impl Log {
     }
 
     /// Appends the newest record to the ring.
-    fn push(&mut self, threshold: usize, newest: u64) {
-        let (length, slots) = (self.ring.len(), self.ring.capacity());
+    fn push(&mut self, threshold: u64, newest: u64) {
+        let (length, slots) = (self.ring.len(), self.ring.records.capacity());
         if length == slots {
-            let most = if length + 1 < threshold { threshold - 1 } else { MOST };
-            self.ring.reserve_exact((2 * slots).max(4).min(most).min(MOST) - length);
+            let is_within = (length as u64) + 1 < threshold && threshold < MOST as u64;
+            let most = if is_within { threshold as usize - 1 } else { MOST };
+            self.ring.records.reserve_exact((2 * slots).max(4).min(most) - length);
         }
-        self.ring.push_back((newest as u32, self.units));
+        self.ring.push(newest as u32, self.units);
     }
 
     /// Joins the records of each cell.
     fn join(&mut self, ticks: Ticks) {
         let newest = ticks.at(self.last);
-        let mut joined: VecDeque<(u32, u32)> = VecDeque::with_capacity(MOST);
-        for (low, units) in &self.ring {
-            let at = tick(newest, *low);
-            match joined.back_mut() {
+        let mut joined: Vec<(u32, u64)> = Vec::with_capacity(MOST);
+        for (low, units) in self.ring.from(0) {
+            let at = tick(newest, low);
+            match joined.last_mut() {
                 Some(last) if ticks.is_one_cell(tick(newest, last.0), at) => {
-                    *last = (*low, last.1 + units);
+                    *last = (low, last.1 + units);
                     self.joined = self.joined.max(at);
                 }
-                _ => joined.push_back((*low, *units)),
+                _ => joined.push((low, units)),
             }
         }
-        self.ring = joined;
+        self.ring.drop_oldest(self.ring.len());
+        self.ring.records.reserve_exact(MOST);
+        for (low, units) in joined {
+            self.ring.push(low, units);
+        }
     }
 
     /// Gives units back, of the newest records first.
-    fn refund(&mut self, ticks: Ticks, live: &mut Live, cost: u32) {
+    fn refund(&mut self, ticks: Ticks, live: &mut Live, cost: u64) {
         let mut rest = cost.min(live.used);
         live.used -= rest;
         self.total -= rest;
@@ -249,22 +315,25 @@ impl Log {
 
     /// Gives units back to the record of their charge: the one of its tick, or the next one of its cell if that is
     /// shared. A charge that has left the window gets nothing back.
-    fn give_back(&mut self, ticks: Ticks, live: &mut Live, charged_at: u64, cost: u32) {
+    fn give_back(&mut self, ticks: Ticks, live: &mut Live, charged_at: u64, cost: u64) {
         if live.used == 0 || charged_at + ticks.period_us <= live.now {
             return;
         }
         let (moment, newest) = (ticks.at(charged_at), ticks.at(self.last));
-        let index = self.ring.partition_point(|(low, _)| tick(newest, *low) < moment);
-        let at = self.ring.get(index).map_or(newest, |(low, _)| tick(newest, *low));
+        let records = &self.ring.records;
+        let index = records.partition_point(|(low, _)| tick(newest, *low) < moment);
+        let record = self.ring.get(index);
+        let (at, units) =
+            record.map_or((newest, self.units), |(low, units)| (tick(newest, low), units));
         let is_shared = at > moment && at <= self.joined && ticks.is_one_cell(at, moment);
         if at != moment && !is_shared {
             return;
         }
-        let units = self.ring.get_mut(index).map_or(&mut self.units, |(_, units)| units);
-        let given = cost.min(*units);
-        *units -= given;
-        if *units == 0 {
-            self.ring.remove(index);
+        let given = cost.min(units);
+        match record {
+            None => self.units -= given,
+            Some(_) if given == units => drop(self.ring.remove(index)),
+            Some(_) => self.ring.set_units(index, units - given),
         }
         live.used -= given;
         self.total -= given;
@@ -274,7 +343,8 @@ impl Log {
     /// If the newest record has no units left, the one before it becomes the newest.
     fn drop_empty_newest(&mut self, ticks: Ticks) {
         if self.units == 0
-            && let Some((low, units)) = self.ring.pop_back()
+            && let Some(newest) = self.ring.len().checked_sub(1)
+            && let Some((low, units)) = self.ring.remove(newest)
         {
             (self.last, self.units) = (ticks.time(tick(ticks.at(self.last), low)), units);
             self.expires = self.last + ticks.period_us;

@@ -5,22 +5,19 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Charged, Op, Outcome, Receipt, State, Verdict};
+use super::{Charged, MOST, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
-/// The counts of the window that started at `start` and of the window before it.
+/// The counts of a window and of the window before it. Nothing counts from `expires` on: a window after the last of
+/// these that is not 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    start: u64,
-    previous: u32,
-    current: u32,
     expires: u64,
+    previous: u64,
+    current: u64,
     /// 0 until a call acquires units.
     birth: u32,
 }
-
-/// The largest count times the span of a window: exact in Lua's `f64`.
-const MOST: u64 = (1 << 53) - 1;
 
 /// The counts at the time of a call.
 #[derive(Clone, Copy)]
@@ -28,8 +25,8 @@ struct CountersAtCall {
     lag: u64,
     elapsed: u64,
     start: u64,
-    previous: u32,
-    current: u32,
+    previous: u64,
+    current: u64,
 }
 
 impl State for Counters {
@@ -44,7 +41,7 @@ impl State for Counters {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
         let mut counters = self.at(terms, clock);
@@ -52,7 +49,7 @@ impl State for Counters {
 
         // The estimate is previous × (1 − elapsed / period) + current; all terms times `span` are integers.
         let weight = counters.weight(terms);
-        let room = |taken: u32| u128::from(threshold - taken) * u128::from(scale.span);
+        let room = |taken: u64| u128::from(threshold - taken) * u128::from(scale.span);
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
         let allowed = !op.is_take() || taken.is_some_and(|taken| weight <= room(taken));
         let (mut retry, mut receipt) = (0, Receipt::default());
@@ -99,9 +96,9 @@ impl State for Counters {
                     }
                     _ => {}
                 }
-                let most = u32::try_from(MOST / scale.span).unwrap_or(u32::MAX);
-                let most = most.max(counters.current);
-                counters.current = counters.current.saturating_add(more).min(most);
+                // The weight of a count stays exact.
+                let most = (MOST / scale.span).max(counters.current);
+                counters.current = (counters.current + more).min(most);
             }
             Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
@@ -110,8 +107,7 @@ impl State for Counters {
         }
         let outcome = counters.outcome(terms, clock);
         let remaining = if op == Op::Measure {
-            let used = u128::from(current) + weight.div_ceil(u128::from(scale.span));
-            u32::try_from(used).unwrap_or(u32::MAX)
+            current + weight.div_ceil(u128::from(scale.span)) as u64
         } else {
             outcome.remaining
         };
@@ -124,12 +120,13 @@ impl Counters {
     #[inline]
     fn at(&self, terms: &Terms, clock: u64) -> CountersAtCall {
         let period = terms.period_us();
-        let now = clock.max(self.start);
+        let since = self.expires.saturating_sub(self.windows() * period);
+        let now = clock.max(since);
         let elapsed = now % period;
         let start = now - elapsed;
-        let (previous, current) = if self.start >= start {
+        let (previous, current) = if since >= start {
             (self.previous, self.current)
-        } else if self.start + period >= start {
+        } else if since + period >= start {
             (self.current, 0)
         } else {
             (0, 0)
@@ -138,14 +135,18 @@ impl Counters {
     }
 
     #[inline]
-    fn keep(&mut self, period: u64, start: u64, previous: u32, current: u32) {
+    fn keep(&mut self, period: u64, start: u64, previous: u64, current: u64) {
         if previous == 0 && current == 0 {
             *self = Self::default();
             return;
         }
-        let windows = if current == 0 { 1 } else { 2 };
-        (self.start, self.previous, self.current) = (start, previous, current);
-        self.expires = start + windows * period;
+        (self.previous, self.current) = (previous, current);
+        self.expires = start + self.windows() * period;
+    }
+
+    /// Returns the number of windows from the start of the current one in which the counts weigh.
+    fn windows(&self) -> u64 {
+        if self.current == 0 { 1 } else { 2 }
     }
 }
 
@@ -167,7 +168,7 @@ impl CountersAtCall {
         Outcome {
             clock,
             verdict: Verdict::Admitted,
-            remaining: (free / u128::from(scale.span)) as u32,
+            remaining: (free / u128::from(scale.span)) as u64,
             retry_us: 0,
             reset_us: match (self.previous, self.current) {
                 (0, 0) => 0,

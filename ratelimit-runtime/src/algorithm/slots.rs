@@ -10,7 +10,7 @@ const IDLE: u64 = 1_000_000;
 /// The units that calls hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
-    held: u32,
+    held: u64,
     /// 0 until a call acquires units.
     birth: u32,
     /// When the first of the units were taken, which every receipt has.
@@ -35,7 +35,7 @@ impl State for Slots {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold());
         let (allowed, mut receipt) = (!op.is_take() || fits, Receipt::default());
@@ -74,20 +74,20 @@ impl Slots {
     }
 
     /// Gives units of a receipt back, if they are among these.
-    pub(crate) fn release(&mut self, receipt: Receipt, units: u32) {
+    pub(crate) fn release(&mut self, receipt: Receipt, units: u64) {
         if self.has(receipt) {
             self.give_back(units);
         }
     }
 
-    fn take(&mut self, clock: u64, cost: u32) {
+    fn take(&mut self, clock: u64, cost: u64) {
         if self.held == 0 && cost > 0 {
             *self = Self { held: 0, birth: 0, since: clock.max(self.since) };
         }
         self.held += cost;
     }
 
-    fn give_back(&mut self, units: u32) {
+    fn give_back(&mut self, units: u64) {
         self.held = self.held.saturating_sub(units);
     }
 }

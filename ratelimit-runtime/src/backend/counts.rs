@@ -29,7 +29,7 @@ impl Backend {
         &self,
         limit: &'a Limit,
         key: &'a dyn Key,
-        cost: u32,
+        cost: u64,
     ) -> ChargedCount<'a> {
         ChargedCount::under(self.counted(limit), limit, key, cost, self)
     }
@@ -48,7 +48,7 @@ impl<'a> ChargedCount<'a> {
         terms: Terms,
         limit: &'a Limit,
         key: &'a dyn Key,
-        cost: u32,
+        cost: u64,
         backend: &Backend,
     ) -> Self {
         let key_id = backend.key_id(&terms, key);

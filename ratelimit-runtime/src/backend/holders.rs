@@ -176,7 +176,7 @@ impl TakingCalls {
         let admitted = admitted.count();
         for (index, request) in self.0 {
             let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(index).copied());
-            let units = costs.map(u64::from).sum();
+            let units = costs.sum();
             // Of the last call that has taken units.
             let mut of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
             let newest = of_count.rfind(|receipt| receipt.place > 0);

@@ -151,7 +151,7 @@ impl Backend {
 
     /// Returns whether this process decides a call at once, by one count.
     #[inline]
-    pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
+    pub(crate) fn decides_here(&self, limit: &Limit, cost: u64) -> bool {
         self.counts_here(limit) && limit.decides_at_once() && cost <= limit.terms().capacity()
     }
 

@@ -12,7 +12,7 @@ use crate::store::{Charge, SettleError, SettledCharge, Store};
 
 impl Backend {
     /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
-    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
+    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u64 {
         match source {
             Source::Fallback => charge.share(self.settings.instances).cost,
             _ => charge.cost,
@@ -38,7 +38,7 @@ impl Backend {
         &self,
         key_id: KeyId,
         receipt: Receipt,
-        units: u32,
+        units: u64,
         opening: OpeningChange,
     ) {
         self.local.release(key_id, receipt, units);

@@ -12,6 +12,7 @@ use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
 use crate::key::Key;
+use crate::limit::shown;
 use crate::limit::{Limit, LimitLabel};
 use crate::local::LocalCharge;
 use crate::reply::{BuildError, Decision, Rejection, Source};
@@ -38,7 +39,7 @@ impl Conclusion for Acquire {
         Checker { backend, settlements, .. }: &Checker,
         limit: &Limit,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         kept: Option<&'static Limit>,
     ) -> Self {
         let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
@@ -61,7 +62,8 @@ impl Conclusion for Acquire {
             opening: OpeningChange::None,
         };
         if outcome.is_allowed() && !report::is_recorded() {
-            let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
+            let decision =
+                Decision::new(shown(limit.terms().capacity()), &outcome, Source::Embedded);
             // Built where it is returned, which saves a copy (`benches/all -- in-flight`).
             return Self(AcquiredCall::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
         }

@@ -6,6 +6,7 @@ use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{Charged, Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
+use crate::limit::shown;
 use crate::limit::{Access, Limit, LimitLabel, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, StoreError, Usage};
@@ -31,7 +32,7 @@ impl Checker {
 
 impl Count<'_> {
     /// Peeks at the decision about a call.
-    pub(crate) fn peek(&self, cost: u32) -> Check {
+    pub(crate) fn peek(&self, cost: u64) -> Check {
         let Self { checker: Checker { backend, .. }, ruled, key } = self;
         let limit = &ruled.limit;
         let label = LimitLabel { shadow: true, ..limit.label() };
@@ -52,7 +53,8 @@ impl Count<'_> {
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::from(apply_shadow(&label, Err(rejection)));
         }
-        let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
+        let decision =
+            move |reply: Reply| Decision::new(shown(capacity), &reply.first(), reply.source);
         let request = Request::Decide(Calls::one(Op::Peek, OneOrMany::One(charge)));
         if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&request))));
@@ -101,16 +103,17 @@ impl Count<'_> {
             };
             let usage = usage(reply);
             let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
-            Ok(Usage { used: usage.used.saturating_sub(held), ..usage })
+            Ok(Usage { used: usage.used.saturating_sub(shown(held)), ..usage })
         })
     }
 
     /// Gives back the newest units.
-    pub(crate) fn credit(&self, units: u32) -> Answer<Decision> {
+    pub(crate) fn credit(&self, units: u64) -> Answer<Decision> {
         let backend = Arc::clone(&self.checker.backend);
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
         let capacity = charge.terms.capacity();
-        let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
+        let decision =
+            move |reply: Reply| Decision::new(shown(capacity), &reply.first(), reply.source);
         let request = Request::GiveBack(Charged::Newest, charge);
         if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(decision(backend.execute_here(&request))));
@@ -153,7 +156,7 @@ impl Count<'_> {
         })
     }
 
-    fn charge(&self, cost: u32) -> Arc<Charge> {
+    fn charge(&self, cost: u64) -> Arc<Charge> {
         let backend = &self.checker.backend;
         backend.count(&self.ruled.limit, self.key, cost).address(backend)
     }

@@ -9,6 +9,7 @@ use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Verdict;
 use crate::key::Key;
+use crate::limit::shown;
 use crate::limit::{Access, Limit};
 use crate::local::LocalCharge;
 use crate::report::{self, Started};
@@ -21,7 +22,7 @@ pub(crate) trait Conclusion: From<StartedCall> {
         checker: &Checker,
         limit: &Limit,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         kept: Option<&'static Limit>,
     ) -> Self;
 
@@ -60,7 +61,7 @@ impl Conclusion for Check {
         Checker { backend, .. }: &Checker,
         limit: &Limit,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         _: Option<&'static Limit>,
     ) -> Self {
         let part: AnyPart<'_> = Part::of(limit, key, cost);
@@ -75,7 +76,7 @@ impl Conclusion for Check {
         if !report::is_recorded() {
             if outcome.is_allowed() {
                 let capacity = limit.terms().capacity();
-                return Self::admitted(capacity, outcome.remaining, outcome.reset_us);
+                return Self::admitted(shown(capacity), shown(outcome.remaining), outcome.reset_us);
             }
             if outcome.verdict == Verdict::Rejected && !backend.reports().reports_rejections() {
                 backend.count_rejection(limit, key_id, key, outcome.clock);

@@ -5,6 +5,7 @@ use super::judge::hardest;
 use super::{Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict};
 use crate::key::{Key, KeyId};
+use crate::limit::shown;
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::local::{FEW, LocalCharge};
 use crate::reply::Source;
@@ -120,8 +121,8 @@ impl Checker {
         }
         if is_allowed {
             return Some(Check::admitted(
-                limit.terms().capacity(),
-                outcome.remaining,
+                shown(limit.terms().capacity()),
+                shown(outcome.remaining),
                 outcome.reset_us,
             ));
         }
@@ -318,7 +319,7 @@ mod tests {
                 clock.advance(Duration::from_micros(later));
                 let limits = MIXED.map(|limit| limit.shadow(is_shadow));
                 let part = |(limit, key, cost): &(usize, usize, u32)| {
-                    Part::of(&limits[*limit], &["one", "other"][*key] as _, *cost)
+                    Part::of(&limits[*limit], &["one", "other"][*key] as _, (*cost).into())
                 };
                 let parts: Vec<AnyPart<'_>> = parts.iter().map(part).collect();
                 few.decide(|checker| checker.check_all(&parts, CallOptions::CHECK));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, now};
 use crate::algorithm::Outcome;
-use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
 use crate::reply::{BuildError, Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
@@ -80,8 +80,8 @@ impl Check {
         Self::decided(DecidedCall {
             allowed: false,
             source: Source::Embedded,
-            capacity: limit.terms().capacity(),
-            remaining: outcome.remaining,
+            capacity: shown(limit.terms().capacity()),
+            remaining: shown(outcome.remaining),
             retry_us: outcome.retry_us,
             reset_us: outcome.reset_us,
             rejected_by,

@@ -21,7 +21,7 @@ pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
     /// A template if the code admits everything or nothing: rules can set other amounts.
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a K,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     /// How much the code says that the call may take.
     pub(crate) access: Access,
 }
@@ -33,13 +33,13 @@ impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
     pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
-        Self::of(limit, key, cost)
+        Self::of(limit, key, cost.into())
     }
 }
 
 impl<'a, K: ?Sized> Part<'a, K> {
     #[inline]
-    pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
+    pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u64) -> Self {
         Self { limit, key, cost, access: limit.access() }
     }
 

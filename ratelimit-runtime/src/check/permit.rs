@@ -52,9 +52,9 @@ pub(super) struct PermitCharge {
     pub(super) settlements: Arc<Settlements>,
     pub(super) made: MadeCharge,
     /// The cost of the call.
-    pub(super) cost: u32,
+    pub(super) cost: u64,
     /// The units of the call in the charge: fewer than its cost if a fallback has charged it.
-    pub(super) charged: u32,
+    pub(super) charged: u64,
     pub(super) receipt: Receipt,
     /// The units in flight that the shared store counts.
     pub(super) held: Option<Box<HeldSlot>>,
@@ -68,7 +68,7 @@ pub(super) struct SettledParts {
     pub(super) scope: Scope,
     pub(super) charges: OneOrMany<Arc<Charge>>,
     /// The index of the charge and the cost of each part. Empty if there is one part.
-    pub(super) parts: Vec<(usize, u32)>,
+    pub(super) parts: Vec<(usize, u64)>,
 }
 
 /// Where a charge was made.
@@ -184,7 +184,7 @@ impl Permit {
         if cfg!(feature = "metrics")
             && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
         {
-            report::in_flight_changed(charge.made.name(), charge.charged.into());
+            report::in_flight_changed(charge.made.name(), charge.charged as i64);
         }
         Self { decision, charge }
     }
@@ -195,7 +195,7 @@ impl Permit {
     }
 
     /// Returns the permit of a part of this charge, and takes its units from those of the other parts.
-    pub(crate) fn part(&mut self, cost: u32) -> Self {
+    pub(crate) fn part(&mut self, cost: u64) -> Self {
         let part = |charge: &mut PermitCharge| {
             let charged = cost.min(charge.charged);
             charge.charged -= charged;
@@ -220,11 +220,11 @@ impl Permit {
 
     /// Replaces the charge by `used`, the units that the call has really used.
     pub fn settle(self, used: u32) {
-        self.correct(Some(used));
+        self.correct(Some(used.into()));
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.
-    fn correct(mut self, used: Option<u32>) {
+    fn correct(mut self, used: Option<u64>) {
         if let Some(mut charge) = self.charge.take() {
             charge.correct(used);
         }
@@ -336,11 +336,11 @@ impl PermitCharge {
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
     /// back.
-    fn correct(&mut self, used: Option<u32>) {
+    fn correct(&mut self, used: Option<u64>) {
         let Self { cost, charged, receipt, opening, .. } = *self;
         let Self { settlements, made, held, .. } = self;
         // `None` if nothing changes.
-        let correction = |used: Option<u32>| {
+        let correction = |used: Option<u64>| {
             let used = used.map_or(charged, |used| {
                 // What was used beyond the cost is a debt, whatever was charged.
                 used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
@@ -355,13 +355,13 @@ impl PermitCharge {
                 }
             }
             MadeCharge::HeldHere { key_id, name } => {
-                report::in_flight_changed(name, -i64::from(charged));
+                report::in_flight_changed(name, -(charged as i64));
                 settlements.release_here(*key_id, receipt, charged, opening);
             }
             MadeCharge::ByRequest { charge, scope, source } => {
                 let is_held = charge.terms.is_in_flight();
                 if is_held {
-                    report::in_flight_changed(charge.terms.name(), -i64::from(charged));
+                    report::in_flight_changed(charge.terms.name(), -(charged as i64));
                 }
                 let used = if is_held { Some(0) } else { used };
                 let Some(correction) = correction(used) else { return };

@@ -252,7 +252,7 @@ mod tests {
     const LIMIT: Limit = Limit::sliding("ruled", 3, Duration::from_secs(60));
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
-        let (part, options) = (Part::of(limit, &"key", cost), CallOptions::ACQUIRE.now());
+        let (part, options) = (Part::of(limit, &"key", cost.into()), CallOptions::ACQUIRE.now());
         let call: Acquire = limiter.checker().start(part, options, None);
         let [permit] = call.into_array().now(|| limit.label())?;
         Ok(permit)

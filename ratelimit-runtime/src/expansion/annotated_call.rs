@@ -42,7 +42,7 @@ impl<L: CheckedLimit, K: Key> OneLimit<L, K> {
     #[inline]
     fn part(&self) -> Part<'_, K> {
         let Self(limit, key, cost) = self;
-        Part { access: limit.access(), ..Part::of(limit.limit(), key, *cost) }
+        Part { access: limit.access(), ..Part::of(limit.limit(), key, (*cost).into()) }
     }
 }
 
@@ -81,13 +81,13 @@ impl<'a> CallPart<'a> {
         key: &'a (dyn Key + 'a),
         cost: u32,
     ) -> Self {
-        Self { site, part: Part::of(limit, key, cost) }
+        Self { site, part: Part::of(limit, key, cost.into()) }
     }
 
     /// Creates the part of a limit whose amounts are computed for the call.
     #[must_use]
     pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost) };
+        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost.into()) };
         Self { site: limit.site(), part }
     }
 }

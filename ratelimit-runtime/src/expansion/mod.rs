@@ -30,6 +30,7 @@ pub use crate::key::{
 };
 use crate::lease::Leases;
 pub use crate::limit::Lease;
+use crate::limit::shown;
 use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
@@ -221,12 +222,12 @@ pub fn return_units(
     at: u64,
 ) -> Answer<Decision> {
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
-    let charge = backend.count(limit, &key, cost).address(&backend);
+    let charge = backend.count(limit, &key, cost.into()).address(&backend);
     let (capacity, source) = (charge.terms.capacity(), backend.source());
     let request = Request::GiveBack(Charged::At(at), charge);
     Answer::pending(async move {
         let reply = backend.give_back(policy, source, request).await?;
-        Ok(Decision::new(capacity, &reply.first(), reply.source))
+        Ok(Decision::new(shown(capacity), &reply.first(), reply.source))
     })
 }
 

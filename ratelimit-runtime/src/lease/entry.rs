@@ -21,7 +21,7 @@ pub(super) struct LeaseTarget {
     pub(super) amounts: LeaseAmounts,
     pub(super) policy: Policy,
     /// The most units that the process may hold.
-    pub(super) max_units: u32,
+    pub(super) max_units: u64,
     /// The time after their charge in which units may be spent, in microseconds.
     pub(super) lifetime: u64,
 }
@@ -29,8 +29,8 @@ pub(super) struct LeaseTarget {
 /// The amounts of a limit that leases. Calls with the same key id and other amounts do not spend its units.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeaseAmounts {
-    threshold: u32,
-    capacity: u32,
+    threshold: u64,
+    capacity: u64,
 }
 
 impl LeaseAmounts {
@@ -43,11 +43,11 @@ impl LeaseAmounts {
 
 impl LeaseTarget {
     /// Returns the charge of `units` units.
-    pub(super) fn charge_of(&self, units: u32) -> Arc<Charge> {
+    pub(super) fn charge_of(&self, units: u64) -> Arc<Charge> {
         self.charge.with_cost(units)
     }
 
-    pub(super) fn capacity(&self) -> u32 {
+    pub(super) fn capacity(&self) -> u64 {
         self.charge.terms.capacity()
     }
 }
@@ -65,7 +65,7 @@ pub(super) struct LeaseEntry {
 /// Units to give back.
 pub(super) struct UnspentUnits {
     pub(super) target: Arc<LeaseTarget>,
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// The time of the charge, by the clock of the store.
     pub(super) at: u64,
     /// The time that the count has recorded for the charge.
@@ -75,7 +75,7 @@ pub(super) struct UnspentUnits {
 /// A lease to request from the store.
 pub(super) struct LeaseRequest {
     pub(super) target: Arc<LeaseTarget>,
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// The units that were held before.
     pub(super) unspent: Option<UnspentUnits>,
 }

@@ -49,7 +49,7 @@ impl LeaseFetch {
     }
 
     /// Applies the reply of the store to the ledger.
-    fn apply_reply(&self, units: u32, requested: u64, result: Result<Reply, StoreError>) {
+    fn apply_reply(&self, units: u64, requested: u64, result: Result<Reply, StoreError>) {
         let (ledger, now) = (&self.leases.ledger, self.now());
         match result {
             Ok(reply) if reply.is_allowed() => {

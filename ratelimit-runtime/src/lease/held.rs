@@ -5,9 +5,9 @@ use std::mem;
 /// The units of a charge that are not spent yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct HeldUnits {
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// The number of units that were charged.
-    pub(super) charged: u32,
+    pub(super) charged: u64,
     /// The time of the charge, by the clock of the store.
     pub(super) at: u64,
     /// The time that the count has recorded for the charge.
@@ -17,7 +17,7 @@ pub(super) struct HeldUnits {
     /// The time until which the units may be spent, by the clock of this process.
     pub(super) until: u64,
     /// From the reply of the store, as is `reset_us`.
-    pub(super) remaining: u32,
+    pub(super) remaining: u64,
     pub(super) reset_us: u64,
 }
 
@@ -33,11 +33,11 @@ impl HeldUnits {
         mem::replace(self, Self { units: 0, charged, at: 0, ..*self })
     }
 
-    pub(super) fn spent(&self) -> u32 {
+    pub(super) fn spent(&self) -> u64 {
         self.charged.saturating_sub(self.units)
     }
 
-    pub(super) fn spendable(&self, now: u64) -> u32 {
+    pub(super) fn spendable(&self, now: u64) -> u64 {
         if (self.requested..self.until).contains(&now) { self.units } else { 0 }
     }
 }

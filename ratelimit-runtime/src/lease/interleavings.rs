@@ -26,7 +26,7 @@ struct Leased {
 
 impl Leased {
     /// Returns a ledger that holds units.
-    fn new(units: u32) -> Arc<Self> {
+    fn new(units: u64) -> Arc<Self> {
         let (terms, count_name) = (*LEASING.terms(), Vec::new());
         let charge = Charge { terms, key_id: KEY, count_name, cost: 1, holder: None };
         let target = Arc::new(LeaseTarget {
@@ -47,23 +47,23 @@ impl Leased {
     }
 
     /// Spends a unit. Returns how many that were.
-    fn spend(&self) -> u32 {
+    fn spend(&self) -> u64 {
         self.ledger.spend(KEY, self.target.amounts, 1, NOW).map_or(0, |_| 1)
     }
 
     /// Takes back a unit that a waiter did not spend. Returns how many go to the store instead.
-    fn put_back(&self) -> u32 {
+    fn put_back(&self) -> u64 {
         let target = Arc::clone(&self.target);
         let place = NOW + LEASING.terms().period_us();
         let rest = self.ledger.put_back(KEY, UnspentUnits { target, units: 1, at: NOW, place });
         rest.map_or(0, |rest| rest.units)
     }
 
-    fn take(&self) -> u32 {
+    fn take(&self) -> u64 {
         self.ledger.take(KEY).map_or(0, |taken| taken.units)
     }
 
-    fn take_all(&self) -> u32 {
+    fn take_all(&self) -> u64 {
         self.ledger.take_all().iter().map(|taken| taken.units).sum()
     }
 }
@@ -79,7 +79,7 @@ fn each_unit_is_spent_or_given_back_once() {
             let leased = Arc::clone(&leased);
             spawn(move || step(&leased))
         });
-        let used: u32 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        let used: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
         assert_eq!(used + leased.take_all(), 2);
     });
 }

@@ -73,9 +73,9 @@ impl LeaseLedger {
         &self,
         key_id: KeyId,
         amounts: LeaseAmounts,
-        cost: u32,
+        cost: u64,
         now: u64,
-    ) -> Option<(Reply, u32)> {
+    ) -> Option<(Reply, u64)> {
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|entry| entry.state.waiters.is_empty())?;
         if entry.target.amounts != amounts {
@@ -85,7 +85,7 @@ impl LeaseLedger {
     }
 
     /// Returns the number of units that calls with these amounts can spend.
-    pub(super) fn spendable(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> u32 {
+    pub(super) fn spendable(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> u64 {
         let shard = self.shard(key_id);
         let entry = shard.get(&key_id).filter(|entry| entry.target.amounts == amounts);
         entry.map_or(0, |entry| entry.state.held.spendable(now))
@@ -114,7 +114,7 @@ impl LeaseLedger {
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
-        cost: u32,
+        cost: u64,
         now: u64,
         fetch: impl FnOnce() -> LeaseFetch,
     ) -> EnterResult {
@@ -178,7 +178,7 @@ impl LeaseLedger {
     pub(super) fn charged(
         &self,
         key_id: KeyId,
-        units: u32,
+        units: u64,
         requested: u64,
         now: u64,
         outcome: Outcome,
@@ -197,7 +197,7 @@ impl LeaseLedger {
     pub(super) fn rejected(
         &self,
         key_id: KeyId,
-        units: u32,
+        units: u64,
         now: u64,
         rejection: &Reply,
     ) -> Vec<LeaseDelivery> {

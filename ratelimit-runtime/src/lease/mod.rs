@@ -47,6 +47,7 @@ use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
 use crate::clock::{Clock, before, complete_by};
 use crate::key::KeyId;
+use crate::limit::shown;
 use crate::limit::{Limit, Terms};
 use crate::reply::{Decision, StoreError};
 use crate::store::{Charge, Reply, Request};
@@ -93,24 +94,24 @@ impl Leases {
     /// Spends units that this process holds for calls with these terms. They and `key_id` are those of the limit, not
     /// of the lease.
     #[inline]
-    pub(crate) fn spend(&self, key_id: KeyId, terms: &Terms, cost: u32) -> Option<Decision> {
+    pub(crate) fn spend(&self, key_id: KeyId, terms: &Terms, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
         let (amounts, now) = (LeaseAmounts::of(terms), self.backend.clock().steady());
         let (reply, capacity) = self.ledger.spend(key_id, amounts, cost, now)?;
-        Some(Decision::new(capacity, &reply.first(), reply.source))
+        Some(Decision::new(shown(capacity), &reply.first(), reply.source))
     }
 
     /// Returns the number of units that calls with these terms can spend in this process.
-    pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u32 {
+    pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u64 {
         let now = self.backend.clock().steady();
         self.ledger.spendable(key_id, LeaseAmounts::of(terms), now)
     }
 
     /// Returns whether a call for which this process does not hold enough units leases some. If the limit leases busy
     /// keys only, a key whose lease the store has rejected is not busy.
-    pub(crate) fn serves(&self, limit: &Limit, key_id: KeyId, cost: u32) -> bool {
+    pub(crate) fn serves(&self, limit: &Limit, key_id: KeyId, cost: u64) -> bool {
         if !limit.leases_busy_keys() {
             return cost > 0;
         }

@@ -24,7 +24,7 @@ impl OptionalLeases {
     }
 
     /// Decides and reports a call by leased units that this process holds.
-    pub(crate) fn spend(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Option<Decision> {
+    pub(crate) fn spend(&self, limit: &Limit, key: &dyn Key, cost: u64) -> Option<Decision> {
         let leases = self.of(limit)?;
         let (lease_id, report) = (leases.backend.key_id(limit.terms(), key), Report::start());
         let decision = leases.spend(lease_id, limit.terms(), cost)?;
@@ -38,7 +38,7 @@ impl OptionalLeases {
         &self,
         limit: &Limit,
         key: &dyn Key,
-        cost: u32,
+        cost: u64,
     ) -> Option<(&Arc<Leases>, KeyId)> {
         let leases = self.of(limit)?;
         // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.

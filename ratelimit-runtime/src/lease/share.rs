@@ -12,26 +12,27 @@ use crate::limit::{Algorithm, Terms};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Share {
     /// The time of the last reply, by the clock of the store, and the units that were left.
-    last: Option<(u64, u32)>,
+    last: Option<(u64, u64)>,
     /// The most units to request in advance.
-    pub(super) most: u32,
+    pub(super) most: u64,
 }
 
 impl Share {
     /// Follows the reply to a request for `units` units, which the store has charged.
-    pub(super) fn update(&mut self, terms: &Terms, units: u32, outcome: &Outcome) {
-        let (own, rest) = (u64::from(units), u64::from(outcome.remaining));
+    pub(super) fn update(&mut self, terms: &Terms, units: u64, outcome: &Outcome) {
+        let (own, rest) = (units, outcome.remaining);
         let last = self.last.replace((outcome.clock, outcome.remaining));
         let others = last.map_or(0, |(at, left)| {
             let returned = returned(terms, left, outcome.clock.saturating_sub(at));
-            (u64::from(left) + returned).saturating_sub(own + rest)
+            (left + returned).saturating_sub(own + rest)
         });
-        self.most = (rest * own / (own + others).max(1) / 2) as u32;
+        self.most =
+            (u128::from(rest) * u128::from(own) / u128::from((own + others).max(1)) / 2) as u64;
     }
 }
 
 /// Returns how many units return to a count within some microseconds, as if they had been charged evenly.
-fn returned(terms: &Terms, left: u32, elapsed: u64) -> u64 {
+fn returned(terms: &Terms, left: u64, elapsed: u64) -> u64 {
     let used = terms.capacity().saturating_sub(left);
     let a_period = match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => terms.threshold(),
@@ -52,7 +53,7 @@ mod tests {
 
     /// Returns the most units to request after replies: each with its second, the units that were charged, and the
     /// units that were left.
-    fn most(limit: &Limit, replies: &[(u64, u32, u32)]) -> u32 {
+    fn most(limit: &Limit, replies: &[(u64, u64, u64)]) -> u64 {
         let mut share = Share::default();
         for &(second, units, remaining) in replies {
             let outcome = Outcome {

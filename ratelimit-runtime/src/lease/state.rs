@@ -15,7 +15,7 @@ use crate::reply::{Source, StoreError};
 use crate::store::Reply;
 
 /// A process remembers a lease if at least so many of its units were spent.
-const LEAST_SPENT: u32 = 4;
+const LEAST_SPENT: u64 = 4;
 
 /// The units that a process holds of one count, and the calls that wait for more. `C` is what receives the reply to a
 /// call.
@@ -40,7 +40,7 @@ pub(super) struct LeaseState<C> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LeaseWaiter<C> {
     arrival: u64,
-    cost: u32,
+    cost: u64,
     pub(super) caller: C,
 }
 
@@ -72,7 +72,7 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Spends `cost` units if the process holds as many.
     #[inline]
-    pub(super) fn take(&mut self, target: &LeaseTarget, cost: u32, now: u64) -> Option<Reply> {
+    pub(super) fn take(&mut self, target: &LeaseTarget, cost: u64, now: u64) -> Option<Reply> {
         if cost > self.held.spendable(now) {
             return None;
         }
@@ -81,7 +81,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     }
 
     /// Adds a call to the waiters. Returns its number.
-    pub(super) fn wait(&mut self, cost: u32, caller: C) -> u64 {
+    pub(super) fn wait(&mut self, cost: u64, caller: C) -> u64 {
         self.arrivals += 1;
         self.waiters.push_back(LeaseWaiter { arrival: self.arrivals, cost, caller });
         self.arrivals
@@ -118,7 +118,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         let most = target.max_units.min(self.share.most);
         let ahead = if now < self.held.until { spent.saturating_mul(2) } else { spent }.min(most);
         let needed = self.waiters.iter().filter(|waiter| waiter.caller.is_present());
-        let needed = needed.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
+        let needed = needed.fold(0_u64, |sum, waiter| sum.saturating_add(waiter.cost));
         let units = needed.max(ahead).min(target.capacity()).max(first);
         self.included = self.waiters.len();
         // A reset before this request does not affect the units that it will charge.
@@ -133,7 +133,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn charged(
         &mut self,
         target: &Arc<LeaseTarget>,
-        units: u32,
+        units: u64,
         requested: u64,
         now: u64,
         outcome: Outcome,
@@ -196,7 +196,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn rejected(
         &mut self,
         target: &LeaseTarget,
-        units: u32,
+        units: u64,
         now: u64,
         rejection: &Reply,
     ) -> (Vec<Delivery<C>>, Option<u64>) {
@@ -232,7 +232,7 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
     /// now, and as many as it may hold. Returns how many.
-    pub(super) fn put_back(&mut self, target: &LeaseTarget, unspent: &UnspentUnits) -> u32 {
+    pub(super) fn put_back(&mut self, target: &LeaseTarget, unspent: &UnspentUnits) -> u64 {
         let UnspentUnits { target: charged, units, at, .. } = unspent;
         if self.held.at != *at || *at == 0 || target.amounts != charged.amounts {
             return 0;

@@ -5,12 +5,12 @@ use super::{LimitError, Period, Rate, WindowScale};
 /// Threshold and burst, and the values that a decision derives from them and the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Amounts {
-    pub(super) threshold: u32,
+    pub(super) threshold: u64,
     /// The most that is admitted at once: the burst of a bucket, the threshold of a window.
-    pub(super) capacity: u32,
+    pub(super) capacity: u64,
     /// The level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
     /// these are the amounts of a lease.
-    pub(super) lease_reserve: u32,
+    pub(super) lease_reserve: u64,
     pub(super) rate: Rate,
     pub(super) scale: WindowScale,
 }
@@ -18,8 +18,8 @@ pub(crate) struct Amounts {
 impl Amounts {
     /// Derives the amounts. Fails if a bucket with them takes over 100 years to fill.
     pub(super) const fn new(
-        threshold: u32,
-        capacity: u32,
+        threshold: u64,
+        capacity: u64,
         period: Period,
     ) -> Result<Self, LimitError> {
         match Rate::new(threshold, period.micros(), capacity) {
@@ -32,10 +32,10 @@ impl Amounts {
     }
 
     /// Derives the amounts with the largest burst that fills within 100 years.
-    pub(super) fn with_largest_burst(threshold: u32, period: Period) -> Self {
+    pub(super) fn with_largest_burst(threshold: u64, period: Period) -> Self {
         let most = u128::from(LimitError::MAX_US) * u128::from(threshold);
         let burst = most / u128::from(period.micros());
-        let burst = u32::try_from(burst).unwrap_or(u32::MAX).max(1);
+        let burst = u64::try_from(burst).unwrap_or(u64::MAX).clamp(1, u32::MAX.into());
         // The threshold itself always fills within a period.
         Self::new(threshold, burst, period)
             .or_else(|_| Self::new(threshold, threshold, period))
@@ -47,8 +47,8 @@ impl Amounts {
         if instances <= 1 {
             return self;
         }
-        let threshold = (self.threshold / instances).max(1);
-        let capacity = (self.capacity / instances).max(1);
+        let threshold = (self.threshold / u64::from(instances)).max(1);
+        let capacity = (self.capacity / u64::from(instances)).max(1);
         let rate = Rate::new(threshold, period.micros(), capacity).unwrap_or(self.rate);
         let scale = WindowScale::new(threshold, period.micros());
         Self { threshold, capacity, rate, scale, ..self }

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use super::{Algorithm, Align, Lease, Limit};
 
+/// Returns an amount as the interface has it: at most [`u32::MAX`].
+pub(crate) const fn shown(amount: u64) -> u32 {
+    if amount < u32::MAX as u64 { amount as u32 } else { u32::MAX }
+}
+
 impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
     /// scope share their counts.
@@ -23,7 +28,7 @@ impl Limit {
     /// [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
     pub const fn threshold(&self) -> u32 {
-        if self.policy.closed { 0 } else { self.terms.amounts.threshold }
+        if self.policy.closed { 0 } else { shown(self.terms.amounts.threshold) }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -37,7 +42,7 @@ impl Limit {
     /// window; 0 if an [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        if self.policy.closed { 0 } else { self.terms.amounts.capacity }
+        if self.policy.closed { 0 } else { shown(self.terms.amounts.capacity) }
     }
 
     /// Returns the [burst](Self::burst), if one is set.

@@ -77,7 +77,7 @@ impl Limit {
         if in_flight > MOST_IN_FLIGHT {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
-        match Amounts::new(in_flight, in_flight, NO_PERIOD) {
+        match Amounts::new(in_flight as u64, in_flight as u64, NO_PERIOD) {
             Ok(amounts) => {
                 let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
                 let hold_ms = DEFAULT_HOLD.as_millis() as u32;

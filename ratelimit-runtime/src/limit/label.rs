@@ -1,6 +1,6 @@
 //! The label of a limit, for replies and reports.
 
-use super::{Limit, Name, Quota, Terms};
+use super::{Limit, Name, Quota, Terms, shown};
 
 /// The parts of a limit that decisions, rejections, logs and metrics contain.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Limit {
         LimitLabel {
             name: self.terms.identity.name,
             quota: self.quota(),
-            capacity: terms.capacity(),
+            capacity: shown(terms.capacity()),
             shadow: self.policy.shadow,
             varies: self.policy.varies,
         }

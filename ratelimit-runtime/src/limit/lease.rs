@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale};
+use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale, shown};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -13,7 +13,7 @@ const LEASES_PER_PERIOD: u64 = 100;
 const MAX_LEASE_US: u64 = 1_000_000;
 
 /// A process leases automatically up to the threshold divided by this number, so at most one percent.
-const AUTO_SHARE: u32 = 100;
+const AUTO_SHARE: u64 = 100;
 
 /// How many units of a count a process may lease: [`Limit::get_lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ impl Limit {
         if let Err(invalid) = self.terms.check_can_lease() {
             return Err(invalid);
         }
-        if units > self.terms.lease_capacity() {
+        if units as u64 > self.terms.lease_capacity() {
             return Err(LimitError(
                 "`lease` must be at most what can be admitted at once: the threshold, or the burst of \
                  a bucket minus the tokens that refill in a hundredth of the period (at most a second)",
@@ -142,7 +142,7 @@ impl Limit {
     /// Returns this limit with a lease, as far as it fits.
     pub(super) fn with_lease(self, lease: Lease) -> Self {
         let leased = match lease {
-            Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
+            Lease::UpTo(units) => self.try_lease(units.min(shown(self.terms.lease_capacity()))),
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
             Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US && !self.is_in_flight() => {
                 return Self { policy: Policy { lease, ..self.policy }, ..self };
@@ -178,10 +178,10 @@ impl Limit {
     }
 
     /// Returns the number of units that a process may lease of a key.
-    pub(crate) const fn lease_units(&self) -> u32 {
+    pub(crate) const fn lease_units(&self) -> u64 {
         match self.policy.lease {
             Lease::None => 0,
-            Lease::UpTo(units) => units,
+            Lease::UpTo(units) => units as u64,
             Lease::Auto => self.terms.auto_lease_units(),
         }
     }
@@ -217,7 +217,7 @@ impl Terms {
         let period = self.period().plus(stretch_us);
         let amounts = Amounts {
             capacity: self.lease_capacity(),
-            lease_reserve: self.lease_refill() as u32,
+            lease_reserve: self.lease_refill(),
             scale: WindowScale::new(self.threshold(), period.micros()),
             // The rate does not change, because processes that do not lease share the bucket.
             ..self.amounts
@@ -235,7 +235,7 @@ impl Terms {
                  least 100 ms",
             ));
         }
-        if self.capacity() as u64 <= self.lease_refill() {
+        if self.capacity() <= self.lease_refill() {
             return Err(LimitError(
                 "with `lease`, `burst` must be larger than the number of tokens that refill in a \
                  hundredth of the period (at most a second), rounded up: raise `burst`",
@@ -245,15 +245,15 @@ impl Terms {
     }
 
     /// Returns the most units that a process leases automatically.
-    const fn auto_lease_units(&self) -> u32 {
+    const fn auto_lease_units(&self) -> u64 {
         let (threshold, capacity) = (self.threshold(), self.capacity());
         let share = if threshold < capacity { threshold } else { capacity } / AUTO_SHARE;
         let most = self.lease_capacity();
         if share < most { share } else { most }
     }
 
-    const fn lease_capacity(&self) -> u32 {
-        self.capacity().saturating_sub(self.lease_refill() as u32)
+    const fn lease_capacity(&self) -> u64 {
+        self.capacity().saturating_sub(self.lease_refill())
     }
 
     /// Returns the tokens that a bucket refills during the lifetime of a lease, rounded up; 0 for a window.
@@ -261,6 +261,7 @@ impl Terms {
         if !self.is_bucket() {
             return 0;
         }
-        (self.threshold() as u64 * self.lease_us()).div_ceil(self.period_us())
+        let refilled = self.threshold() as u128 * self.lease_us() as u128;
+        refilled.div_ceil(self.period_us() as u128) as u64
     }
 }

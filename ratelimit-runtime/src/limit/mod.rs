@@ -35,6 +35,7 @@ pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
 pub use self::error::LimitError;
 pub(crate) use self::error::debug_as_text;
+pub(crate) use self::getters::shown;
 pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
 pub(crate) use self::label::LimitLabel;
@@ -183,7 +184,7 @@ impl Limit {
             ));
         }
         let capacity = algorithm.default_capacity(threshold);
-        match Amounts::new(threshold, capacity, period) {
+        match Amounts::new(threshold as u64, capacity as u64, period) {
             Ok(amounts) => {
                 let identity = Identity::new(Name::new(name), algorithm, period);
                 Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
@@ -207,7 +208,7 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        match Amounts::new(self.terms.amounts.threshold, burst, self.terms.identity.period) {
+        match Amounts::new(self.terms.amounts.threshold, burst as u64, self.terms.identity.period) {
             Ok(amounts) => {
                 self.terms.amounts = amounts;
                 self.policy.has_burst = true;

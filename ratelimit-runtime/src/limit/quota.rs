@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Limit;
+use super::{Limit, shown};
 
 /// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
 /// algorithm. Calls in flight have no period: it is zero.
@@ -84,7 +84,7 @@ impl Limit {
     #[inline]
     pub const fn quota(&self) -> Quota {
         let amounts = &self.terms.amounts;
-        let (threshold, capacity) = (amounts.threshold, amounts.capacity);
+        let (threshold, capacity) = (shown(amounts.threshold), shown(amounts.capacity));
         let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
         let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
         let bucket = (self.terms.is_bucket() as u64) << BUCKET.trailing_zeros();

@@ -22,8 +22,7 @@ impl Rate {
     /// parts in 2⁵¹. [`Limit::token_bucket`] documents this.
     ///
     /// [`Limit::token_bucket`]: super::Limit::token_bucket
-    pub(super) const fn new(threshold: u32, period_us: u64, burst: u32) -> Option<Self> {
-        let (threshold, burst) = (threshold as u64, burst as u64);
+    pub(super) const fn new(threshold: u64, period_us: u64, burst: u64) -> Option<Self> {
         if burst as u128 * period_us as u128 > LimitError::MAX_US as u128 * threshold as u128 {
             return None;
         }
@@ -38,11 +37,10 @@ impl Rate {
 
     /// Returns the most tokens of this rate that a bucket can have: their units are exact in an `f64`, and refill in
     /// 100 years.
-    pub(super) const fn most_tokens(self) -> u32 {
+    pub(super) const fn most_tokens(self) -> u64 {
         let refilled = LimitError::MAX_US.saturating_mul(self.drain);
         let exact = (1 << 53) - 1;
-        let most = if refilled < exact { refilled } else { exact } / self.token;
-        if most < u32::MAX as u64 { most as u32 } else { u32::MAX }
+        if refilled < exact { refilled / self.token } else { exact / self.token }
     }
 
     /// Returns the fastest rate that is not above this one and has at most `max_token` units in a token. This
@@ -117,7 +115,7 @@ mod tests {
     const DAY_US: u64 = 86_400_000_000;
 
     /// Returns how much later an empty bucket is full than at the exact rate, in picoseconds.
-    fn lag_ps(threshold: u32, period_us: u64, burst: u32) -> u128 {
+    fn lag_ps(threshold: u64, period_us: u64, burst: u64) -> u128 {
         let Rate { token, drain } = Rate::new(threshold, period_us, burst).expect("a rate");
         let (token, drain) = (u128::from(token), u128::from(drain));
         let (threshold, period, burst) =
@@ -137,7 +135,7 @@ mod tests {
         // The examples of `Limit::token_bucket`.
         assert!(lag_ps(1_000_003, DAY_US, 1_000_003) < 1_000);
         assert!((1..200_000_000).contains(&lag_ps(4_000_000_007, DAY_US, 4_000_000_007)));
-        for threshold in (1_000..u32::MAX).step_by(1_000_003) {
+        for threshold in (1_000..u64::from(u32::MAX)).step_by(1_000_003) {
             for (period_us, share) in
                 [(DAY_US, 1), (7 * DAY_US, 3), (30 * DAY_US, 7), (DAY_US / 24 + 1, 1)]
             {

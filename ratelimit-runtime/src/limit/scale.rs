@@ -12,7 +12,7 @@ pub(crate) struct WindowScale {
 }
 
 impl WindowScale {
-    pub(super) const fn new(threshold: u32, period_us: u64) -> Self {
+    pub(super) const fn new(threshold: u64, period_us: u64) -> Self {
         let product = threshold as u128 * period_us as u128;
         // Rounding up the span adds less than `threshold` to the product.
         let room = (1u128 << 52) - threshold as u128;
@@ -22,8 +22,8 @@ impl WindowScale {
 
     /// Returns the time from the start of a window until `count`, the count of the window before it, weighs at
     /// most `room`; at most `period`.
-    pub(crate) fn until(self, count: u32, room: u32, period: u64) -> u64 {
-        let fits = u64::from(room) * self.span / u64::from(count);
+    pub(crate) fn until(self, count: u64, room: u64, period: u64) -> u64 {
+        let fits = room * self.span / count;
         (self.grain * (self.span - fits.min(self.span))).min(period)
     }
 }

@@ -43,13 +43,13 @@ impl Terms {
     }
 
     #[inline]
-    pub(crate) const fn threshold(&self) -> u32 {
+    pub(crate) const fn threshold(&self) -> u64 {
         self.amounts.threshold
     }
 
     /// Returns the most that is admitted at once.
     #[inline]
-    pub(crate) const fn capacity(&self) -> u32 {
+    pub(crate) const fn capacity(&self) -> u64 {
         self.amounts.capacity
     }
 
@@ -66,7 +66,7 @@ impl Terms {
     /// Returns the level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
     /// these are the terms of a [lease](Self::leased).
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
-    pub(crate) const fn lease_reserve(&self) -> u32 {
+    pub(crate) const fn lease_reserve(&self) -> u64 {
         self.amounts.lease_reserve
     }
 

@@ -45,7 +45,8 @@ impl Limit {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
         let capacity = self.algorithm().default_capacity(threshold);
-        let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
+        let amounts =
+            Amounts::new(u64::from(threshold), u64::from(capacity), self.terms.identity.period)?;
         let limit = Self { terms: Terms { amounts, ..self.terms }, policy };
         match burst {
             Some(burst) => limit.try_burst(burst),
@@ -59,7 +60,7 @@ impl Limit {
         if self.is_in_flight() {
             return self.try_amounts(threshold.min(MOST_IN_FLIGHT), None).unwrap_or(*self);
         }
-        let amounts = Amounts::with_largest_burst(threshold, self.terms.identity.period);
+        let amounts = Amounts::with_largest_burst(threshold.into(), self.terms.identity.period);
         Self { terms: Terms { amounts, ..self.terms }, ..*self }
     }
 
@@ -101,7 +102,7 @@ impl Limit {
             "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
         );
         let threshold = threshold.unwrap_or(self.threshold());
-        let burst = burst.or(self.policy.has_burst.then(|| self.terms.capacity()));
+        let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
         let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
         let limit = limit.unwrap_or_else(|_| {
             misfit = Some("the burst would take over 100 years to fill, so it is shortened");

@@ -79,7 +79,7 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been credited.
     pub fn credit(&self, limit: &Limit, key: impl Key, units: u32) -> Answer<Decision> {
-        self.checker.count(limit, &key).credit(units)
+        self.checker.count(limit, &key).credit(units.into())
     }
 
     /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the

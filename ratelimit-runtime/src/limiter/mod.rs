@@ -149,7 +149,7 @@ impl RateLimiter {
     /// tokio runtime.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.start(Part::of(limit, &key, cost), CallOptions::CHECK, None)
+        self.checker.start(Part::of(limit, &key, cost.into()), CallOptions::CHECK, None)
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
@@ -205,7 +205,7 @@ impl RateLimiter {
         cost: u32,
     ) -> Result<Decision, Rejection> {
         let options = CallOptions::CHECK.now();
-        let check: Check = self.checker.start(Part::of(limit, &key, cost), options, None);
+        let check: Check = self.checker.start(Part::of(limit, &key, cost.into()), options, None);
         check.now(|| limit.label())
     }
 
@@ -217,7 +217,7 @@ impl RateLimiter {
     /// [`Rejection::CostExceedsCapacity`], [`Rejection::Unavailable`] and [`Rejection::Mistake`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.count(limit, &key).peek(cost)
+        self.checker.count(limit, &key).peek(cost.into())
     }
 
     /// Checks a call against several limits in one decision: all of them admit the call and are charged, or none is
@@ -283,7 +283,7 @@ impl RateLimiter {
     ///
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Mistake::Leased`](crate::Mistake).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
-        self.checker.start(Part::of(limit, &key, cost), CallOptions::ACQUIRE, None)
+        self.checker.start(Part::of(limit, &key, cost.into()), CallOptions::ACQUIRE, None)
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a

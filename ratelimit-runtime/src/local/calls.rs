@@ -61,7 +61,7 @@ impl Local {
             let calls = runs.iter().flat_map(|run| iter::repeat_n(run, run.count as usize));
             for EqualCalls { costs, wait, .. } in calls {
                 let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
-                    let apply = |(index, cost): (usize, &u32)| apply(index, op, *cost);
+                    let apply = |(index, cost): (usize, &u64)| apply(index, op, *cost);
                     costs.iter().enumerate().map(apply).unzip()
                 };
                 let first_cost = costs.first().copied().unwrap_or(0);
@@ -147,10 +147,10 @@ mod tests {
     use crate::store::Charge;
 
     /// A call: microseconds since the one before, and the cost of each part with the indexes of its limit and its key.
-    type Step = (u64, Vec<(usize, u8, u32)>);
+    type Step = (u64, Vec<(usize, u8, u64)>);
 
     fn step() -> impl Strategy<Value = Step> {
-        let part = (0..Algorithm::RATES.len(), 0..3_u8, 0..4_u32);
+        let part = (0..Algorithm::RATES.len(), 0..3_u8, 0..4_u64);
         (0..400_000_u64, prop::collection::vec(part, 1..=FEW))
     }
 
@@ -167,7 +167,7 @@ mod tests {
                 parts.sort_unstable();
                 parts.dedup_by_key(|(limit, key, _)| (*limit, *key));
                 let charges = |store: &Local| -> Vec<Arc<Charge>> {
-                    let charge = |(limit, key, cost): &(usize, u8, u32)| {
+                    let charge = |(limit, key, cost): &(usize, u8, u64)| {
                         let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
                         let cost = (*cost).min(terms.capacity());

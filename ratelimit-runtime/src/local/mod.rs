@@ -49,7 +49,7 @@ struct LockedShard(Mutex<Shard>);
 pub(crate) struct LocalCharge<'a> {
     pub(crate) key_id: KeyId,
     pub(crate) terms: &'a Terms,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
 }
 
 impl<'a> From<&'a Charge> for LocalCharge<'a> {
@@ -142,7 +142,7 @@ impl Local {
 
     /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for
     /// neither at its end (`benches/all -- in-flight`).
-    pub(crate) fn release(&self, key_id: KeyId, receipt: Receipt, units: u32) {
+    pub(crate) fn release(&self, key_id: KeyId, receipt: Receipt, units: u64) {
         if let Some(slots) = self.shard(shard_of(key_id)).slots(key_id) {
             slots.release(receipt, units);
         }

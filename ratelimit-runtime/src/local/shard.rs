@@ -289,11 +289,11 @@ mod tests {
         KeyId::from_bits(index.wrapping_mul(0x9E37_79B9_7F4A_7C15).into())
     }
 
-    fn charge(limit: &Limit, index: u64, cost: u32) -> LocalCharge<'_> {
+    fn charge(limit: &Limit, index: u64, cost: u64) -> LocalCharge<'_> {
         LocalCharge { key_id: key_id(index), terms: limit.terms(), cost }
     }
 
-    fn decide(shard: &mut Shard, limit: &Limit, index: u64, cost: u32, now: u64) -> Outcome {
+    fn decide(shard: &mut Shard, limit: &Limit, index: u64, cost: u64, now: u64) -> Outcome {
         shard.apply(Op::TAKE, charge(limit, index, cost), now).0
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::Outcome;
+use crate::limit::shown;
 
 /// The decision of a limit about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl Decision {
         Self {
             allowed: outcome.is_allowed(),
             limit: capacity,
-            remaining: outcome.remaining,
+            remaining: shown(outcome.remaining),
             retry_after: Duration::from_micros(outcome.retry_us),
             reset_after: Duration::from_micros(outcome.reset_us),
             source,
@@ -44,7 +45,7 @@ impl Decision {
 
     /// Returns the decision about a call without a limit.
     pub(crate) fn unlimited() -> Self {
-        let outcome = Outcome { remaining: u32::MAX, ..Outcome::UNDECIDED };
+        let outcome = Outcome { remaining: u64::MAX, ..Outcome::UNDECIDED };
         Self::new(u32::MAX, &outcome, Source::Embedded)
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Mistake, Source, StoreError};
-use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
 
 /// Why a call was rejected.
 ///
@@ -130,7 +130,7 @@ impl Rejection {
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
         Decision {
             allowed: false,
-            limit: limit.terms().capacity(),
+            limit: shown(limit.terms().capacity()),
             remaining: 0,
             retry_after,
             reset_after: retry_after,
@@ -141,7 +141,7 @@ impl Rejection {
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
     #[must_use]
     pub fn cost_exceeds_capacity(limit: &Limit, cost: u32) -> Self {
-        Self::exceeds_capacity_of(&limit.label(), cost)
+        Self::exceeds_capacity_of(&limit.label(), cost.into())
     }
 
     /// Creates the rejection of a call about which the store could not decide, for tests.
@@ -163,8 +163,9 @@ impl Rejection {
         Self::Closed { name: limit.label().name, quota: limit.quota().closed(), decision }
     }
 
-    pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
+    pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u64) -> Self {
         let LimitLabel { name, capacity, varies, quota, .. } = *label;
+        let cost = shown(cost);
         Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Source;
 use crate::algorithm::{Outcome, Verdict};
+use crate::limit::shown;
 
 /// The units of a key that are in use: [`RateLimiter::usage`](crate::RateLimiter::usage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,6 @@ impl Usage {
         let Outcome { verdict, remaining: used, retry_us, reset_us, .. } = *outcome;
         let is_closed = matches!(verdict, Verdict::Closed { .. });
         let closed_for = is_closed.then(|| Duration::from_micros(retry_us));
-        Self { used, reset_after: Duration::from_micros(reset_us), closed_for, source }
+        Self { used: shown(used), reset_after: Duration::from_micros(reset_us), closed_for, source }
     }
 }

@@ -190,9 +190,9 @@ pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
 }
 
 /// Records a charge that was corrected, and the units that the call has used beyond it.
-pub(crate) fn settled(name: &Name, more: u32) {
+pub(crate) fn settled(name: &Name, more: u64) {
     if more > 0 {
-        count(DEBT, name, more.into());
+        count(DEBT, name, more);
     }
 }
 

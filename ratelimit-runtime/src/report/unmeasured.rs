@@ -25,7 +25,7 @@ pub(crate) fn wait_started(_: &Name) -> Started {
 
 pub(crate) fn wait_ended(_: &Name, _: &Started, _: WaitEnd) {}
 
-pub(crate) fn settled(_: &Name, _more: u32) {}
+pub(crate) fn settled(_: &Name, _more: u64) {}
 
 pub(crate) fn settlement_lost(_: &Name) {}
 

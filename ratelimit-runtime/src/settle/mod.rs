@@ -49,7 +49,7 @@ impl Settlements {
     }
 
     /// Returns the units of a charge that `source` has charged.
-    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
+    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u64 {
         self.backend.charged_by(source, charge)
     }
 
@@ -103,7 +103,7 @@ impl Settlements {
         &self,
         key_id: KeyId,
         receipt: Receipt,
-        units: u32,
+        units: u64,
         opening: OpeningChange,
     ) {
         self.backend.release_local(key_id, receipt, units, opening);

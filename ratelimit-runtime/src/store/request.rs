@@ -21,7 +21,7 @@ pub(crate) struct Charge {
     /// The name of the count in the shared store, by [`Store::count_name`](super::Store::count_name); empty if
     /// only this process counts.
     pub(crate) count_name: Vec<u8>,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     /// What this process holds of the count in the shared store, if units are in flight there.
     pub(crate) holder: Option<Arc<Holder>>,
 }
@@ -36,7 +36,7 @@ impl Charge {
     }
 
     /// Returns a charge of `cost` units of the same count.
-    pub(crate) fn with_cost(self: &Arc<Self>, cost: u32) -> Arc<Self> {
+    pub(crate) fn with_cost(self: &Arc<Self>, cost: u64) -> Arc<Self> {
         if self.cost == cost {
             Arc::clone(self)
         } else {
@@ -101,15 +101,15 @@ pub(crate) struct Reservations {
     /// The last reservations, which are cancelled before the calls are decided.
     pub(crate) cancelled: Option<CancelledUnits>,
     /// The units that are reserved, without the cancelled ones.
-    pub(crate) held: u32,
+    pub(crate) held: u64,
     /// The most units that the process reserves. A call above it is reserved if no units are held.
-    pub(crate) most: u32,
+    pub(crate) most: u64,
 }
 
 /// The last reservations of a bucket, and their units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelledUnits {
-    pub(crate) units: u32,
+    pub(crate) units: u64,
     pub(crate) last: LastReservations,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct CancelledUnits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EqualCalls {
     /// The cost for each count, within its capacity.
-    pub(crate) costs: OneOrMany<u32>,
+    pub(crate) costs: OneOrMany<u64>,
     pub(crate) count: u32,
     /// The longest wait until the reserved moment of a call, in microseconds. Only buckets reserve.
     pub(crate) wait: u64,
@@ -180,7 +180,7 @@ impl Calls {
     }
 
     /// Returns the costs of the call with an index.
-    pub(crate) fn costs_of(&self, index: usize) -> Option<&OneOrMany<u32>> {
+    pub(crate) fn costs_of(&self, index: usize) -> Option<&OneOrMany<u64>> {
         let mut before = 0;
         let run = self.runs.iter().find(|run| {
             before += run.count as usize;

@@ -17,7 +17,7 @@ use crate::threads::Mutex;
 pub(crate) struct OwnedPart {
     pub(crate) limit: Limit,
     pub(crate) key: OwnedKey,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) access: Access,
 }
 

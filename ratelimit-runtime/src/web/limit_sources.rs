@@ -239,7 +239,7 @@ fn with_fixed_parts<R, E>(
         return start(parts);
     };
     charge(request, &mut |key, cost| {
-        let mut all = [Part::of(limit, key, cost); FEW];
+        let mut all = [Part::of(limit, key, cost.into()); FEW];
         all[..parts.len()].copy_from_slice(parts);
         with_fixed_parts(rest, request, &all[..=parts.len()], start);
     });

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::check::{Acquire, AcquiredCall, AdmittedCall, AnyPart, CallOptions, Check, Part};
+use crate::limit::shown;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
@@ -23,7 +24,7 @@ impl RequestCheck {
     pub(super) fn check(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Option<Self> {
         Some(Self::Check(match parts {
             [] => return None,
-            [part] => limiter.check(part.limit, part.key, part.cost),
+            [part] => limiter.check(part.limit, part.key, shown(part.cost)),
             parts => limiter.checker().check_all(parts, CallOptions::CHECK),
         }))
     }

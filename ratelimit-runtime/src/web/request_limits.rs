@@ -26,7 +26,8 @@ impl RequestLimits {
         if let [(limit, ..)] = &*self.charges {
             report::expect(limit);
         }
-        let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
+        let parts =
+            self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, (*cost).into()));
         let parts: Vec<AnyPart<'_>> = parts.collect();
         start(limiter, &parts)
     }

@@ -1,6 +1,6 @@
 //! The numbers of a bucket.
 
-use super::MOST;
+use crate::algorithm::MOST;
 use crate::limit::Rate;
 
 /// How full a bucket was at its last change, and the rate of that time.

@@ -24,17 +24,17 @@ impl DecidedBucket {
 
     /// Returns the outcome of the last call.
     #[inline(always)]
-    pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u64) -> Outcome {
         let Self { allowed, level, lag, full } = self;
         let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
         let retry = || {
-            let charge = u64::from(cost).saturating_mul(token);
+            let charge = cost.saturating_mul(token);
             ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag
         };
         Outcome {
             clock,
             verdict: allowed.into(),
-            remaining: (capacity.saturating_sub(level) / token) as u32,
+            remaining: capacity.saturating_sub(level) / token,
             retry_us: if allowed { 0 } else { retry() },
             reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
         }

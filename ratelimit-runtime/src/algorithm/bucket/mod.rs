@@ -15,11 +15,8 @@ mod ledger;
 use self::contents::Contents;
 pub(crate) use self::decided::DecidedBucket;
 use self::ledger::Ledger;
-use super::{Charged, Correction, LastReservations, Op, Outcome, Receipt, State};
+use super::{Charged, Correction, LastReservations, MOST, Op, Outcome, Receipt, State};
 use crate::limit::{Rate, Terms};
-
-/// The highest level and the latest time: the largest integer below which an `f64` holds all.
-const MOST: u64 = (1 << 53) - 1;
 
 /// The longest time in which a debt drains: 100 years, as the longest period.
 const LONGEST_DEBT: u64 = 36_525 * 86_400_000_000;
@@ -50,7 +47,7 @@ impl State for Bucket {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         if let Op::Take { wait: 0, receipt: false } = op
             && let Some(decided) = self.take_at_rate(terms, clock, cost)
@@ -65,7 +62,7 @@ impl Bucket {
     /// Takes from a bucket whose rate is the one of the limit and whose charges have no receipts, as nearly all calls
     /// do; `None` for any other take (`benches/all -- embedded`).
     #[inline(always)]
-    fn take_at_rate(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<DecidedBucket> {
+    fn take_at_rate(&mut self, terms: &Terms, clock: u64, cost: u64) -> Option<DecidedBucket> {
         let Self::Plain(contents) = self else { return None };
         if !contents.has_rate(terms.rate()) || cost == 0 {
             return None;
@@ -73,7 +70,7 @@ impl Bucket {
         let Contents { at, level, token, drain } = *contents;
         let now = clock.max(at);
         let before = level.saturating_sub((now - at).saturating_mul(drain));
-        let level = before + u64::from(cost) * token;
+        let level = before + cost * token;
         let lag = now - clock;
         if level > capacity_of(terms) {
             return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
@@ -90,7 +87,7 @@ impl Bucket {
         birth: u64,
         terms: &Terms,
         clock: u64,
-        cost: u32,
+        cost: u64,
     ) -> (Outcome, Receipt) {
         // Only takes change the rate.
         let own_terms = if op.is_take() { *terms } else { self.own_terms(terms, clock) };
@@ -141,10 +138,7 @@ impl Bucket {
         match op {
             Op::Take { .. } => outcome.retry_us = wait_us,
             Op::Cancel(_) => outcome.retry_us = 0,
-            Op::Measure => {
-                let used = level.div_ceil(terms.rate().token);
-                outcome.remaining = u32::try_from(used).unwrap_or(u32::MAX);
-            }
+            Op::Measure => outcome.remaining = level.div_ceil(terms.rate().token),
             Op::Peek | Op::Correct(_) => {}
         }
         (outcome, receipt)
@@ -181,7 +175,7 @@ impl Bucket {
     ) -> u64 {
         let BucketAtCall { now, level, full, capacity, .. } = *before;
         let Rate { token, drain } = terms.rate();
-        let in_units = |tokens: u32| u64::from(tokens).saturating_mul(token);
+        let in_units = |tokens: u64| tokens.saturating_mul(token);
         let less = in_units(correction.less());
         if correction.change > 0 {
             let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(level);
@@ -249,7 +243,7 @@ impl Bucket {
         is_last.then(|| before.charge.saturating_sub(drained))
     }
 
-    fn at(&self, terms: &Terms, clock: u64, cost: u32) -> BucketAtCall {
+    fn at(&self, terms: &Terms, clock: u64, cost: u64) -> BucketAtCall {
         let before = self.contents();
         let now = clock.max(before.at);
         // At an unchanged rate, the level gives the time until the bucket is full.
@@ -261,7 +255,7 @@ impl Bucket {
             level: before.level_at(now, terms.rate(), full),
             full,
             capacity: capacity_of(terms),
-            charge: u64::from(cost).saturating_mul(terms.rate().token),
+            charge: cost.saturating_mul(terms.rate().token),
         }
     }
 
@@ -311,7 +305,7 @@ pub(crate) fn slack(level: u64, rate: Rate) -> u64 {
 }
 
 fn capacity_of(terms: &Terms) -> u64 {
-    u64::from(terms.capacity()) * terms.rate().token
+    terms.capacity() * terms.rate().token
 }
 
 /// Divides and rounds up. For a drain of 1, saves the division, the slowest instruction of a decision

@@ -102,14 +102,14 @@ impl Holder {
     }
 
     /// Takes units without the store, which learns of them when it replies again.
-    pub(crate) fn take_locally(self: &Arc<Self>, units: u32) -> HeldSlot {
+    pub(crate) fn take_locally(self: &Arc<Self>, units: u64) -> HeldSlot {
         let held = self.lock().state.take_locally(units);
         self.sender.add(self.key_id);
         self.slot(held)
     }
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`TakingRequest::granted`].
-    pub(crate) fn granted(self: &Arc<Self>, units: u32, receipt: Receipt) -> HeldSlot {
+    pub(crate) fn granted(self: &Arc<Self>, units: u64, receipt: Receipt) -> HeldSlot {
         let held = self.lock().state.granted(units, receipt);
         self.slot(held)
     }

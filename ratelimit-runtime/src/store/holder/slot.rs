@@ -27,7 +27,7 @@ impl HeldSlot {
     }
 
     /// Takes some of the units out of these.
-    pub(crate) fn split(&mut self, units: u32) -> Self {
+    pub(crate) fn split(&mut self, units: u64) -> Self {
         let mut held = self.held;
         held.units = units.min(held.units);
         self.held.units -= held.units;

@@ -36,11 +36,11 @@ pub(crate) struct HolderState {
     known_released: u64,
     known_fence: u64,
     /// How many losses there were. Units that were taken before the last one are lost.
-    losses: u32,
+    losses: u64,
     /// How many resets there were; they also lose the units of fallbacks.
-    resets: u32,
+    resets: u64,
     /// How many requests that take units have no reply yet.
-    pending: u32,
+    pending: u64,
     /// The smallest value of `taken` that one of these requests has stated, or a smaller value.
     pending_taken: u64,
     /// Whether the store may have units of a request whose reply is lost, or not all units of a fallback.
@@ -59,9 +59,9 @@ pub(crate) struct SentStatement {
 /// Units of a call, and the losses and resets before they were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TakenUnits {
-    pub(crate) units: u32,
-    losses: u32,
-    resets: u32,
+    pub(crate) units: u64,
+    losses: u64,
+    resets: u64,
     is_local: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct PendingUnits {
     /// Until when the store keeps what this process held when the request began, by the clock of the store.
     promised: u64,
     /// The losses before the request began.
-    losses: u32,
+    losses: u64,
 }
 
 impl HolderState {
@@ -164,18 +164,18 @@ impl HolderState {
                 self.give_up_pending();
             }
         }
-        (Receipt { birth: 1, place: losses.into() }, lost)
+        (Receipt { birth: 1, place: losses }, lost)
     }
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`take`](Self::take).
-    pub(crate) fn granted(&self, units: u32, receipt: Receipt) -> TakenUnits {
-        TakenUnits { units, losses: receipt.place as u32, resets: self.resets, is_local: false }
+    pub(crate) fn granted(&self, units: u64, receipt: Receipt) -> TakenUnits {
+        TakenUnits { units, losses: receipt.place, resets: self.resets, is_local: false }
     }
 
     /// Takes units without the store, which learns of them when it replies again.
-    pub(crate) fn take_locally(&mut self, units: u32) -> TakenUnits {
-        self.taken += u64::from(units);
-        self.local += u64::from(units);
+    pub(crate) fn take_locally(&mut self, units: u64) -> TakenUnits {
+        self.taken += units;
+        self.local += units;
         self.promised = NEVER;
         // Requests under way do not state these units, so the store cannot add what they take to them.
         self.is_unsure |= self.pending > 0;
@@ -209,7 +209,7 @@ impl HolderState {
         if !self.has(held) {
             return false;
         }
-        let units = u64::from(held.units);
+        let units = held.units;
         self.released += units;
         self.local -= if held.is_local { units } else { 0 };
         self.is_dirty = true;

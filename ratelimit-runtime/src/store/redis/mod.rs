@@ -224,7 +224,7 @@ impl Servers {
     }
 
     /// Returns a take or a peek as scripts receive it.
-    fn script_op(&self, op: Op, cost: u32) -> ScriptOp {
+    fn script_op(&self, op: Op, cost: u64) -> ScriptOp {
         let birth = if op == Op::ACQUIRE { self.births.draw() } else { 0 };
         ScriptOp::decide(op, cost, birth)
     }

@@ -208,7 +208,7 @@ impl Line {
             && let Some(waiter) = self.waiters.get(&arrival)
         {
             for (sum, cost) in self.queued_units.iter_mut().zip(&*waiter.costs) {
-                *sum -= u64::from(*cost);
+                *sum -= *cost;
             }
         }
     }

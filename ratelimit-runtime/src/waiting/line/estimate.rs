@@ -14,7 +14,7 @@ pub(super) struct Estimate {
     /// The time at which the call can be admitted, by the clock of the limiter; the earliest possible one if it is
     /// [busy](Self::is_busy).
     at: u64,
-    costs: OneOrMany<u32>,
+    costs: OneOrMany<u64>,
     outcomes: OneOrMany<Outcome>,
     source: Source,
     received: u64,
@@ -25,7 +25,7 @@ pub(super) struct Estimate {
 impl Estimate {
     pub(super) fn new(
         at: u64,
-        costs: OneOrMany<u32>,
+        costs: OneOrMany<u64>,
         outcomes: &[Outcome],
         source: Source,
         received: u64,
@@ -40,8 +40,8 @@ impl Estimate {
         // The time of an opening does not tell how many units the limit has left then.
         let opens = |outcome: &Outcome| outcome.verdict == Verdict::Closed { also_limited: false };
         let is_exact = counts.len() == 1 && !self.outcomes.iter().any(opens);
-        let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u32)| {
-            least_time(&charge.terms, u64::from(*first), *units, is_exact)
+        let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u64)| {
+            least_time(&charge.terms, *first, *units, is_exact)
         };
         let counts = counts.iter().zip(units).zip(&*self.costs);
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
@@ -53,7 +53,7 @@ impl Estimate {
     }
 
     /// Returns whether a call with these costs cannot be admitted before the first call either.
-    pub(super) fn holds_for(&self, costs: &[u32]) -> bool {
+    pub(super) fn holds_for(&self, costs: &[u64]) -> bool {
         self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)
     }
 
@@ -83,13 +83,13 @@ impl Estimate {
 fn least_time(terms: &Terms, first: u64, units: u64, is_exact: bool) -> u64 {
     // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
     let windows = |whole: u64| {
-        let threshold = u64::from(terms.threshold());
+        let threshold = terms.threshold();
         units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
     };
     match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             // Otherwise, the bucket may refill while the first call waits for something else.
-            let free = if is_exact { first } else { u64::from(terms.capacity()) };
+            let free = if is_exact { first } else { terms.capacity() };
             let missing = u128::from(units.saturating_sub(free));
             let rate = terms.rate();
             let refill = (missing * u128::from(rate.token)).div_ceil(u128::from(rate.drain));

@@ -14,7 +14,7 @@ use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, Reply, Request};
 /// Units that are charged for a call which has not taken its turn yet.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
-    pub(super) costs: OneOrMany<u32>,
+    pub(super) costs: OneOrMany<u64>,
     outcomes: OneOrMany<Outcome>,
     /// The receipts of the charges; empty if they cannot be settled.
     receipts: OneOrMany<Receipt>,
@@ -37,7 +37,7 @@ pub(super) struct Grant {
 
 impl Grant {
     pub(super) fn new(
-        costs: OneOrMany<u32>,
+        costs: OneOrMany<u64>,
         (outcomes, receipts): (&[Outcome], &[Receipt]),
         source: Source,
         at: u64,
@@ -167,7 +167,7 @@ impl Returned {
             Some((grant.source, Request::Decide(Calls::cancel(bucket?.clone(), cancelled))))
         });
         // Grants of one request have one time, so their units go back together.
-        let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
+        let mut sums: Vec<(Source, usize, u64, u64)> = Vec::new();
         for Grant { costs, outcomes, receipts, source, reset, .. } in charged {
             for (index, (cost, outcome)) in costs.iter().zip(&*outcomes).enumerate() {
                 if *cost == 0 || reset.contains(&index) {

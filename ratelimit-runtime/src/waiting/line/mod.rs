@@ -115,7 +115,7 @@ pub(super) struct LineSettings {
 /// A call in a line.
 pub(super) struct Waiter {
     pub(super) ticket: Arc<Ticket>,
-    costs: OneOrMany<u32>,
+    costs: OneOrMany<u64>,
     /// The end of the wait, by the clock of the limiter.
     pub(super) deadline: u64,
     on_error: OnError,
@@ -335,7 +335,7 @@ impl Waiter {
         }
     }
 
-    fn first_cost(&self) -> u32 {
+    fn first_cost(&self) -> u64 {
         self.costs.first().copied().unwrap_or(0)
     }
 }
@@ -346,8 +346,8 @@ impl LineSettings {
     }
 }
 
-fn add_units(sums: &mut [u64], costs: &[u32]) {
+fn add_units(sums: &mut [u64], costs: &[u64]) {
     for (sum, cost) in sums.iter_mut().zip(costs) {
-        *sum += u64::from(*cost);
+        *sum += *cost;
     }
 }

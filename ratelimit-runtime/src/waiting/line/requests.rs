@@ -251,7 +251,7 @@ impl Line {
     }
 
     /// Returns the tokens that are reserved.
-    fn held(&self, now: Now) -> u32 {
+    fn held(&self, now: Now) -> u64 {
         let held = self.granted.range((now.local + 1, 0)..);
         let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
         held.fold(0, |sum, waiter| sum.saturating_add(waiter.first_cost()))
@@ -317,7 +317,7 @@ impl Line {
     pub(super) fn next_after(&self, at: u64, now: Now) -> u64 {
         let Some(bucket) = &self.bucket else { return at };
         // Half of the reservations that a process may hold: the line asks before it has none.
-        let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u32);
+        let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u64);
         for (moment, arrival) in self.granted.range((now.local + 1, 0)..).rev() {
             ahead = ahead.saturating_add(self.waiters.get(arrival).map_or(0, Waiter::first_cost));
             if ahead > half {
@@ -333,8 +333,8 @@ fn is_closed(outcome: &Outcome) -> bool {
 }
 
 /// Returns the most tokens that a process reserves in a bucket: the refill of a second.
-fn most_reserved(bucket: &BucketCharge) -> u32 {
+fn most_reserved(bucket: &BucketCharge) -> u64 {
     let rate = bucket.charge().terms.rate();
     let tokens = RESERVED_AHEAD * u128::from(rate.drain) / u128::from(rate.token);
-    u32::try_from(tokens).unwrap_or(u32::MAX)
+    u64::try_from(tokens).unwrap_or(u64::MAX)
 }

@@ -51,14 +51,15 @@ impl Servers {
     ) -> Result<bool, StoreError> {
         let charges = counts.charges();
         let groups = |calls: u32| {
-            let costs = costs.iter().map(|cost| cost.saturating_mul(calls));
+            let costs = costs.iter().map(|cost| cost.saturating_mul(calls.into()));
             self.groups(charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(cost)))
         };
         let mut last = self.peek_groups(&groups(1), by).await?;
         if is_allowed(&last) && *op != Op::Peek {
             let fitting = last.iter().zip(&**costs);
             let fitting = fitting.filter_map(|(peeked, cost)| peeked.remaining.checked_div(*cost));
-            let fitting = fitting.min().unwrap_or(*count).min(*count);
+            let fitting =
+                fitting.min().map_or(*count, |fitting| fitting.min((*count).into()) as u32);
             let DecidedCalls { outcomes, receipts } =
                 self.charge_groups(*op, groups(fitting), by).await?;
             let is_admitted = is_allowed(&outcomes);

@@ -63,14 +63,14 @@ impl DecidedCalls {
         &mut self,
         count: u32,
         charges: &[Arc<Charge>],
-        costs: &[u32],
+        costs: &[u64],
         (last, slacks): (&[Outcome], &[u64]),
         receipts: &[Receipt],
     ) {
         for later in (0..u64::from(count)).rev() {
             let counts = last.iter().zip(slacks).zip(charges.iter().zip(costs));
             self.outcomes.extend(counts.map(|((last, slack), (charge, cost))| {
-                script::outcome_before(*last, &charge.terms, later * u64::from(*cost), *slack)
+                script::outcome_before(*last, &charge.terms, later * *cost, *slack)
             }));
             self.receipts.extend(receipts);
         }
@@ -92,7 +92,7 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
         }
         packed.extend(count.to_be_bytes());
         for number in [units, reservations.held, reservations.most] {
-            script::put_7(&mut packed, number.into());
+            script::put_7(&mut packed, number);
         }
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
@@ -100,7 +100,7 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
         if may_reserve {
             script::put_7(&mut packed, *wait);
         }
-        costs.iter().for_each(|cost| script::put_7(&mut packed, (*cost).into()));
+        costs.iter().for_each(|cost| script::put_7(&mut packed, *cost));
     }
     let clock = clock.map_or_else(Vec::new, script::packed_clock);
     let limits = charges.iter().map(|charge| script::packed_limit(charge));
@@ -115,7 +115,7 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
     }
     let mut runs = calls.runs.iter();
     // The costs of the current run, and its calls that have no outcome yet.
-    let (mut costs, mut left): (&[u32], _) = (&[], 0);
+    let (mut costs, mut left): (&[u64], _) = (&[], 0);
     while !reply.is_empty() {
         let count = u32::from_be_bytes(*take(&mut reply, 4)?.first_chunk()?);
         let is_reserved = count > 0

@@ -27,10 +27,9 @@ pub(crate) struct Argument {
 /// Returns a number from the terms of a limit, or from what the process states.
 type NumberOf = fn(&Terms, &Statement) -> u64;
 
-const THRESHOLD: Argument = Argument::new("threshold", |terms, _| terms.threshold().into());
+const THRESHOLD: Argument = Argument::new("threshold", |terms, _| terms.threshold());
 const PERIOD: Argument = Argument::new("period", |terms, _| terms.period_us());
-const BURST: Argument =
-    Argument::new("burst", |terms, _| (terms.capacity() + terms.lease_reserve()).into());
+const BURST: Argument = Argument::new("burst", |terms, _| terms.capacity() + terms.lease_reserve());
 const TOKEN: Argument = Argument::new("token", |terms, _| terms.rate().token);
 const DRAIN: Argument = Argument::new("drain", |terms, _| terms.rate().drain);
 
@@ -99,7 +98,7 @@ impl Form {
             Self::LeasedBucket => {
                 const LEASE_TERM: Argument = Argument::new("term", |terms, _| terms.lease_us());
                 const RESERVE: Argument =
-                    Argument::new("reserve", |terms, _| terms.lease_reserve().into());
+                    Argument::new("reserve", |terms, _| terms.lease_reserve());
                 &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
             }
             Self::Slots => {

@@ -97,8 +97,8 @@ impl ScriptOp {
     pub(crate) const RESET: Self = Self { operand: 1, ..Self::HOLD };
 
     /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
-    pub(crate) fn decide(op: Op, cost: u32, birth: u64) -> Self {
-        let cost = cost.into();
+    pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
+        let cost = cost as i64;
         match op {
             Op::Take { .. } => Self { word: "take", cost, birth, operand: 0 },
             Op::Measure => Self { word: "peek", cost, birth: 0, operand: 1 },
@@ -167,8 +167,8 @@ pub(crate) fn arguments_of_each<'a, E>(
 }
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
-pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
-    put_7(out, cost.into());
+pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u64, count: u32) {
+    put_7(out, cost);
     out.extend(count.to_be_bytes());
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
             3 => Verdict::Closed { also_limited: true },
             _ => return None,
         },
-        remaining: u32::try_from(get_7(*remaining)).unwrap_or(u32::MAX),
+        remaining: get_7(*remaining),
         retry_us: get_7(*retry),
         reset_us: get_7(*reset),
     })
@@ -257,7 +257,7 @@ pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u6
         0
     };
     Outcome {
-        remaining: last.remaining.saturating_add(units as u32),
+        remaining: last.remaining.saturating_add(units),
         reset_us: last.reset_us.saturating_sub(sooner),
         ..last
     }

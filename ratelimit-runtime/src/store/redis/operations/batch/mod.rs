@@ -91,7 +91,7 @@ type CallReply = oneshot::Sender<Result<Outcome, StoreError>>;
 fn digest(charge: &Charge) -> u64 {
     let mut digest = DefaultHasher::new();
     digest.write(&charge.count_name);
-    digest.write_u32(charge.cost);
+    digest.write_u64(charge.cost);
     digest.finish()
 }
 

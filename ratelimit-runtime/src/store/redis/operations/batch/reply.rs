@@ -103,6 +103,6 @@ impl EntryOutcome {
             return self.rejected;
         }
         let later = (self.admitted - 1 - index) as u64;
-        script::outcome_before(self.last, &charge.terms, later * u64::from(charge.cost), self.slack)
+        script::outcome_before(self.last, &charge.terms, later * charge.cost, self.slack)
     }
 }
