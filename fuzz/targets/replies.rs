@@ -39,7 +39,7 @@ mod store {
 
     pub(crate) struct Charge {
         pub(crate) terms: Terms,
-        pub(crate) cost: u32,
+        pub(crate) cost: u64,
         pub(crate) holder: Option<Arc<Holder>>,
     }
 
@@ -64,7 +64,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
-use self::algorithm::{BucketOp, LastReservations, Op, Outcome, Verdict};
+use self::algorithm::{Charged, Correction, Op, Outcome, Receipt, Verdict};
 use self::limit::{Algorithm, Align, Limit, Terms};
 use self::store::Charge;
 
@@ -103,31 +103,35 @@ impl LimitInput {
 
 #[derive(Arbitrary, Debug)]
 enum OpInput {
-    Decide,
+    Take { birth: u64 },
     Peek,
-    Refund,
-    Reserve(u64),
-    Cancel(u64),
-    Return(u64),
     Measure,
+    Newest(i32),
+    At(u64, i32),
+    By(u64, u64, i32),
 }
 
 impl OpInput {
-    /// The operation, its word, and its operand.
-    fn op(&self) -> (script::ScriptOp, &'static str, u64) {
+    /// The operation, its word, and its cost, birth and operand.
+    fn op(&self, cost: u64) -> (script::ScriptOp, &'static str, [u64; 3]) {
+        let correct = |charged, change: i32, birth, operand| {
+            let change = i64::from(change);
+            let op = script::ScriptOp::correct(Correction { charged, change });
+            (op, "correct", [change as u64 & ((1 << 56) - 1), birth, operand])
+        };
         match *self {
-            Self::Decide => (Op::Decide.into(), "decide", 0),
-            Self::Peek => (Op::Peek.into(), "peek", 0),
-            Self::Refund => (Op::Refund.into(), "refund", 0),
-            Self::Reserve(wait) => {
-                (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait))
+            Self::Take { birth } => {
+                let birth = time(birth);
+                (script::ScriptOp::decide(Op::ACQUIRE, cost, birth), "take", [cost, birth, 0])
             }
-            Self::Cancel(end) => {
-                let last = LastReservations { end: time(end), ..LastReservations::default() };
-                (BucketOp::Cancel(last).into(), "cancel", time(end))
+            Self::Peek => (script::ScriptOp::decide(Op::Peek, cost, 0), "peek", [cost, 0, 0]),
+            Self::Measure => (script::ScriptOp::decide(Op::Measure, 0, 0), "peek", [0, 0, 1]),
+            Self::Newest(change) => correct(Charged::Newest, change, 0, 0),
+            Self::At(at, change) => correct(Charged::At(time(at)), change, 0, time(at)),
+            Self::By(birth, place, change) => {
+                let (birth, place) = (time(birth), time(place));
+                correct(Charged::By(Receipt { birth, place }), change, birth, place)
             }
-            Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
-            Self::Measure => (Op::Measure.into(), "measure", 0),
         }
     }
 }
@@ -145,16 +149,15 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 }
 
 /// Checks the arguments against the layout that the scripts document.
-fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32) {
-    let (op, word, operand) = input.op();
+fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64) {
+    let (op, word, numbers) = input.op(cost);
     let charge = Charge { terms: *terms, cost, holder: None };
     let alone = script::arguments_of_one(op, &charge, clock);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());
     let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
     assert_eq!(take(&mut rest, 1), 0);
-    assert_eq!(take(&mut rest, 4), cost.into());
-    assert_eq!(take(&mut rest, 7), operand);
+    assert_eq!(numbers.map(|_| take(&mut rest, 7)), numbers);
 
     let named =
         script::arguments_of_each([(&charge, ())], |_, ()| {}, None).pop().expect("a limit");
@@ -162,14 +165,14 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
     assert_eq!(rest, packed);
     if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
         assert_eq!(*index, 4);
-        assert_eq!(take(&mut rest, 4), terms.capacity().into());
+        assert_eq!(take(&mut rest, 7), terms.capacity());
         let token = take(&mut rest, 7);
         assert_eq!(token, terms.rate().token);
-        assert_eq!(take(&mut rest, 4), terms.rate().drain);
+        assert_eq!(take(&mut rest, 7), terms.rate().drain);
         assert!(terms.rate().drain > 0 && token > 0);
         assert!(u128::from(terms.capacity()) * u128::from(token) <= 1 << 52);
     } else {
-        assert_eq!(take(&mut rest, 4), terms.threshold().into());
+        assert_eq!(take(&mut rest, 7), terms.threshold());
         assert_eq!(take(&mut rest, 7), terms.period_us());
     }
     match terms.algorithm() {
@@ -193,24 +196,24 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
 }
 
 /// The reply of `lua/answer.lua`.
-fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
+fn reply(outcome: &Outcome, slack: u64) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
     reply.push(match outcome.verdict {
         Verdict::Rejected => 0,
         Verdict::Admitted => 1,
         Verdict::Closed { also_limited } => 2 + u8::from(also_limited),
     });
-    reply.extend(outcome.remaining.to_be_bytes());
+    reply.extend(&outcome.remaining.to_be_bytes()[1..]);
     reply.extend(&outcome.retry_us.to_be_bytes()[1..]);
     reply.extend(&outcome.reset_us.to_be_bytes()[1..]);
-    reply.extend(slack.to_be_bytes());
+    reply.extend(&slack.to_be_bytes()[1..]);
     reply
 }
 
 target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
     let (limit, op, clock, cost, bytes) = input;
     if let Some(limit) = limit.limit() {
-        check_arguments(limit.terms(), &op, clock.map(time), cost);
+        check_arguments(limit.terms(), &op, clock.map(time), cost.into());
     }
     let decoded = script::decode_reply(bytes);
     let is_reply = bytes.len() == script::REPLY && bytes[7] <= 3;

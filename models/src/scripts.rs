@@ -98,7 +98,7 @@ pub(crate) fn reserve(
 ) -> (Outcome, Receipt) {
     let mut run = 1_u32.to_be_bytes().to_vec();
     put_7(&mut run, wait);
-    put_7(&mut run, cost.into());
+    put_7(&mut run, cost);
     let reply = run_all(keys, script, clock, charge, (CancelledUnits::default(), run));
     // Behind the number of calls.
     decoded(&reply[4..])
@@ -157,7 +157,7 @@ pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
             1 => Verdict::Admitted,
             closed => Verdict::Closed { also_limited: closed == 3 },
         },
-        remaining: number(8, 7) as u64,
+        remaining: number(8, 7),
         retry_us: number(15, 7),
         reset_us: number(22, 7),
     };

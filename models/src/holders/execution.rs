@@ -64,7 +64,7 @@ impl Holders {
         let terms = packed_terms(self.threshold, &Statement::default());
         let arguments = [packed_op("peek", 0, 0, 1, &terms)];
         match state.server.run(&self.script(&Form::Slots.script()), clock, &[KEY], &arguments) {
-            Reply::Text(bytes) => decoded(&bytes).0.remaining.into(),
+            Reply::Text(bytes) => decoded(&bytes).0.remaining,
             other => panic!("{other:?}"),
         }
     }
