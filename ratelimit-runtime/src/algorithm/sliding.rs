@@ -20,12 +20,11 @@ pub(crate) struct Log {
     total: u64,
     /// The units of the newest record.
     units: u64,
-    /// The time of the newest record, in microseconds.
-    last: u64,
     /// The latest tick of a record that charges of several ticks share.
     joined: u64,
     /// 0 until a call acquires units.
     birth: u64,
+    /// A period after the newest record, in microseconds.
     expires: u64,
 }
 
@@ -34,8 +33,8 @@ pub(crate) struct Log {
 struct Ring {
     /// Of each record, the low 32 bits of its tick and of its units.
     records: VecDeque<(u32, u32)>,
-    /// Of each record, the high bits of its units; empty while all of them are 0.
-    high: VecDeque<u32>,
+    /// Of each record, the high bits of its units; `None` while all of them are 0.
+    high: Option<Box<VecDeque<u32>>>,
 }
 
 impl Ring {
@@ -45,7 +44,7 @@ impl Ring {
 
     #[inline]
     fn units(&self, index: usize, low: u32) -> u64 {
-        let high = if self.high.is_empty() { 0 } else { self.high[index] };
+        let high = self.high.as_ref().map_or(0, |high| high[index]);
         u64::from(high) << 32 | u64::from(low)
     }
 
@@ -62,36 +61,41 @@ impl Ring {
 
     fn push(&mut self, tick: u32, units: u64) {
         let high = (units >> 32) as u32;
-        if high > 0 && self.high.is_empty() {
-            self.high.resize(self.len(), 0);
+        if high > 0 && self.high.is_none() {
+            self.high = Some(Box::new(VecDeque::from(vec![0; self.len()])));
         }
-        if high > 0 || !self.high.is_empty() {
-            self.high.push_back(high);
+        if let Some(all) = &mut self.high {
+            all.push_back(high);
         }
         self.records.push_back((tick, units as u32));
     }
 
     fn set_units(&mut self, index: usize, units: u64) {
         self.records[index].1 = units as u32;
-        if let Some(high) = self.high.get_mut(index) {
-            *high = (units >> 32) as u32;
+        if let Some(high) = &mut self.high {
+            high[index] = (units >> 32) as u32;
         }
     }
 
     fn remove(&mut self, index: usize) -> Option<(u32, u64)> {
         let record = self.get(index);
         self.records.remove(index);
-        self.high.remove(index);
+        if let Some(high) = &mut self.high {
+            high.remove(index);
+        }
         record
     }
 
     /// Removes the oldest records. Frees memory once most records are gone.
     fn drop_oldest(&mut self, count: usize) {
         self.records.drain(..count);
-        self.high.drain(..count.min(self.high.len()));
+        if self.records.is_empty() {
+            self.high = None;
+        } else if let Some(high) = &mut self.high {
+            high.drain(..count);
+        }
         if self.records.capacity() > 16 && self.len() < self.records.capacity() / 4 {
             self.records.shrink_to(2 * self.len());
-            self.high.shrink_to(2 * self.high.len());
         }
     }
 }
@@ -161,7 +165,7 @@ impl State for Log {
             Op::Take { .. } | Op::Peek if excess > 0 => {
                 let leaves = self.blocker(ticks, &live, excess) + ticks.period_us;
                 let retry_us = leaves.saturating_sub(clock);
-                let outcome = self.outcome_of(terms, ticks, clock, live.used);
+                let outcome = self.outcome_of(terms, clock, live.used);
                 return (Outcome { verdict: Verdict::Rejected, retry_us, ..outcome }, receipt);
             }
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
@@ -170,7 +174,7 @@ impl State for Log {
                     if self.birth == 0 {
                         self.birth = birth;
                     }
-                    receipt = Receipt { birth: self.birth, place: self.last };
+                    receipt = Receipt { birth: self.birth, place: self.last(ticks) };
                 }
             }
             Op::Correct(correction) if correction.change > 0 => {
@@ -190,7 +194,7 @@ impl State for Log {
             }
             Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
         }
-        let outcome = self.outcome_of(terms, ticks, clock, live.used);
+        let outcome = self.outcome_of(terms, clock, live.used);
         if live.used == 0 && before > 0 {
             *self = Self::default();
         }
@@ -200,17 +204,23 @@ impl State for Log {
 }
 
 impl Log {
+    /// Returns the time of the newest record.
+    #[inline]
+    fn last(&self, ticks: Ticks) -> u64 {
+        self.expires.saturating_sub(ticks.period_us)
+    }
+
     /// Returns what counts at a time. If the clock has stepped back, that is the time of the newest record.
     #[inline]
     fn live(&self, ticks: Ticks, clock: u64) -> Live {
-        let now = clock.max(self.last);
-        if self.last + ticks.period_us <= now {
+        let now = clock.max(self.last(ticks));
+        if self.expires <= now {
             return Live { now, dead: self.ring.len(), used: 0 };
         }
         // The first tick that has not left the window.
         let left = now.checked_sub(ticks.period_us);
         let oldest = left.map_or(0, |left| (left >> ticks.shift) + 1);
-        let newest = ticks.at(self.last);
+        let newest = ticks.at(self.last(ticks));
         let (mut dead, mut used) = (0, self.total);
         for (low, units) in self.ring.from(0) {
             if tick(newest, low) >= oldest {
@@ -226,26 +236,26 @@ impl Log {
         for (low, units) in self.ring.from(live.dead) {
             excess = excess.saturating_sub(units);
             if excess == 0 {
-                return ticks.time(tick(ticks.at(self.last), low));
+                return ticks.time(tick(ticks.at(self.last(ticks)), low));
             }
         }
-        self.last
+        self.last(ticks)
     }
 
-    fn outcome_of(&self, terms: &Terms, ticks: Ticks, clock: u64, used: u64) -> Outcome {
+    fn outcome_of(&self, terms: &Terms, clock: u64, used: u64) -> Outcome {
         Outcome {
             clock,
             verdict: Verdict::Admitted,
             remaining: terms.threshold().saturating_sub(used),
             retry_us: 0,
-            reset_us: if used == 0 { 0 } else { self.last + ticks.period_us - clock },
+            reset_us: if used == 0 { 0 } else { self.expires - clock },
         }
     }
 
     /// Charges units, and drops the records that have left the window.
     fn charge(&mut self, threshold: u64, ticks: Ticks, live: &mut Live, cost: u64) {
         self.ring.drop_oldest(live.dead);
-        let (now, newest) = (ticks.at(live.now), ticks.at(self.last));
+        let (now, newest) = (ticks.at(live.now), ticks.at(self.last(ticks)));
         let is_full = self.ring.len() >= MOST - 1;
         let is_coarse = threshold > EXACT || is_full;
         if live.used == 0 {
@@ -262,7 +272,6 @@ impl Log {
             }
             self.units = cost;
         }
-        self.last = live.now;
         live.used += cost;
         self.total = live.used;
         self.expires = live.now + ticks.period_us;
@@ -281,7 +290,7 @@ impl Log {
 
     /// Joins the records of each cell.
     fn join(&mut self, ticks: Ticks) {
-        let newest = ticks.at(self.last);
+        let newest = ticks.at(self.last(ticks));
         let mut joined: Vec<(u32, u64)> = Vec::with_capacity(MOST);
         for (low, units) in self.ring.from(0) {
             let at = tick(newest, low);
@@ -319,7 +328,7 @@ impl Log {
         if live.used == 0 || charged_at + ticks.period_us <= live.now {
             return;
         }
-        let (moment, newest) = (ticks.at(charged_at), ticks.at(self.last));
+        let (moment, newest) = (ticks.at(charged_at), ticks.at(self.last(ticks)));
         let records = &self.ring.records;
         let index = records.partition_point(|(low, _)| tick(newest, *low) < moment);
         let record = self.ring.get(index);
@@ -346,8 +355,8 @@ impl Log {
             && let Some(newest) = self.ring.len().checked_sub(1)
             && let Some((low, units)) = self.ring.remove(newest)
         {
-            (self.last, self.units) = (ticks.time(tick(ticks.at(self.last), low)), units);
-            self.expires = self.last + ticks.period_us;
+            let tick = tick(ticks.at(self.last(ticks)), low);
+            (self.expires, self.units) = (ticks.time(tick) + ticks.period_us, units);
         }
     }
 }
