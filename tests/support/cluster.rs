@@ -1,6 +1,7 @@
 //! A real Redis Cluster for a test: three primaries and their replicas, on free ports, stopped on drop.
 //! Nodes are named by their index.
 
+use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 use std::thread::sleep;
@@ -161,12 +162,46 @@ impl Cluster {
         self.cluster.servers[node].stop();
     }
 
-    /// Begins to move a hash slot from its node to the next, moves one of its keys, and leaves the rest there.
-    pub fn begin_move(&self, slot: u16, key: &str) {
+    /// Returns the configuration epochs of all nodes with their identifiers, as a node knows them.
+    fn epochs(&self, node: usize) -> Vec<(String, String)> {
+        let nodes: String =
+            redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
+        let epoch = |line: &str| {
+            let mut words = line.split(' ');
+            let id = words.next().expect("an identifier").to_owned();
+            (id, words.nth(5).expect("an epoch").to_owned())
+        };
+        let mut epochs: Vec<_> = nodes.lines().map(epoch).collect();
+        epochs.sort_unstable();
+        epochs
+    }
+
+    /// Marks a hash slot as moving from its node to the next. Returns both nodes.
+    ///
+    /// First waits until the primaries know each other's configuration epochs. The new owner takes the slot at an epoch
+    /// above all that it knows. If the old owner has a later one, its last message about the slot makes the new owner
+    /// delete the keys, and then no node serves the slot.
+    fn mark_moving(&self, slot: u16) -> (usize, usize) {
+        let agree = || {
+            let epochs = self.epochs(0);
+            let distinct: HashSet<_> = epochs.iter().map(|(_, epoch)| epoch).collect();
+            distinct.len() == 3 && (1..3).all(|node| self.epochs(node) == epochs)
+        };
+        let started = Instant::now();
+        while !agree() {
+            assert!(started.elapsed() < Duration::from_secs(60), "the epochs stay different");
+            sleep(Duration::from_millis(2));
+        }
         let from = self.owner(slot);
         let to = (from + 1) % 3;
         self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
         self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
+        (from, to)
+    }
+
+    /// Begins to move a hash slot from its node to the next, moves one of its keys, and leaves the rest there.
+    pub fn begin_move(&self, slot: u16, key: &str) {
+        let (from, to) = self.mark_moving(slot);
         self.migrate(key, from, to);
     }
 
@@ -200,10 +235,7 @@ impl Cluster {
 
     /// Moves a hash slot with its keys from its node to the next, with a pause between the steps.
     pub fn move_slot(&self, slot: u16, pause: Duration) {
-        let from = self.owner(slot);
-        let to = (from + 1) % 3;
-        self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
-        self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
+        let (from, to) = self.mark_moving(slot);
         sleep(pause);
         loop {
             let mut keys = redis::cmd("CLUSTER");
