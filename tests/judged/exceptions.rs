@@ -41,7 +41,8 @@ impl Player<'_> {
             // Leased units that other processes give back instead of spending them.
             let units = u64::from(self.setup.most_leased()) * self.alive.len() as u64;
             let others = process.map_or(units, |_| units - u64::from(self.setup.most_leased()));
-            self.judge.excepted(self.now(), Exception::Refund { units: others });
+            let until = self.leases_excepted_until;
+            self.judge.excepted(self.now(), Exception::Return { units: others, until });
         }
         self.except(process, Excepted::Call);
         self.except_paused(Excepted::Call);

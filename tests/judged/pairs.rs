@@ -173,6 +173,26 @@ fn a_reset_discards_leased_units_of_the_count() {
     assert_eq!(admitted(&fleet, &setup, &operations), 9);
 }
 
+/// A process gives leased units of the lost count back for a call that they do not suffice for.
+#[test]
+fn leased_units_of_a_lost_count_come_on_top() {
+    let server = Server::start();
+    let setup = Setup {
+        leasing: Leasing::UpTo(40),
+        ..bucket(Algorithm::TokenBucket, 6_000, 220, 60_000_000, 5_000)
+    };
+    let operations = [
+        Operation::Burst { process: 1, calls: 18 },
+        Operation::Evict,
+        acquire(1, 165),
+        check(1, 55),
+        acquire(0, 12),
+        acquire(0, 1),
+    ];
+    // The first process had 12 units left, so two calls are admitted beside a burst, and none after them.
+    assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 21);
+}
+
 /// While no call polls the second one, its unit drains. The settlement gives back the units that drained beside it.
 #[test]
 fn a_settlement_beside_a_moment_that_nothing_polled_admits_one_burst() {

@@ -13,14 +13,17 @@ impl Judge {
         }
         sort_by_time(&mut events);
         let (period, rates) = (u128::from(self.period), Rates::of(history));
-        let (mut breaches, mut level, mut since, mut gifts) = (Vec::new(), 0_u128, 0, 0_u128);
+        let (mut breaches, mut level, mut since) = (Vec::new(), 0_u128, 0);
+        let mut gifts: Vec<Event> = Vec::new();
         for event in events {
             let at = event.last;
             level = level.saturating_sub(rates.refilled(since, at));
             // In a full bucket, nothing is left that a gift could have been of. A bucket with booked calls is not full.
             let is_full = level == 0 && at > since && !history.iter().any(|it| it.is_booked(at));
-            gifts = if is_full { 0 } else { gifts };
-            gifts += u128::from(event.gift()) * period;
+            gifts.retain(|gift| !is_full || gift.gives_at(at));
+            if event.gift() > 0 {
+                gifts.push(event);
+            }
             level += u128::from(event.units) * period;
             since = at;
             // A call that was booked is promised no more than the largest burst since.
@@ -28,7 +31,8 @@ impl Judge {
                 history.iter().filter(|other| (event.decided..=at).contains(&other.decided));
             let burst = later.map(Event::capacity).max().unwrap_or(0).max(event.capacity());
             if event.ends_stretch() && event.units > 0 {
-                let promised = u128::from(burst) * period + gifts;
+                let gifts: u64 = gifts.iter().map(Event::gift).sum();
+                let promised = (u128::from(burst) + u128::from(gifts)) * period;
                 breaches.extend(Breach::scaled(at, level, promised, period));
             }
         }
@@ -48,7 +52,8 @@ impl Judge {
         for from in events.iter().map(|event| event.first) {
             let (mut used, mut gifts, mut latest) = (0, 0, 0);
             let mut surpluses: Vec<&Event> = Vec::new();
-            for (event, (burst, rate)) in by_end.iter().filter(|(event, _)| event.last >= from) {
+            let counts = |event: &Event| event.last >= from || event.gives_at(from);
+            for (event, (burst, rate)) in by_end.iter().filter(|(event, _)| counts(event)) {
                 // What may have been given back in the stretch was given back in it.
                 gifts += event.gift();
                 if event.first < from {

@@ -27,9 +27,10 @@ pub(super) enum What {
     InForce {
         threshold: u32,
     },
-    /// Units that come on top of the promise.
+    /// Units that come on top of the promise, at the time of the event or up to a later one.
     Gift {
         units: u64,
+        until: u64,
     },
     /// A call may have been charged, but its units do not count: it was dropped, or the judge does not know it.
     Unseen,
@@ -82,13 +83,18 @@ impl Event {
 
     pub(super) fn gift(&self) -> u64 {
         match self.what {
-            What::Gift { units } => units,
+            What::Gift { units, .. } => units,
             What::Call { .. }
             | What::Surplus { .. }
             | What::InForce { .. }
             | What::Unseen
             | What::Lost => 0,
         }
+    }
+
+    /// Returns whether the event can still give units at this time.
+    pub(super) fn gives_at(&self, at: u64) -> bool {
+        matches!(self.what, What::Gift { until, .. } if until >= at)
     }
 
     pub(super) fn charged(&self) -> u64 {

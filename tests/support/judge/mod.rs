@@ -74,6 +74,13 @@ pub enum Exception {
         /// How many.
         units: u64,
     },
+    /// Processes hold units of a lost count. They can give them back to the new count until a time.
+    Return {
+        /// How many.
+        units: u64,
+        /// The latest time.
+        until: u64,
+    },
     /// A primary was lost before its replica received its last writes. What they had counted comes on top.
     Unreplicated {
         /// The most units that they have counted.
@@ -164,7 +171,10 @@ impl Judge {
     pub fn excepted(&mut self, at: u64, exception: Exception) {
         let what = match exception {
             Exception::Lost => What::Lost,
-            Exception::Refund { units } | Exception::Unreplicated { units } => What::Gift { units },
+            Exception::Refund { units } | Exception::Unreplicated { units } => {
+                What::Gift { units, until: at }
+            }
+            Exception::Return { units, until } => What::Gift { units, until: until + self.skew },
         };
         self.push(Event::at(at, 0, what));
     }

@@ -264,6 +264,24 @@ fn a_gift_counts_while_a_call_is_booked() {
     }
 }
 
+/// Units can go back to a new count after its first calls, although it was full before.
+#[test]
+fn units_of_a_lost_count_come_on_top_once_they_are_back() {
+    let until = SECOND / 2;
+    for (first, is_breach) in [(until, false), (until + 1, true)] {
+        for skew in [0, 1] {
+            let mut judge = judge(Algorithm::TokenBucket).with_skew(skew);
+            judge.excepted(0, Exception::Lost);
+            judge.excepted(0, Exception::Return { units: 3, until });
+            call(&mut judge, first + 2 * skew, 10);
+            call(&mut judge, first + 2 * skew, 3);
+            assert_eq!(!judge.breaches().is_empty(), is_breach, "{first}");
+            call(&mut judge, first + 2 * skew, 1);
+            assert!(!judge.breaches().is_empty(), "{first}");
+        }
+    }
+}
+
 /// Processes write their calls as text.
 #[test]
 fn an_admitted_call_is_a_line() {
