@@ -9,15 +9,17 @@
 
 -- The functions of the algorithms take the time, and these arguments:
 --
--- given    the caller's clock; nil if `clock` is the time of this server
--- op       `take` admits and charges a call, or rejects it; `peek` answers as a take does, and changes nothing;
---          `correct` changes what was charged; `hold` is of `slots.lua`. Only a take can change the rate of a bucket
--- cost     the units of the call; of `correct`, the units to charge, or below 0 those to give back
--- birth    of a take that needs a receipt, the birth of a state without one, otherwise 0. A state has a birth once it
---          gives a receipt: the state of a key that was reset since has another one. Of `correct`, see `operand`
--- operand  of a take, the longest wait until its moment, see `bucket.lua`; of `peek`, 1 to count the units in use, and
---          2 as `slots.lua` says; of `correct`, the place of the charge if `birth` is that of its receipt. If `birth`
---          is 0, the time of the charges, as they have recorded it; or 0, to give back the newest units
+-- given    ARGV[2]; nil if `clock` is the time of this server
+-- op       `take` admits and charges a call, or rejects it. `peek` answers as a take does, and changes nothing.
+--          `correct` changes what was charged. `hold` is of `slots.lua`
+-- cost     the units of the call. Of `correct`: above 0, units to charge now, whatever the limit; below 0, units to
+--          give back
+-- birth    of a take: 0, or a number that no other state has, if the charge needs a receipt; a state without a birth
+--          gets it. A receipt has the birth and the place of its charge, so it does not fit a state that was reset
+--          since. Of `correct`: the birth of the receipt, or 0
+-- operand  of a take: the longest wait, see `bucket.lua`. Of `peek`: 1 to count the units in use instead, and 2 as
+--          `slots.lua` says. Of `correct`: the place of the receipt; without a receipt, the time that the charges have
+--          recorded, or 0 for the newest units
 
 local struct, KEYS, ARGV = struct, KEYS, ARGV
 local call, pack, unpack = redis.call, struct.pack, struct.unpack

@@ -1,38 +1,41 @@
--- Sliding window: the units that were charged in the trailing period, exact to a tick or, of large limits, to a cell.
+-- Sliding window: a unit counts for a period after its charge. It may count up to 0.1 % of a period longer if the
+-- threshold is above 1,000, or while debts make many records.
 -- Twin of ratelimit-runtime/src/algorithm/sliding.rs.
 --
--- The state is a head and a ring of records. A record has a time, and the units that were charged then. The newest
--- record is in the head, the others are in the ring, the oldest first. An admitted charge reads the head and the oldest
--- records, drops the records that have left the window, moves the newest record into the ring, and writes the head. A
--- rejected call writes nothing.
+-- The value of the key is one string: a head, and a ring of records. A record is a time, and the units that were
+-- charged at that time or, if charges share it, shortly before. The newest record is in the head, the others are in the
+-- ring, the oldest first. A charge drops the records that have left the window. Then it adds its units to the newest
+-- record, or moves that one into the ring and becomes the newest. A correction may write the ring anew. A rejected call
+-- writes nothing.
 --
--- The head has the time of the newest record in microseconds. The ring has ticks, which are 2^k microseconds; a time
--- is rounded up to a tick. k is the least number for which a period has less than 2^32 - 1 ticks: for periods of up to
--- 71 minutes, a tick is 1 microsecond. The ring keeps the low 32 bits of a tick. No record is older than the newest one
--- by more than a period and a tick, so the newest one tells the other bits. A record leaves the window a period after
--- its time or its tick: never early, and less than a tick late. Time does not go back: if a clock does, time stands
--- still until the clock has caught up.
+-- The head has the time of the newest record in microseconds. The ring has times in ticks since the epoch, rounded up.
+-- A tick is the shortest power of two, in microseconds, for which a period has at most 2^32 - 2 ticks: 1 microsecond
+-- for periods of up to 71 minutes. The ring keeps the low 32 bits of a time. No record is older than the newest one by
+-- more than a period and a tick, so the newest one tells the high bits. A record leaves the window a period after its
+-- time: never early, and less than a tick late. A clock before the newest record counts as the time of that record.
 --
--- Charges of one tick have one record. A state has at most 1,016 records, so a threshold of up to 1,000 is exact to a
--- tick. Above, or while debts make 1,016 records, a charge shares the newest record if both are in one cell, a
--- thousandth of a period since the epoch, rounded up to ticks. A shared record has the latest of its times, so its
--- units leave up to 0.1 % of a period late. A charge that finds 1,016 records, and shares none, first joins all records
--- of a cell into one: at most 1,002 cells overlap a period and a tick.
+-- Charges of one tick share a record. A state has at most 1,016 records. So under a threshold of up to 1,000, each tick
+-- has a record of its own. If the threshold is above, or if 1,016 records are in the window because of debts, a charge
+-- shares the newest record if both are in one cell. Cells divide the time since the epoch: a cell is a thousandth of
+-- the period, rounded up to ticks. A shared record has the latest of its times, so its units leave less than a cell
+-- late. A charge that finds 1,016 records, and shares none, first joins the records of each cell into one: at most
+-- 1,002 cells overlap a period and a tick.
 --
--- Head  string: its beginning (12), see `write_state.lua`; birth (7), 0 until a take needs a receipt; joined: the
---       latest tick of a record that charges of several ticks share (7); the units of all records (7); of the newest
---       record, its time (7) and its units (7); of the ring, the slot of its oldest record (2), its records (2) and its
---       slots (2)
--- Ring  the slots: the low bits of a tick (4), and units (4), or (7) once there are 2^32 units in all. The version
---       tells which: 8 or 9
+-- Head  its beginning (12), see `write_state.lua`; birth (7), 0 until a take needs a receipt; joined: the latest tick
+--       of a record that charges of several ticks share, to find such a record again (7); the units of all records,
+--       also of those that have left and are not dropped yet (7); of the newest record, its time (7) and its units (7);
+--       of the ring, the index of the slot with its oldest record (2), how many records (2) and slots (2) it has
+-- Ring  the slots: a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units are
+--       in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8; until a charge finds no
+--       unit in the window
 --
 -- call, pack, unpack, key, clock, given, op, cost, birth, operand
---            see `prelude.lua`
--- threshold  units that a period admits, below 2^53
+--            see `prelude.lua`. The place of a charge is its time in microseconds
+-- threshold  units that a period admits, below 2^53; at least the cost of a take
 -- period     microseconds; it is a part of the key
 --
 -- Returns the arguments of `answer.lua`; nothing if the value is no state of these versions. `changed` is empty if the
--- state was written here, or if no units count any more.
+-- state was written here.
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period
 )
@@ -63,7 +66,8 @@ local function sliding(
   -- The first tick that has not left the window.
   local oldest = floor((now - period) / tick) + 1
 
-  -- Counts the records that have left the window, and finds the one with which the last of the excess units leaves.
+  -- Skips the records that have left the window. Of a call that does not fit, finds the time of the record that must
+  -- leave before it fits.
   local measures = op == 'peek' and operand == 1
   local is_limited = op ~= 'correct' and not measures
   local used, dead, blocker = total, 0, last
@@ -95,11 +99,11 @@ local function sliding(
   local allowed = fits and closed <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
   local gives = op == 'correct' and cost < 0 and used > 0
+  if op == 'correct' then cost = min(cost, 9007199254740991 - used) end
   local adds = cost > 0 and (op == 'correct' or op == 'take' and allowed)
-  if op == 'correct' and adds then cost = min(cost, 9007199254740991 - used) end
   local is_full = count - dead >= MOST - 1
   local shares = at == newest or (threshold > 1000 or is_full) and floor(at / cell) == floor(newest / cell)
-  -- The records of the ring, the oldest first, once they are read.
+  -- The records of the ring, the oldest first, also those that have left; once they are read.
   local ring
   local widens = used >= LOW and version == VERSION
   if gives or adds and used > 0 and not shares and (count - dead == slots or widens) then
@@ -112,9 +116,10 @@ local function sliding(
     if not fits then retry = math.max(blocker + period - clock, 0) end
   elseif adds then
     first, count = (first + dead) % math.max(slots, 1), count - dead
+    if ring then ring = sub(ring, dead * size + 1) end
     if used == 0 then
       units = cost
-      -- A ring that grew beyond the limit, because of a debt or a threshold that has changed, is dropped.
+      -- Drops a ring with more slots than the threshold needs, and a wide one.
       if slots > 8 and slots >= threshold or version == WIDE then version, size, slots, ring = VERSION, 8, 0, '' end
     elseif shares then
       if at > newest then joined = at end
@@ -173,7 +178,7 @@ local function sliding(
       end
       units = units - rest
     elseif birth == 0 or birth == own_birth then
-      -- The record of a charge has its tick, or it is the next one of its cell and is shared.
+      -- A charge is in the record of its tick, or in a shared one: the next later record of its cell.
       local moment = ceil(operand / tick)
       local low, high = 0, count
       while low < high do
@@ -201,7 +206,7 @@ local function sliding(
       end
     end
     if units == 0 and count > 0 then
-      -- The next record becomes the newest.
+      -- The last record of the ring becomes the newest.
       count = count - 1
       local low, its = unpack(format_of, ring, count * size + 1)
       newest, units = newest - (newest - low) % LOW, its

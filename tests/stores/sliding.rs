@@ -253,6 +253,27 @@ async fn records_of_more_than_32_bits_leave_whole() {
     assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 55);
 }
 
+/// A record that has left does not come back when the state is written anew with longer records.
+#[tokio::test]
+async fn records_that_have_left_stay_out_of_a_wider_ring() {
+    let server = Server::start();
+    let mut stores = Stores::on(&server, DAY);
+    let mut charges = Vec::new();
+    for _ in 0..4 {
+        charges.extend(stores.acquire(100, 10).await);
+    }
+    stores.clock.advance(HOUR);
+    for charge in charges.drain(..2) {
+        stores.settle(charge, u32::MAX).await;
+    }
+    stores.clock.advance(23 * HOUR);
+    let last = charges.pop().expect("a charge");
+    stores.settle(last, 35).await;
+    stores.assert_agrees(100).await;
+    stores.clock.advance(HOUR);
+    assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 75);
+}
+
 /// Units go back to a record of more than 32 bits.
 #[tokio::test]
 async fn records_of_more_than_32_bits_are_corrected() {

@@ -179,7 +179,9 @@ impl State for Log {
             }
             Op::Correct(correction) if correction.change > 0 => {
                 let more = correction.more().min(super::MOST - live.used);
-                self.charge(terms.threshold(), ticks, &mut live, more);
+                if more > 0 {
+                    self.charge(terms.threshold(), ticks, &mut live, more);
+                }
             }
             Op::Correct(correction) => {
                 let less = correction.less();
