@@ -34,6 +34,7 @@ struct Ring {
     /// Of each record, the low 32 bits of its tick and of its units.
     records: VecDeque<(u32, u32)>,
     /// Of each record, the high bits of its units; `None` while all of them are 0.
+    #[allow(clippy::box_collection, reason = "few states have it, and each pays for its size")]
     high: Option<Box<VecDeque<u32>>>,
 }
 
