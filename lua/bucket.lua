@@ -91,7 +91,7 @@ local function bucket(
   if level < 0 then level = 0 end
   if leased <= now then kept, floor = 0, 0 end
   local standing = level
-  if reserve and is_take then level = math.max(level, reserve * token) end
+  if reserve and is_take and birth == 0 then level = math.max(level, reserve * token) end
 
   local allowed, retry, is_changed, changed, receipt = level - capacity + charge <= 0, 0, false, nil, nil
   local fits = allowed or not is_take
@@ -164,7 +164,7 @@ local function bucket(
   if is_changed then
     full = nil
     changed = pack('>I7I7I7I7', now, level, token, drain)
-    if reserve and op == 'take' then
+    if reserve and op == 'take' and birth == 0 then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
     end
     if leased > now then floor = math.min(kept * token, level) end

@@ -20,7 +20,7 @@
 --            see `prelude.lua`. A `peek` with the operand 2 leaves units to the process that is next, as a take does.
 --            The op `hold` only states what the process holds; it is rejected if its units were given to others
 --            meanwhile. With the operand 1, it frees the units of all processes, keeps their fences and opens the key:
---            it is admitted if there were any units, and has the new epoch in its receipt
+--            it is admitted if there were any units or the key was closed, and has the new epoch in its receipt
 -- threshold  units that may be held
 -- hold       microseconds for which a process holds its units after each call and each statement
 -- process    the process that states the other numbers, or 0: then nothing is stated
@@ -36,7 +36,7 @@ local function slots(
   call, pack, unpack, key, clock, given, op, cost, birth, operand,
   threshold, hold, process, fence, epoch, taken, released, promised, waited
 )
-  local VERSION, HEADER, RECORD, FORMAT, NEXT = 8, 70, 35, '>I7I7I7I7I7', 1500000
+  local VERSION, HEADER, RECORD, FORMAT, NEXT = 9, 70, 35, '>I7I7I7I7I7', 1500000
   local version, lives, closed, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0, 0
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
@@ -120,7 +120,7 @@ local function slots(
     local back = math.min(-cost, own_taken - own_released)
     own_released, held = own_released + back, held - back
   elseif resets then
-    allowed, since = held > 0, clock > since and clock or since + 1
+    allowed, since = held > 0 or closed > clock, clock > since and clock or since + 1
     -- Without an end of the TTL, the beginning is written as well.
     closed, lives = 0, 0
     -- The records keep their fences: a request that was given up before the reset takes nothing after it.

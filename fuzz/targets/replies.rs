@@ -127,7 +127,7 @@ impl OpInput {
             Self::Peek => (script::ScriptOp::decide(Op::Peek, cost, 0), "peek", [cost, 0, 0]),
             Self::Measure => (script::ScriptOp::decide(Op::Measure, 0, 0), "peek", [0, 0, 1]),
             Self::Newest(change) => correct(Charged::Newest, change, 0, 0),
-            Self::At(at, change) => correct(Charged::At(time(at)), change, 0, time(at)),
+            Self::At(at, change) => correct(Charged::At(time(at)), change, 0, time(at).max(1)),
             Self::By(birth, place, change) => {
                 let (birth, place) = (time(birth), time(place));
                 correct(Charged::By(Receipt { birth, place }), change, birth, place)

@@ -290,6 +290,9 @@ async fn a_store_that_is_full_of_held_units_admits_no_call_of_another_key() {
     let parts = [Part::new(&other, &"key", 1), Part::new(&TWO, &running[0].0, 1)];
     let rejection = limiter.acquire_all(&parts).await.expect_err("no place for the first part");
     assert!(matches!(rejection, Rejection::Busy { .. }), "{rejection:?}");
+    // What takes nothing needs no place.
+    drop(limiter.acquire(&TWO, "another", 0).await.expect("a cost of 0"));
+    assert!(!limiter.peek(&TWO, "another", 1).await.expect("a decision").allowed, "no place");
     for (key, _) in &running {
         drop(limiter.acquire(&TWO, *key, 1).await.expect("a key that has its place"));
     }

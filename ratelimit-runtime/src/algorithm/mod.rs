@@ -204,9 +204,9 @@ pub(crate) trait State: Default {
     /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
     fn expires(&self) -> u64;
 
-    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one; otherwise the
-    /// default. A state without a birth then gets `birth`, which no other state has: the state of a key that was reset
-    /// is then another one.
+    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one, and of a reserved
+    /// moment if the state has a birth; otherwise the default. A state without a birth gets `birth` with its first
+    /// receipt. No other state has it: the state of a key that was reset is another one.
     fn apply(
         &mut self,
         op: Op,

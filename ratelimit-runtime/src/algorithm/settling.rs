@@ -166,7 +166,7 @@ fn a_sliding_counter_lowers_the_window_that_counted_the_charge() {
     let mut counters = Counters::default();
     let (_, first) = counters.apply(Op::ACQUIRE, 7, terms, 10 * PERIOD, 12);
     let (_, second) = counters.apply(Op::ACQUIRE, 8, terms, 10 * PERIOD + 500, 8);
-    assert_eq!((first.birth, second.birth), (first.birth, first.birth));
+    assert_eq!(second.birth, first.birth);
     let settle = |receipt, charged, used| Op::Correct(Correction::settled(receipt, charged, used));
     // In the window after, the charge weighs half.
     let now = 11 * PERIOD + 500;

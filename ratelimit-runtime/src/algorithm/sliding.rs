@@ -9,7 +9,7 @@ use crate::limit::Terms;
 /// The most records of a state.
 const MOST: usize = 1_016;
 
-/// The largest threshold for which no charges of different ticks share a record.
+/// The largest threshold under which charges of different ticks share a record only if debts have filled the state.
 const EXACT: u64 = 1_000;
 
 /// The units that were charged in a period.

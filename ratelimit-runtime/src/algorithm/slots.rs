@@ -81,7 +81,7 @@ impl Slots {
     }
 
     fn take(&mut self, clock: u64, cost: u64) {
-        if self.held == 0 && cost > 0 {
+        if self.held == 0 {
             *self = Self { held: 0, birth: 0, since: clock.max(self.since) };
         }
         self.held += cost;

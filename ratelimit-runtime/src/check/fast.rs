@@ -9,8 +9,7 @@ use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Verdict;
 use crate::key::Key;
-use crate::limit::shown;
-use crate::limit::{Access, Limit};
+use crate::limit::{Access, Limit, shown};
 use crate::local::LocalCharge;
 use crate::report::{self, Started};
 

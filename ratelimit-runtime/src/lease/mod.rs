@@ -47,8 +47,7 @@ use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
 use crate::clock::{Clock, before, complete_by};
 use crate::key::KeyId;
-use crate::limit::shown;
-use crate::limit::{Limit, Terms};
+use crate::limit::{Limit, Terms, shown};
 use crate::reply::{Decision, StoreError};
 use crate::store::{Charge, Reply, Request};
 

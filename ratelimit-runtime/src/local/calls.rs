@@ -18,6 +18,8 @@ struct LockedShards<'a, 'b> {
     locked: u64,
     /// In ascending order.
     guards: &'b mut [Option<MutexGuard<'a, Shard>>],
+    /// Whether calls are charged that all counts admit.
+    takes: bool,
     clock: u64,
 }
 
@@ -25,7 +27,7 @@ impl Local {
     /// Decides a call of at most [`FEW`] counts: charges all of them, or none. Allocates nothing.
     pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) {
         let mut guards = [const { None }; FEW];
-        let mut shards = self.lock(charges.iter().copied(), &mut guards);
+        let mut shards = self.lock(charges.iter().copied(), true, &mut guards);
         let mut fits = true;
         for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
             (*outcome, _) = shards.apply(Op::Peek, *charge);
@@ -46,7 +48,8 @@ impl Local {
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
         let charges = counts.charges();
         let mut guards: Vec<_> = iter::repeat_with(|| None).take(charges.len()).collect();
-        let mut shards = self.lock(charges.iter().map(|charge| (&**charge).into()), &mut guards);
+        let locals = charges.iter().map(|charge| (&**charge).into());
+        let mut shards = self.lock(locals, *op != Op::Peek, &mut guards);
         let mut apply = |index: usize, op, cost| {
             shards.apply(op, LocalCharge { cost, ..(&*charges[index]).into() })
         };
@@ -99,6 +102,7 @@ impl Local {
     fn lock<'a, 'b, 'c>(
         &'a self,
         charges: impl Iterator<Item = LocalCharge<'c>>,
+        takes: bool,
         guards: &'b mut [Option<MutexGuard<'a, Shard>>],
     ) -> LockedShards<'a, 'b> {
         let clock = self.clock.local();
@@ -108,7 +112,7 @@ impl Local {
             *guard = Some(self.shard(rest.trailing_zeros() as usize));
             rest &= rest - 1;
         }
-        LockedShards { locked, guards, clock }
+        LockedShards { locked, guards, takes, clock }
     }
 }
 
@@ -118,9 +122,9 @@ impl LockedShards<'_, '_> {
         let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
         let shard = self.guards[before.count_ones() as usize].as_mut();
         let shard = shard.unwrap_or_else(|| unreachable!("it is locked"));
-        // Each call is peeked at first. Then it is charged all or nothing.
+        // Each call is peeked at before it is charged.
         let is_peek = op == Op::Peek;
-        if is_peek && !shard.has_place(charge, self.clock) {
+        if is_peek && !shard.has_place(charge, self.takes, self.clock) {
             return no_place(self.clock);
         }
         shard.apply(op, charge, self.clock)

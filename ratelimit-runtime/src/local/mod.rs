@@ -134,7 +134,8 @@ impl Local {
     fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(charge.key_id));
-        let has_place = !op.is_take() || shard.has_place(charge, clock);
+        let takes = op != Op::Peek;
+        let has_place = !op.is_take() || shard.has_place(charge, takes, clock);
         let decided = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
         unlock(shard);
         decided

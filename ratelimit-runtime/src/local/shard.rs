@@ -66,23 +66,29 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Returns whether a call of calls in flight has a place for its units. Entries whose units are held are never
-    /// evicted, so they can take twice the capacity of the shard. Above that, calls of other keys are rejected.
+    /// Returns whether the units of a call in flight have a place. Entries whose units are held are never evicted, so
+    /// they can take twice the capacity of the shard. Above that, calls of other keys are rejected. (The counts of one
+    /// call can exceed that together.) If the call `takes` the units, makes a place if it can.
     #[inline]
-    pub(super) fn has_place(&mut self, charge: LocalCharge<'_>, now: u64) -> bool {
-        let is_overfull = self.len() >= 2 * self.capacity && charge.terms.is_in_flight();
-        !is_overfull || self.makes_place(charge.key_id, now)
+    pub(super) fn has_place(&mut self, charge: LocalCharge<'_>, takes: bool, now: u64) -> bool {
+        let is_overfull = self.len() >= 2 * self.capacity;
+        !(is_overfull && charge.terms.is_in_flight() && charge.cost > 0)
+            || self.finds_place(charge.key_id, takes, now)
     }
 
     #[cold]
-    fn makes_place(&mut self, key_id: KeyId, now: u64) -> bool {
+    fn finds_place(&mut self, key_id: KeyId, takes: bool, now: u64) -> bool {
         if self.entries.find(hash(key_id), is(key_id)).is_some() {
             return true;
         }
+        if !takes {
+            return false;
+        }
         self.sweep(now);
         self.evict(hash(key_id) as usize);
-        self.unreported.is_overfull = self.len() >= 2 * self.capacity;
-        !self.unreported.is_overfull
+        let is_overfull = self.len() >= 2 * self.capacity;
+        self.unreported.is_overfull |= is_overfull;
+        !is_overfull
     }
 
     /// Applies an operation to a count. Adds the count if it has no entry.
@@ -416,7 +422,7 @@ mod tests {
         let mut shard = Shard::new(10);
         let acquire = |shard: &mut Shard, index| {
             let charge = charge(&SLOTS, index, 1);
-            let has_place = shard.has_place(charge, SECOND);
+            let has_place = shard.has_place(charge, true, SECOND);
             has_place.then(|| shard.apply(Op::ACQUIRE, charge, SECOND).1)
         };
         let held: Vec<_> = (0..20).map(|index| acquire(&mut shard, index).expect("held")).collect();

@@ -209,7 +209,7 @@ pub(crate) fn store_overfull() {
     static REPORTED: StickyFlag = StickyFlag::new();
     if REPORTED.set() {
         tracing::warn!(
-            "calls in flight hold units of twice as many keys as `max_keys`: calls in flight of other keys are \
+            "a part of the store is full of keys whose calls in flight hold units: calls in flight of other keys are \
              rejected as busy; raise `max_keys`"
         );
     }

@@ -26,7 +26,7 @@ fn replace(rules: &RulesInForce, thresholds: [Option<u32>; 2]) {
 }
 
 /// Returns the thresholds of a call with both limits.
-fn thresholds(rules: &RulesInForce) -> [u32; 2] {
+fn thresholds(rules: &RulesInForce) -> [u64; 2] {
     let table = rules.may_apply_to_any(LIMITS.iter()).then(|| rules.table()).flatten();
     LIMITS.map(|limit| {
         let key_id = || KeyId::new(limit.terms().identity(), 0);
@@ -39,7 +39,7 @@ fn thresholds(rules: &RulesInForce) -> [u32; 2] {
 }
 
 /// Like [`thresholds`], of a call that this process decides at once.
-fn thresholds_at_once(rules: &RulesInForce) -> [u32; 2] {
+fn thresholds_at_once(rules: &RulesInForce) -> [u64; 2] {
     let mut limits = LIMITS;
     if rules.may_apply_to_any(LIMITS.iter()) && !rules.apply(&mut limits, &|_| 0) {
         return thresholds(rules);
@@ -54,7 +54,7 @@ fn a_call_follows_one_set_of_rules() {
     }
 }
 
-fn follow(thresholds: fn(&RulesInForce) -> [u32; 2]) {
+fn follow(thresholds: fn(&RulesInForce) -> [u64; 2]) {
     let rules = Arc::new(RulesInForce::default());
     replace(&rules, [Some(1), Some(1)]);
     assert_eq!(thresholds(&rules), [1, 1]);

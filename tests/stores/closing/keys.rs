@@ -79,6 +79,10 @@ on_both_stores! {
         test.limiter.reset(&limit, "key").await.expect("reset");
         test.limiter.acquire(&limit, "key", 2).await.expect("free").refund();
         drop(held);
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        test.limiter.close(&limit, "key", MINUTE).await.expect("closed");
+        assert!(test.limiter.reset(&limit, "key").await.expect("reset"), "it was closed");
+        assert!(!test.limiter.open(&limit, "key").await.expect("open"), "the reset has opened it");
     }
 
     async fn a_closed_key_rejects_a_call_against_several_limits(test: TestLimiter) {

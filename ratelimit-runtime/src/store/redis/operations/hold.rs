@@ -7,11 +7,11 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt};
+use crate::algorithm::{Outcome, Receipt};
 use crate::reply::StoreError;
+use crate::store::Charge;
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp, decode_acquired};
-use crate::store::{Charge, SettledCharge};
 
 type HoldResult = Result<(Outcome, Receipt), StoreError>;
 
@@ -57,18 +57,7 @@ impl Servers {
         by: Instant,
     ) -> Result<(bool, Receipt), StoreError> {
         let (freed, receipt) = self.apply_one(ScriptOp::RESET, charge, by).await?;
-        // Only a closed key has nothing left.
-        if freed.remaining > 0 {
-            return Ok((freed.is_allowed(), receipt));
-        }
-        let opened = SettledCharge {
-            charge: Arc::new(charge.clone()),
-            correction: Correction::default(),
-            opening: OpeningChange::Open,
-        };
-        let opened = self.settle(std::slice::from_ref(&opened), by).await.pop();
-        opened.ok_or_else(unexpected)?.map_err(|error| error.error().clone())?;
-        Ok((true, receipt))
+        Ok((freed.is_allowed(), receipt))
     }
 }
 

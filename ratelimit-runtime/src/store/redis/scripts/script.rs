@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::form::Form;
 use super::program;
-use crate::algorithm::{Charged, Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{Charged, Correction, MOST, Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Charge;
@@ -102,17 +102,16 @@ impl ScriptOp {
         match op {
             Op::Take { .. } => Self { word: "take", cost, birth, operand: 0 },
             Op::Measure => Self { word: "peek", cost, birth: 0, operand: 1 },
-            // Other operations have no cost.
-            Op::Peek | Op::Correct(_) | Op::Cancel(_) => {
-                Self { word: "peek", cost, birth: 0, operand: 0 }
-            }
+            Op::Peek => Self { word: "peek", cost, birth: 0, operand: 0 },
+            Op::Correct(_) | Op::Cancel(_) => unreachable!("they decide no call"),
         }
     }
 
     pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
         let (birth, operand) = match charged {
             Charged::Newest => (0, 0),
-            Charged::At(time) => (0, time),
+            // A time of 0 would mean the newest units.
+            Charged::At(time) => (0, time.max(1)),
             Charged::By(Receipt { birth, place }) => (birth, place),
         };
         Self { word: "correct", cost: change, birth, operand }
@@ -173,7 +172,7 @@ pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u64, count: u32) {
 }
 
 /// The time that opens a key, in an entry of `lua/correct.lua`: the largest number that its doubles hold exactly.
-const OPEN: u64 = (1 << 53) - 1;
+const OPEN: u64 = MOST;
 
 /// Appends an entry of `lua/correct.lua` after its limit.
 pub(crate) fn put_correction(out: &mut Vec<u8>, correction: Correction, opening: OpeningChange) {
@@ -245,7 +244,7 @@ pub(crate) fn decode_slack(reply: &[u8]) -> Option<u64> {
 }
 
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
-pub(crate) const LEASED: u64 = (1 << 53) - 1;
+pub(crate) const LEASED: u64 = MOST;
 
 /// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
