@@ -22,9 +22,10 @@
 -- 1,002 cells overlap a period and a tick.
 --
 -- Head  its beginning (12), see `write_state.lua`; birth (7), 0 until a take needs a receipt; joined: the latest tick
---       of a record that charges of several ticks share, to find such a record again (7); the units of all records,
---       also of those that have left and are not dropped yet (7); of the newest record, its time (7) and its units (7);
---       of the ring, the index of the slot with its oldest record (2), how many records (2) and slots (2) it has
+--       of a record that charges of several ticks share, to find such a record again (7); the units of all records (7);
+--       the time (7) and the units (7) of the newest record; for the ring, the index of the slot with its oldest record
+--       (2), the number of its records (2) and the number of its slots (2). A record that has left the window counts
+--       here until a charge drops it
 -- Ring  the slots: a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units are
 --       in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8; until a charge finds no
 --       unit in the window
@@ -103,7 +104,7 @@ local function sliding(
   local adds = cost > 0 and (op == 'correct' or op == 'take' and allowed)
   local is_full = count - dead >= MOST - 1
   local shares = at == newest or (threshold > 1000 or is_full) and floor(at / cell) == floor(newest / cell)
-  -- The records of the ring, the oldest first, also those that have left; once they are read.
+  -- All records of the ring, the oldest first; nil if they are not needed.
   local ring
   local widens = used >= LOW and version == VERSION
   if gives or adds and used > 0 and not shares and (count - dead == slots or widens) then

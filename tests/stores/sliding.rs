@@ -225,20 +225,26 @@ async fn a_full_state_joins_its_records() {
     }
 }
 
-/// Debts can have more units than a record of the usual form.
-#[tokio::test]
-async fn records_of_more_than_32_bits_leave_whole() {
-    let server = Server::start();
-    let mut stores = Stores::on(&server, DAY);
+/// Charges 10 units four times at one time under a threshold of 100, and after `later` makes debts of two of them. The
+/// state then has a record of more than 2^32 units. Returns the other two charges.
+async fn with_large_debts(stores: &mut Stores, later: Duration) -> [Charge; 2] {
     let mut charges = Vec::new();
     for _ in 0..4 {
         charges.extend(stores.acquire(100, 10).await);
     }
+    stores.clock.advance(later);
     for charge in charges.drain(..2) {
         stores.settle(charge, u32::MAX).await;
     }
-    for charge in charges {
-        // The second of these moves the record of the debts into the ring.
+    charges.try_into().unwrap_or_else(|_| panic!("four calls are admitted"))
+}
+
+#[tokio::test]
+async fn records_of_more_than_32_bits_leave_whole() {
+    let server = Server::start();
+    let mut stores = Stores::on(&server, DAY);
+    for charge in with_large_debts(&mut stores, Duration::ZERO).await {
+        // The first of these moves the record of the debts into the ring.
         stores.clock.advance(HOUR);
         stores.settle(charge, 35).await;
         stores.assert_agrees(100).await;
@@ -247,7 +253,7 @@ async fn records_of_more_than_32_bits_leave_whole() {
     stores.assert_agrees(u32::MAX).await;
     stores.clock.advance(HOUR);
     assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 50);
-    // The next charge writes what is left.
+    // This charge drops the record that has left.
     assert!(stores.acquire(100, 20).await.is_some());
     stores.clock.advance(HOUR);
     assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 55);
@@ -258,16 +264,8 @@ async fn records_of_more_than_32_bits_leave_whole() {
 async fn records_that_have_left_stay_out_of_a_wider_ring() {
     let server = Server::start();
     let mut stores = Stores::on(&server, DAY);
-    let mut charges = Vec::new();
-    for _ in 0..4 {
-        charges.extend(stores.acquire(100, 10).await);
-    }
-    stores.clock.advance(HOUR);
-    for charge in charges.drain(..2) {
-        stores.settle(charge, u32::MAX).await;
-    }
+    let [_, last] = with_large_debts(&mut stores, HOUR).await;
     stores.clock.advance(23 * HOUR);
-    let last = charges.pop().expect("a charge");
     stores.settle(last, 35).await;
     stores.assert_agrees(100).await;
     stores.clock.advance(HOUR);
@@ -279,13 +277,7 @@ async fn records_that_have_left_stay_out_of_a_wider_ring() {
 async fn records_of_more_than_32_bits_are_corrected() {
     let server = Server::start();
     let mut stores = Stores::on(&server, DAY);
-    let mut charges = Vec::new();
-    for _ in 0..4 {
-        charges.extend(stores.acquire(100, 10).await);
-    }
-    for charge in charges.drain(..2) {
-        stores.settle(charge, u32::MAX).await;
-    }
+    let charges = with_large_debts(&mut stores, Duration::ZERO).await;
     for (charge, used) in charges.into_iter().zip([35, 4]) {
         stores.clock.advance(HOUR);
         stores.settle(charge, used).await;

@@ -66,8 +66,8 @@ pub(crate) enum Charged {
     /// The newest ones, whoever made them.
     #[default]
     Newest,
-    /// Those that the count has recorded at a time, which [`Outcome::charged_at`] returns. A bucket whose level is
-    /// above its capacity gives nothing back to them.
+    /// The charges with this recorded time; [`Outcome::charged_at`] returns it. A bucket whose level is above its
+    /// capacity gives nothing back to them.
     At(u64),
     /// The one of a receipt, if the count has it still.
     By(Receipt),
