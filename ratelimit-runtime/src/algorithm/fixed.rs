@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Charged, MOST, Op, Outcome, Receipt, State};
+use super::{Applied, Charged, MOST, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -26,14 +26,7 @@ impl State for Window {
     }
 
     #[inline]
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let threshold = terms.threshold();
         let mut window = self.at(terms, clock);
         let (left, mut receipt) = (window.end - clock, Receipt::default());
@@ -44,11 +37,7 @@ impl State for Window {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 window.count += cost;
                 if needs_receipt {
-                    if self.birth == 0 {
-                        // Few bits suffice, because the start of the window has to be the same as well.
-                        self.birth = birth as u32 | 1;
-                    }
-                    receipt = Receipt { birth: self.birth.into(), place: window.start };
+                    receipt = Receipt::new(&mut self.birth, birth, window.start);
                 }
             }
             Op::Correct(correction) => {

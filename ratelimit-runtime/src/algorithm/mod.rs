@@ -87,6 +87,9 @@ pub(crate) struct LastReservations {
     pub(crate) moment: u64,
 }
 
+/// What an operation makes: its outcome, and the receipt of a charge that needs one, otherwise the default.
+pub(crate) type Applied = (Outcome, Receipt);
+
 impl Op {
     /// A take that is decided now.
     pub(crate) const TAKE: Self = Self::Take { wait: 0, receipt: false };
@@ -199,6 +202,17 @@ pub(crate) struct Receipt {
     pub(crate) place: u64,
 }
 
+impl Receipt {
+    /// Returns the receipt of a charge. A state whose birth is 0 gets `birth`, of which 32 bits suffice, because the
+    /// place has to be the same as well.
+    fn new(own_birth: &mut u32, birth: u64, place: u64) -> Self {
+        if *own_birth == 0 {
+            *own_birth = birth as u32 | 1;
+        }
+        Self { birth: (*own_birth).into(), place }
+    }
+}
+
 /// The state of one count. The default is the state of a key that was never used.
 pub(crate) trait State: Default {
     /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
@@ -207,12 +221,5 @@ pub(crate) trait State: Default {
     /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one, and of a reserved
     /// moment if the state has a birth; otherwise the default. A state without a birth gets `birth` with its first
     /// receipt. No other state has it: the state of a key that was reset is another one.
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt);
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied;
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Charged, Op, Outcome, Receipt, State, Verdict};
+use super::{Applied, Charged, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
 /// The most records of a state.
@@ -23,7 +23,7 @@ pub(crate) struct Log {
     /// The latest tick of a record that charges of several ticks share.
     joined: u64,
     /// 0 until a call acquires units.
-    birth: u64,
+    birth: u32,
     /// A period after the newest record, in microseconds.
     expires: u64,
 }
@@ -150,14 +150,7 @@ impl State for Log {
         self.expires
     }
 
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let ticks = Ticks::of(terms);
         let mut live = self.live(ticks, clock);
         let excess = (live.used + cost).saturating_sub(terms.threshold());
@@ -172,10 +165,7 @@ impl State for Log {
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
                 self.charge(terms.threshold(), ticks, &mut live, cost);
                 if needs_receipt {
-                    if self.birth == 0 {
-                        self.birth = birth;
-                    }
-                    receipt = Receipt { birth: self.birth, place: self.last(ticks) };
+                    receipt = Receipt::new(&mut self.birth, birth, live.now);
                 }
             }
             Op::Correct(correction) if correction.change > 0 => {
@@ -189,7 +179,7 @@ impl State for Log {
                 match correction.charged {
                     Charged::Newest => self.refund(ticks, &mut live, less),
                     Charged::At(time) => self.give_back(ticks, &mut live, time, less),
-                    Charged::By(Receipt { birth, place }) if self.birth == birth => {
+                    Charged::By(Receipt { birth, place }) if u64::from(self.birth) == birth => {
                         self.give_back(ticks, &mut live, place, less);
                     }
                     Charged::By(_) => {}

@@ -5,7 +5,7 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Charged, MOST, Op, Outcome, Receipt, State, Verdict};
+use super::{Applied, Charged, MOST, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
 /// The counts of a window and of the window before it. Nothing counts from `expires` on: a window after the last of
@@ -35,14 +35,7 @@ impl State for Counters {
     }
 
     #[inline]
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
         let mut counters = self.at(terms, clock);
         let CountersAtCall { lag, elapsed, start, previous, current } = counters;
@@ -66,11 +59,7 @@ impl State for Counters {
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
                 counters.current += cost;
                 if needs_receipt {
-                    if self.birth == 0 {
-                        // Few bits suffice, because the window has to be the same as well.
-                        self.birth = birth as u32 | 1;
-                    }
-                    receipt = Receipt { birth: self.birth.into(), place: start };
+                    receipt = Receipt::new(&mut self.birth, birth, start);
                 }
             }
             Op::Correct(correction) => {

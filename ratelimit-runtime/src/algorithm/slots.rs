@@ -1,6 +1,6 @@
 //! Calls in flight: the units of the calls that run now. Nothing but their end gives units back.
 
-use super::{Charged, Op, Outcome, Receipt, State};
+use super::{Applied, Charged, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
 /// How long a count is kept after its first call, in microseconds, although no units are held. The next call of the key
@@ -29,25 +29,14 @@ impl State for Slots {
 
     /// The end of a call is unknown, so the waits of the outcome are 0.
     #[inline]
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold());
         let (allowed, mut receipt) = (!op.is_take() || fits, Receipt::default());
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 self.take(clock, cost);
                 if needs_receipt {
-                    if self.birth == 0 {
-                        // The low half of a birth is not 0. A state ends before all of these numbers are used.
-                        self.birth = birth as u32 | 1;
-                    }
-                    receipt = Receipt { birth: self.birth.into(), place: self.since };
+                    receipt = Receipt::new(&mut self.birth, birth, self.since);
                 }
             }
             Op::Correct(correction) => match correction.charged {

@@ -4,7 +4,7 @@ use std::iter;
 
 use super::shard::{Shard, Unreported};
 use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
-use crate::algorithm::{Op, Outcome, Receipt};
+use crate::algorithm::{Applied, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
 use crate::store::{Calls, CancelledUnits, EqualCalls, MAX_RESERVED, Reply, Reservations};
@@ -118,7 +118,7 @@ impl Local {
 
 impl LockedShards<'_, '_> {
     /// Applies an operation to a count.
-    fn apply(&mut self, op: Op, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, charge: LocalCharge<'_>) -> Applied {
         let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
         let shard = self.guards[before.count_ones() as usize].as_mut();
         let shard = shard.unwrap_or_else(|| unreachable!("it is locked"));

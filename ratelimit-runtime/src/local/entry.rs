@@ -6,7 +6,7 @@ use crate::algorithm::fixed::Window;
 use crate::algorithm::sliding::Log;
 use crate::algorithm::sliding_counter::Counters;
 use crate::algorithm::slots::Slots;
-use crate::algorithm::{Op, Outcome, Receipt, State, Verdict};
+use crate::algorithm::{Applied, Op, Outcome, State, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 
@@ -88,7 +88,7 @@ impl CountEntry {
         birth: u64,
         charge: LocalCharge<'_>,
         clock: u64,
-    ) -> (Outcome, Receipt) {
+    ) -> Applied {
         let LocalCharge { terms, cost, .. } = charge;
         let is_closed = self.closed_until() > clock;
         let applied = if is_closed && op.is_take() { Op::Peek } else { op };

@@ -24,7 +24,7 @@ use loom::thread;
 
 pub(crate) use self::calls::FEW;
 use self::shard::Shard;
-use crate::algorithm::{Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{Applied, Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, Secret};
 use crate::limit::{Algorithm, Terms};
@@ -120,7 +120,7 @@ impl Local {
     }
 
     /// Decides a call of one count. Its charge can be settled.
-    pub(crate) fn acquire(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    pub(crate) fn acquire(&self, charge: LocalCharge<'_>) -> Applied {
         self.apply_one(Op::ACQUIRE, charge)
     }
 
@@ -131,7 +131,7 @@ impl Local {
 
     /// Applies an operation to one count.
     #[inline(always)]
-    fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+    fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Applied {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(charge.key_id));
         let takes = op != Op::Peek;
@@ -225,7 +225,7 @@ fn unlock(mut shard: MutexGuard<'_, Shard>) {
 }
 
 /// Returns the rejection of a call whose units have no [place](Shard::has_place).
-fn no_place(clock: u64) -> (Outcome, Receipt) {
+fn no_place(clock: u64) -> Applied {
     let verdict = Verdict::Rejected;
     (Outcome { clock, verdict, remaining: 0, retry_us: 0, reset_us: 0 }, Receipt::default())
 }

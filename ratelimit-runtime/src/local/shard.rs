@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use super::LocalCharge;
 use super::entry::CountEntry;
 use crate::algorithm::slots::Slots;
-use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{Applied, Op, OpeningChange, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::report;
@@ -93,12 +93,7 @@ impl Shard {
 
     /// Applies an operation to a count. Adds the count if it has no entry.
     #[inline(always)]
-    pub(super) fn apply(
-        &mut self,
-        op: Op,
-        charge: LocalCharge<'_>,
-        clock: u64,
-    ) -> (Outcome, Receipt) {
+    pub(super) fn apply(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> Applied {
         self.births += 2;
         let Some(entry) = self.entries.find_mut(hash(charge.key_id), is(charge.key_id)) else {
             return self.apply_to_new(op, charge, clock);
@@ -118,7 +113,7 @@ impl Shard {
     /// Applies an operation to a count that has no entry. Not inlined, so that calls of other counts do not pay for it
     /// (`benches/all -- instructions`).
     #[inline(never)]
-    fn apply_to_new(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> (Outcome, Receipt) {
+    fn apply_to_new(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> Applied {
         let mut entry = CountEntry::new(charge.key_id, charge.terms.algorithm());
         let decided = entry.apply(op, self.births, charge, clock);
         // A state that equals that of an unused key is not kept.
@@ -283,7 +278,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::Correction;
+    use crate::algorithm::{Correction, Outcome};
     use crate::limit::Limit;
 
     const WINDOW: Limit = Limit::fixed("window", 3, Duration::from_secs(1));

@@ -15,7 +15,7 @@ mod ledger;
 use self::contents::Contents;
 pub(crate) use self::decided::DecidedBucket;
 use self::ledger::Ledger;
-use super::{Charged, Correction, LastReservations, MOST, Op, Outcome, Receipt, State};
+use super::{Applied, Charged, Correction, LastReservations, MOST, Op, Receipt, State};
 use crate::limit::{Rate, Terms};
 
 /// The longest time in which a debt drains: 100 years, as the longest period.
@@ -41,14 +41,7 @@ impl State for Bucket {
     }
 
     #[inline]
-    fn apply(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         if let Op::Take { wait: 0, receipt: false } = op
             && let Some(decided) = self.take_at_rate(terms, clock, cost)
         {
@@ -81,14 +74,7 @@ impl Bucket {
 
     /// Applies any operation to any state.
     #[inline(never)]
-    fn apply_any(
-        &mut self,
-        op: Op,
-        birth: u64,
-        terms: &Terms,
-        clock: u64,
-        cost: u64,
-    ) -> (Outcome, Receipt) {
+    fn apply_any(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         // Only takes change the rate.
         let own_terms = if op.is_take() { *terms } else { self.own_terms(terms, clock) };
         let has_rate = own_terms.rate() == terms.rate();
