@@ -1,14 +1,16 @@
--- Corrects charges that are independent of each other, once their calls have ended, and closes and opens keys.
+-- Corrects charges in their order, once their calls have ended, and closes, opens and resets keys.
 -- Twin of `Local::correct` in ratelimit-runtime/src/local/mod.rs.
 --
 -- KEYS[i]          the key of entry i
 -- ARGV[1]          for each entry: the limit (1); the cost (7, below 0 in two's complement), the birth (7) and the
---                  operand (7), see `prelude.lua`; and a time (7). A time of 0 changes nothing, and 2^53 - 1 opens the
---                  key. Any other time closes the key for as many microseconds
+--                  operand (7), see `prelude.lua`; and a time (7). A time of 0 changes nothing, 2^53 - 1 opens the key,
+--                  and 2^53 - 2 resets it: units in flight are freed if the operand is 1. Any other time closes the key
+--                  for as many microseconds
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The reply to an entry is the reply to its correction, see
---                  `answer.lua`; if it failed, 36 zero bytes
+--                  `answer.lua`; if it failed, 36 zero bytes. A reset is allowed if there was something to remove. One
+--                  of units in flight has the new epoch in place of the remaining units
 
 --@include prelude, each, several
 
@@ -16,8 +18,13 @@ local entries = ARGV[1]
 
 return each(function(entry, key)
   local limit, cost, birth, operand, time = unpack('>I1i7I7I7I7', entries, entry * 29 - 28)
+  if time == 9007199254740990 then
+    if operand == 0 then return pack('>I7I1I7I7I7I7', clock, call('UNLINK', key), 0, 0, 0, 0) end
+    local reply = ask(limit, key, 'hold', 0, 0, operand)
+    return string.sub(reply, 1, 8) .. string.sub(reply, 37, 43) .. string.rep('\0', 21)
+  end
   local closing = time > 0 and time or nil
-  -- The reply then tells whether the key was closed.
-  if cost == 0 then return ask(limit, key, 'peek', 0, 0, 1, closing) end
+  -- The reply to a peek tells whether the key was closed.
+  if cost == 0 and closing then return ask(limit, key, 'peek', 0, 0, 1, closing) end
   return ask(limit, key, 'correct', cost, birth, operand, closing)
 end, string.rep('\0', 36))

@@ -22,8 +22,8 @@ mod program;
 mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/script.rs"]
 mod script;
-#[path = "../../ratelimit-runtime/src/store/settle_error.rs"]
-mod settle_error;
+#[path = "../../ratelimit-runtime/src/store/correct_error.rs"]
+mod correct_error;
 #[path = "../../ratelimit-runtime/src/store/statement.rs"]
 mod statement;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
@@ -34,7 +34,7 @@ mod store {
     use std::sync::Arc;
 
     use crate::limit::Terms;
-    pub(crate) use crate::settle_error::SettleError;
+    pub(crate) use crate::correct_error::CorrectError;
     pub(crate) use crate::statement::Statement;
 
     pub(crate) struct Charge {

@@ -29,6 +29,8 @@ mod local;
 mod network_breaker;
 #[path = "../../ratelimit-runtime/src/one_or_many.rs"]
 mod one_or_many;
+#[path = "../../ratelimit-runtime/src/owner/mod.rs"]
+mod owner;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/registry/mod.rs"]
@@ -39,8 +41,6 @@ mod reply;
 mod report;
 #[path = "../../ratelimit-runtime/src/rules/mod.rs"]
 mod rules;
-#[path = "../../ratelimit-runtime/src/settle/mod.rs"]
-mod settle;
 #[path = "../../ratelimit-runtime/src/sticky.rs"]
 mod sticky;
 #[path = "../../ratelimit-runtime/src/store/mod.rs"]
@@ -60,5 +60,5 @@ mod scripts;
 pub mod server;
 
 pub use self::lease::model as leases;
-pub use self::settle::model as settlements;
+pub use self::owner::model as corrections;
 pub use self::waiting::model as lines;

@@ -247,11 +247,12 @@ mod limit;
 mod limiter;
 mod local;
 mod one_or_many;
+mod owner;
 mod registry;
 mod reply;
 mod report;
 mod rules;
-mod settle;
+
 mod sticky;
 mod store;
 #[cfg(feature = "stream")]

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::local::Local;
 use crate::network_breaker::{Breaker, TIMEOUTS_TO_OPEN};
 use crate::reply::{Source, StoreError};
-use crate::store::{Charge, Request};
+use crate::store::{Calls, Charge};
 
 /// Two processes share a limit of four calls while the server does not decide.
 const LIMIT: Limit = Limit::fixed("fallback", 4, Duration::from_secs(60));
@@ -308,8 +308,8 @@ impl Play {
         let key_id = KeyId::new(terms.identity(), 0);
         let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None };
         let instances = if self.is(Fault::FallbackHasNoShare) { 1 } else { INSTANCES };
-        let request = Request::decide(Arc::new(charge)).share(instances);
-        let reply = self.fallback.apply(&request, Source::Fallback);
+        let calls = Calls::take(Arc::new(charge)).share(instances);
+        let reply = self.fallback.apply(&calls, Source::Fallback);
         self.admitted += usize::from(reply.is_allowed());
     }
 

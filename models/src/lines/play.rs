@@ -11,13 +11,13 @@ use super::super::{
     Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
 };
 use super::{Action, Fault, Lines, ORDER, RESTS};
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Correction, Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, OnError};
 use crate::local::Local;
 use crate::reply::{Source, StoreError};
-use crate::store::{Calls, Charge, Reply, Request};
+use crate::store::{Calls, Charge, Reply};
 use crate::waiting::OwnedPart;
 
 /// The length of a step of time.
@@ -68,7 +68,7 @@ pub(super) struct Play {
     pub(super) pending: Option<Asked>,
     pub(super) reply: Option<Reply>,
     /// The pending give-backs, each with its requests.
-    pub(super) returns: Vec<Vec<Request>>,
+    pub(super) returns: Vec<Returned>,
     pub(super) calls: Vec<Call>,
     /// The units that are taken: by calls, by other processes, and by replies that were lost.
     pub(super) taken_elsewhere: Vec<u64>,
@@ -135,9 +135,9 @@ impl Play {
         Now { local: self.clock.now().as_micros() as u64, real: *BASE + passed }
     }
 
-    fn execute(&mut self, request: &Request) -> Reply {
-        let _ = write!(self.log, "{:?} {request:?};", self.clock.now());
-        self.store.apply(request, Source::Redis)
+    fn execute(&mut self, calls: &Calls) -> Reply {
+        let _ = write!(self.log, "{:?} {calls:?};", self.clock.now());
+        self.store.apply(calls, Source::Redis)
     }
 
     /// Does what the driver does without waiting for the store.
@@ -147,9 +147,7 @@ impl Play {
             self.line.take_wakers().into_iter().for_each(Waker::wake);
             match duty {
                 Duty::Request(asked) => self.pending = Some(asked),
-                Duty::Return(Returned { requests }) => {
-                    self.returns.push(requests.into_iter().map(|(_, request)| request).collect());
-                }
+                Duty::Return(returned) => self.returns.push(returned),
                 Duty::FollowRules => {}
                 Duty::Sleep(_) | Duty::Rest => {
                     let waiters = self.line.waiters.iter();
@@ -240,7 +238,7 @@ impl Play {
             Action::Execute => {
                 let Some(asked) = &self.pending else { return };
                 let cancels = asked.request.cancels();
-                let request = Request::Decide(asked.request.clone());
+                let request = asked.request.clone();
                 let reply = self.execute(&request);
                 self.charged += admitted(&reply, cancels).count();
                 self.reply = Some(reply);
@@ -273,13 +271,15 @@ impl Play {
                 debug_assert!(here.is_none(), "no call falls back to this process");
             }
             Action::GiveBack => {
-                for request in self.returns.remove(0) {
-                    let reply = self.execute(&request);
-                    self.given_back += match &request {
-                        Request::GiveBack(_, charge) => charge.cost as usize,
-                        // A reservation that is not cancelled passes unused.
-                        _ => usize::from(reply.is_allowed()),
-                    };
+                let Returned { cancels, returns } = self.returns.remove(0);
+                for (_, calls) in cancels {
+                    // A reservation that is not cancelled passes unused.
+                    self.given_back += usize::from(self.execute(&calls).is_allowed());
+                }
+                for (_, charge, charged) in returns {
+                    let correction = Correction::give_back(charged, charge.cost);
+                    self.store.correct((&*charge).into(), correction);
+                    self.given_back += charge.cost as usize;
                 }
                 self.line.returned();
                 self.line.record_give_back(self.charge.key_id, None);
@@ -287,7 +287,7 @@ impl Play {
             Action::TakeForeign => {
                 self.foreign += 1;
                 let charges = vec![Arc::clone(&self.charge)].into();
-                let reply = self.execute(&Request::Decide(Calls::one(Op::TAKE, charges)));
+                let reply = self.execute(&Calls::one(Op::TAKE, charges));
                 if reply.is_allowed() {
                     self.taken_elsewhere.push(now.local);
                 }

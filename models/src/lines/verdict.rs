@@ -4,7 +4,7 @@ use super::play::{Call, End, Play, TICK, VALIDITY};
 use super::{Action, FORGOTTEN, LOSS, OVER};
 use crate::algorithm::Op;
 use crate::reply::Source;
-use crate::store::{Calls, Request};
+use crate::store::Calls;
 
 impl Play {
     /// Plays on without faults until all calls have ended and all units were given back.
@@ -68,8 +68,7 @@ impl Play {
             let now = self.now().local;
             let in_window = times.iter().filter(|at| **at + 1_000_000 > now).count();
             let charges = vec![self.charge.with_cost(0)].into();
-            let measured =
-                self.store.apply(&Request::Decide(Calls::one(Op::Measure, charges)), Source::Redis);
+            let measured = self.store.apply(&Calls::one(Op::Measure, charges), Source::Redis);
             let used = measured.outcomes.first().map_or(0, |outcome| outcome.remaining);
             // The charge can be older than the turn of its call.
             if used as usize > in_window {

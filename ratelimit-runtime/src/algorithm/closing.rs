@@ -13,6 +13,8 @@ pub(crate) enum OpeningChange {
     /// Closes the key for this many microseconds. A later opening stays.
     CloseFor(u64),
     Open,
+    /// Opens the key, and removes its count.
+    Reset,
 }
 
 impl OpeningChange {
@@ -27,7 +29,7 @@ impl OpeningChange {
         match self {
             Self::CloseFor(time) if time <= delay => Self::None,
             Self::CloseFor(time) => Self::CloseFor(time - delay),
-            Self::None | Self::Open => self,
+            Self::None | Self::Open | Self::Reset => self,
         }
     }
 }

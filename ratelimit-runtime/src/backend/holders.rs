@@ -5,17 +5,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 
+use super::Backend;
 use super::call_deadline::CallDeadline;
 use super::statements::StatementJob;
-use super::{Backend, GivenBack};
 use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::background::{JobCounter, OwnValue, lock_own, seen_process};
 use crate::key::KeyId;
 use crate::limit::Policy;
-use crate::reply::{Source, StoreError};
+use crate::reply::StoreError;
 use crate::report;
 use crate::store::{
-    Calls, ChangedCounts, Charge, Holder, Reply, Request, SharedStore, Store, TakingRequest,
+    Calls, ChangedCounts, Charge, Holder, Reply, SharedStore, Store, TakingRequest,
 };
 use crate::threads::Mutex;
 
@@ -76,25 +76,24 @@ impl Backend {
     pub(super) async fn execute_taking(
         &self,
         shared: &SharedStore,
-        request: &Request,
+        calls: &Calls,
         mut end: CallDeadline,
     ) -> Result<Reply, StoreError> {
-        if request.charges().iter().all(|charge| charge.holder.is_none()) {
-            return self.complete(&end, pin!(shared.execute(request.clone()))).await;
+        if calls.counts.charges().iter().all(|charge| charge.holder.is_none()) {
+            return shared.execute(calls.clone()).await;
         }
-        let mut result = match request {
-            Request::Decide(calls @ Calls { op: Op::ACQUIRE, .. }) => {
-                let taking = self.prepare(&mut end, self.begin_taking(calls)).await?;
-                let sent_at = self.clock().steady();
-                let mut result = self.complete(&end, pin!(shared.execute(request.clone()))).await;
-                taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
-                self.in_flight_changed.notify_waiters();
-                result
-            }
-            _ => self.complete(&end, pin!(shared.execute(request.clone()))).await,
+        let mut result = if calls.op == Op::ACQUIRE {
+            let taking = self.prepare(&mut end, self.begin_taking(calls)).await?;
+            let sent_at = self.clock().steady();
+            let mut result = self.complete(&end, pin!(shared.execute(calls.clone()))).await;
+            taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
+            self.in_flight_changed.notify_waiters();
+            result
+        } else {
+            shared.execute(calls.clone()).await
         };
         if let Ok(reply) = &mut result {
-            without_times(request, reply);
+            without_times(calls, reply);
         }
         result
     }
@@ -115,19 +114,12 @@ impl Backend {
         Ok(taking)
     }
 
-    /// Releases the units in flight of a grant that no call has taken, if `request` returns such units.
-    pub(super) fn release_grant(&self, request: &Request, source: Source) -> Option<Reply> {
-        let Request::GiveBack(Charged::At(at), charge) = request else { return None };
-        let receipt = Receipt { birth: 1, place: *at };
-        drop(charge.holder.as_ref()?.granted(charge.cost, receipt));
-        self.notify_release(charge.key_id);
-        Some(Reply::one(Outcome::UNDECIDED, source))
-    }
-
-    /// Notifies of units in flight that were released: calls wait for them.
-    #[inline]
-    pub(crate) fn notify_release(&self, key_id: KeyId) {
-        self.give_backs.notify(GivenBack { key_id, outcome: None, is_reset: false });
+    /// Releases the units in flight of a grant that no call has taken, if such units go back.
+    pub(super) fn release_grant(&self, charge: &Charge, charged: Charged) -> Option<Outcome> {
+        let Charged::At(place) = charged else { return None };
+        drop(charge.holder.as_ref()?.granted(charge.cost, Receipt { birth: 1, place }));
+        self.notices.released(charge.key_id);
+        Some(Outcome::UNDECIDED)
     }
 
     /// Completes once something may have changed about units in flight.
@@ -191,8 +183,8 @@ impl TakingCalls {
 }
 
 /// Clears the times of units in flight in a reply: the ends of calls are unknown.
-pub(super) fn without_times(request: &Request, reply: &mut Reply) {
-    let charges = request.charges();
+fn without_times(calls: &Calls, reply: &mut Reply) {
+    let charges = calls.counts.charges();
     if charges.iter().any(|charge| charge.terms.is_in_flight()) {
         for (outcome, charge) in reply.outcomes.iter_mut().zip(charges.iter().cycle()) {
             if charge.terms.is_in_flight() && outcome.retry_us == 0 {

@@ -1,48 +1,43 @@
-//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection cache and
-//! the outage log, and gives units back to the store that charged them.
+//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the outage log, and gives
+//! units back to the store that charged them.
 
 mod agenda;
 mod call_deadline;
-mod closings;
 mod counts;
-mod give_backs;
 mod holders;
 mod outage;
 mod rejected_keys;
-mod rejections;
 mod settlements;
 mod statements;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use self::call_deadline::CallDeadline;
-pub(crate) use self::closings::PendingClosing;
-use self::closings::PendingClosings;
 pub(crate) use self::counts::{ChargedCount, MergedCounts};
-pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::holders::Holders;
 use self::outage::OutageLog;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, Verdict};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
+use crate::owner::{Notices, Owner};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{RejectedKeys, ReportSettings};
-use crate::store::{Charge, Reply, Request, SharedStore, Store};
+use crate::store::{Calls, Charge, Reply, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
     /// The store of this process: of all counts, or of the counts of [`Scope::Process`] and of fallbacks.
     local: Local,
     shared: Option<SharedStore>,
-    give_backs: Arc<GiveBacks>,
-    closings: Option<Arc<PendingClosings>>,
+    notices: Arc<Notices>,
+    /// Corrects what the shared store has counted.
+    owner: Option<Arc<Owner>>,
     holders: Option<Arc<Holders>>,
     /// Notified when units in flight may have been lost, or their release has become known to the shared store.
     in_flight_changed: Notify,
@@ -60,26 +55,28 @@ pub(crate) struct BackendSettings {
     pub(crate) instances: u32,
     /// The longest time that a decision may take.
     pub(crate) deadline: Duration,
+    /// Whether rejections of the shared store are cached.
+    pub(crate) caches_rejections: bool,
     pub(crate) reports: ReportSettings,
 }
 
 impl Backend {
-    /// Creates a backend. The shared store reports the counts of a rollback to `give_backs`.
     pub(crate) fn new(
         local: Local,
         shared: Option<SharedStore>,
-        give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
         settings: BackendSettings,
     ) -> Self {
-        let closings = shared.as_ref().map(|_| Arc::default());
+        let notices = Notices::new(shared.is_some() && settings.caches_rejections);
+        let owner = shared.as_ref();
+        let owner = owner.map(|shared| Owner::new(shared, &notices, &background, local.clock()));
         let holders = shared.as_ref().map(|_| Arc::default());
         let (in_flight_changed, outages, rejected_keys) = Default::default();
         Self {
             local,
             shared,
-            give_backs,
-            closings,
+            notices,
+            owner,
             holders,
             in_flight_changed,
             outages,
@@ -89,15 +86,14 @@ impl Backend {
         }
     }
 
-    /// Sets the function that is called with each count to which this process has given units back.
-    pub(crate) fn on_give_back(&self, listener: impl Fn(GivenBack) + Send + Sync + 'static) {
-        self.give_backs.listen(listener);
+    /// Returns what notifies of counts that this process changes.
+    pub(crate) fn notices(&self) -> &Notices {
+        &self.notices
     }
 
-    /// Sets the function that is called with each key that this process closes: once the process obeys, and again once
-    /// the shared store has closed the key.
-    pub(crate) fn on_closing(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
-        self.give_backs.listen_to_closings(listener);
+    /// Returns the owner of what outlives a call, if there is a shared store.
+    pub(crate) fn owner(&self) -> Option<&Arc<Owner>> {
+        self.owner.as_ref()
     }
 
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
@@ -165,24 +161,20 @@ impl Backend {
         if charge.cost != 1 {
             return None;
         }
-        self.give_backs.rejections.get(&charge.terms, charge.key_id, self.clock().local())
+        self.notices.rejections.get(&charge.terms, charge.key_id, self.clock().local())
     }
 
     /// Executes a request on the embedded store. The caller knows that [no other store](Self::is_shared) decides it.
-    pub(crate) fn execute_here(&self, request: &Request) -> Reply {
-        let reply = self.local.apply(request, Source::Embedded);
-        self.notify_give_back(request, Some(&reply));
+    pub(crate) fn execute_here(&self, calls: &Calls) -> Reply {
+        let reply = self.local.apply(calls, Source::Embedded);
+        self.forget_cancelled(calls);
         reply
     }
 
     /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
-    pub(crate) async fn execute(
-        &self,
-        policy: Policy,
-        request: Request,
-    ) -> Result<Reply, StoreError> {
-        let result = self.try_execute(policy, &request).await;
-        result.or_else(|error| self.fall_back(policy, &request, error))
+    pub(crate) async fn execute(&self, policy: Policy, calls: Calls) -> Result<Reply, StoreError> {
+        let result = self.try_execute(policy, &calls).await;
+        result.or_else(|error| self.fall_back(policy, &calls, error))
     }
 
     /// Executes a request, and records what the shared store replies. If it fails, the caller may
@@ -190,32 +182,65 @@ impl Backend {
     pub(crate) async fn try_execute(
         &self,
         policy: Policy,
-        request: &Request,
+        calls: &Calls,
     ) -> Result<Reply, StoreError> {
         let Some(shared) = self.shared_for(policy.scope()) else {
-            return Ok(self.execute_here(request));
+            return Ok(self.execute_here(calls));
         };
-        let key_ids = request.charges().iter().map(|charge| charge.key_id);
-        let mut end = CallDeadline::default();
-        let closed = self.prepare(&mut end, self.wait_until_closed(key_ids)).await;
-        let stamp = self.give_backs.rejections.stamp(self.clock().local());
-        let result = match closed {
-            Ok(()) => self.execute_taking(shared, request, end).await,
-            Err(error) => Err(error),
+        let closed = self.closed_here(calls);
+        let cancellation = closed.as_ref().map(|_| calls.without_calls());
+        let calls = match (&closed, &cancellation) {
+            (Some(rejection), _) if !calls.cancels() => return Ok(rejection.clone()),
+            (_, cancellation) => cancellation.as_ref().unwrap_or(calls),
         };
+        let stamp = self.notices.rejections.stamp(self.clock().local());
+        let mut result = self.execute_taking(shared, calls, CallDeadline::default()).await;
+        if let (Some(rejection), Ok(reply)) = (closed, &mut result)
+            && reply.is_allowed()
+        {
+            reply.outcomes = reply
+                .outcomes
+                .iter()
+                .chain(&*rejection.outcomes)
+                .copied()
+                .collect::<Vec<_>>()
+                .into();
+        }
         // A rejection of several limits may hold for one of them only.
-        if let (Request::Decide(calls), Ok(reply)) = (request, &result)
+        if let Ok(reply) = &result
             && !matches!(calls.op, Op::Peek | Op::Measure)
             && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
             && !charge.terms.is_in_flight()
         {
             let now = self.clock().local();
-            self.give_backs.rejections.record(&charge, stamp, now, outcome, reply.source);
+            self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        self.notify_give_back(request, result.as_ref().ok());
-        let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
+        self.forget_cancelled(calls);
+        let name = calls.counts.charges().first().map_or("", |charge| charge.terms.name().as_str());
         self.outages.record(self.clock(), name, self.on_error(policy), &result);
         result
+    }
+
+    /// Returns the rejection of a call of a key that this process has closed while the shared store does not know it.
+    fn closed_here(&self, calls: &Calls) -> Option<Reply> {
+        let owner = self.owner.as_ref().filter(|_| calls.op.is_take() && !calls.runs.is_empty())?;
+        let (charges, now) = (calls.counts.charges(), self.clock().steady());
+        let opens_in = |charge: &Arc<Charge>| {
+            let opening = owner.opening_of(charge.key_id)?;
+            opening.checked_sub(now).filter(|wait| *wait > 0)
+        };
+        charges.iter().find_map(opens_in)?;
+        let outcome = |charge: &Arc<Charge>| match opens_in(charge) {
+            None => Outcome::UNDECIDED,
+            Some(wait) => Outcome {
+                verdict: Verdict::Closed { also_limited: false },
+                retry_us: wait,
+                reset_us: wait,
+                ..Outcome::UNDECIDED
+            },
+        };
+        let outcomes = charges.iter().map(outcome).collect::<Vec<_>>();
+        Some(Reply::new(outcomes.into(), Source::Cache))
     }
 
     /// Applies the `on_error` of the policy to a request that failed. A call without a runtime is a mistake of the
@@ -223,14 +248,14 @@ impl Backend {
     pub(crate) fn fall_back(
         &self,
         policy: Policy,
-        request: &Request,
+        calls: &Calls,
         error: StoreError,
     ) -> Result<Reply, StoreError> {
         match self.on_error(policy) {
             _ if error == StoreError::NoRuntime => Err(error),
-            OnError::Local => Ok(self.apply_share(request)),
-            OnError::Allow if !request.gives_back() => {
-                let outcomes = request.charges().iter().map(|_| Outcome::UNDECIDED);
+            OnError::Local => Ok(self.apply_share(calls)),
+            OnError::Allow if !calls.cancels() => {
+                let outcomes = calls.counts.charges().iter().map(|_| Outcome::UNDECIDED);
                 let outcomes = outcomes.collect::<Vec<_>>().into();
                 Ok(Reply::new(outcomes, Source::Fallback))
             }
@@ -238,67 +263,36 @@ impl Backend {
         }
     }
 
-    /// Gives units back to `source`, the store that charged them.
-    pub(crate) async fn give_back(
+    /// Returns whether this process decides by itself after an error.
+    fn falls_back_here(&self, policy: Policy, error: &StoreError) -> bool {
+        *error != StoreError::NoRuntime && self.on_error(policy) == OnError::Local
+    }
+
+    /// Cancels reservations in `source`, the store that has made them.
+    pub(crate) async fn cancel(
         &self,
         policy: Policy,
         source: Source,
-        request: Request,
+        calls: Calls,
     ) -> Result<Reply, StoreError> {
         match self.shared_for(policy.scope()) {
             Some(shared) if source == shared.source() => {
-                if let Some(reply) = self.release_grant(&request, source) {
-                    return Ok(reply);
-                }
-                let result = shared.execute(request.clone()).await;
-                self.notify_give_back(&request, result.as_ref().ok());
+                let result = shared.execute(calls.clone()).await;
+                self.forget_cancelled(&calls);
                 result
             }
-            Some(_) => Ok(self.apply_share(&request)),
-            None => Ok(self.execute_here(&request)),
+            Some(_) => Ok(self.apply_share(&calls)),
+            None => Ok(self.execute_here(&calls)),
         }
     }
 
-    /// Notifies of the units that a request has given back. After a failure, it may have.
-    fn notify_give_back(&self, request: &Request, reply: Option<&Reply>) {
-        match request {
-            Request::GiveBack(_, charge) => {
-                let outcome = reply.map(|reply| (reply.source, reply.first()));
-                let given_back = GivenBack { key_id: charge.key_id, outcome, is_reset: false };
-                self.give_backs.notify(given_back);
-            }
-            // A line that cancels reservations knows of it.
-            Request::Decide(calls) if calls.cancels() => {
-                let charges = request.charges().iter();
-                charges.for_each(|charge| self.give_backs.rejections.forget(charge.key_id));
-            }
-            Request::Decide(_) => {}
+    /// Removes the cached rejections of a count whose reservations were cancelled. The line that cancels them knows of
+    /// it.
+    fn forget_cancelled(&self, calls: &Calls) {
+        if calls.cancels() {
+            let charges = calls.counts.charges().iter();
+            charges.for_each(|charge| self.notices.rejections.forget(charge.key_id));
         }
-    }
-
-    /// Removes a count: in this process at once, then in the shared store. Returns whether it was there.
-    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<bool> {
-        // Also removes the units that this process counted during an outage.
-        let was_here = self.local.remove(charge.key_id);
-        let given_back = GivenBack { key_id: charge.key_id, outcome: None, is_reset: true };
-        self.in_flight_changed.notify_waiters();
-        if !self.is_shared(policy.scope()) {
-            self.give_backs.notify(given_back);
-            return Answer::ready(Ok(was_here));
-        }
-        let backend = Arc::clone(self);
-        Answer::pending(async move {
-            let Some(shared) = backend.shared_for(policy.scope()) else { return Ok(was_here) };
-            // A closing that is still queued would close the key again.
-            let mut end = CallDeadline::default();
-            backend.prepare(&mut end, backend.wait_until_closed([charge.key_id])).await?;
-            let result = backend.complete(&end, pin!(shared.reset(&charge))).await;
-            if let Some(holder) = &charge.holder {
-                holder.reset(result.as_ref().ok().map(|(_, receipt)| *receipt));
-            }
-            backend.give_backs.notify(given_back);
-            result.map(|(was_there, _)| was_there || was_here)
-        })
     }
 
     /// Succeeds if the store would decide now.
@@ -314,10 +308,10 @@ impl Backend {
     }
 
     /// Executes a request on the embedded store, under the share of this process.
-    pub(crate) fn apply_share(&self, request: &Request) -> Reply {
-        let share = request.share(self.settings.instances);
+    pub(crate) fn apply_share(&self, calls: &Calls) -> Reply {
+        let share = calls.share(self.settings.instances);
         let reply = self.local.apply(&share, Source::Fallback);
-        self.notify_give_back(request, Some(&reply));
+        self.forget_cancelled(calls);
         reply
     }
 

@@ -1,14 +1,20 @@
-//! Corrects charges, and closes and opens keys, where the calls were charged.
+//! Corrects charges, and closes, opens and resets keys, where the calls were charged.
 
 use std::sync::Arc;
 
-use super::{Backend, CallDeadline, GivenBack, PendingClosing};
-use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt, Verdict};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::Backend;
+use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Verdict};
+use crate::clock::complete_by;
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::local::LocalCharge;
+use crate::owner::Owner;
 use crate::reply::{Answer, Source, StoreError};
-use crate::store::{Charge, SettleError, SettledCharge, Store};
+use crate::report;
+use crate::store::{Charge, CorrectedCharge};
 
 impl Backend {
     /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
@@ -19,8 +25,8 @@ impl Backend {
         }
     }
 
-    /// Corrects a charge of the embedded store.
-    pub(crate) fn settle_local(
+    /// Settles a charge of the embedded store.
+    pub(crate) fn settle_here(
         &self,
         key_id: KeyId,
         terms: &Terms,
@@ -28,13 +34,31 @@ impl Backend {
         opening: OpeningChange,
     ) {
         let outcome = self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
-        self.notify_settlement(key_id, correction, Some(&outcome), Source::Embedded);
-        self.close_here(key_id, terms, opening);
+        self.notices.corrected(key_id, correction, Some((Source::Embedded, outcome)));
+        self.change_here(key_id, terms.algorithm(), opening);
+        report::settled(terms.name(), correction.more());
+    }
+
+    /// Completes once the embedded store no longer counts units in flight.
+    pub(crate) async fn lost_here(&self, key_id: KeyId, receipt: Receipt) {
+        loop {
+            // Receives notifications from now on.
+            let changed = self.in_flight_changes();
+            if !self.holds_here(key_id, receipt) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Returns whether the embedded store still counts units in flight.
+    pub(crate) fn holds_here(&self, key_id: KeyId, receipt: Receipt) -> bool {
+        receipt.birth == 0 || self.local.holds(key_id, receipt)
     }
 
     /// Gives units in flight back to the embedded store.
     #[inline]
-    pub(crate) fn release_local(
+    pub(crate) fn release_here(
         &self,
         key_id: KeyId,
         receipt: Receipt,
@@ -42,147 +66,167 @@ impl Backend {
         opening: OpeningChange,
     ) {
         self.local.release(key_id, receipt, units);
-        self.notify_release(key_id);
-        self.close_by(key_id, Algorithm::InFlight, opening);
+        self.notices.released(key_id);
+        self.change_here(key_id, Algorithm::InFlight, opening);
     }
 
-    /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
-    /// key was closed.
-    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, opening: OpeningChange) -> bool {
-        self.close_by(key_id, terms.algorithm(), opening)
-    }
-
-    fn close_by(&self, key_id: KeyId, algorithm: Algorithm, opening: OpeningChange) -> bool {
-        if opening == OpeningChange::None {
-            return false;
-        }
-        let was_closed = self.local.change_opening(key_id, algorithm, opening);
-        self.notify_opening_change(key_id, opening);
-        was_closed
-    }
-
-    /// Closes or opens a key: in this process at once, then in the shared store. Returns whether the key was closed.
-    pub(crate) fn close(
-        self: &Arc<Self>,
-        policy: Policy,
-        charge: Arc<Charge>,
-        opening: OpeningChange,
-    ) -> Answer<bool> {
-        let was_here = self.close_here(charge.key_id, &charge.terms, opening);
-        if !self.is_shared(policy.scope()) {
-            return Answer::ready(Ok(was_here));
-        }
-        let backend = Arc::clone(self);
-        Answer::pending(async move {
-            let queued = backend.wait_until_closed([charge.key_id]);
-            let queued = backend.prepare(&mut CallDeadline::default(), queued).await;
-            // A closing that is still queued would close the key again.
-            if opening == OpeningChange::Open {
-                queued?;
-            }
-            let settled = SettledCharge { charge, correction: Correction::default(), opening };
-            let mut results = backend.settle_shared(std::slice::from_ref(&settled)).await;
-            let result = results.pop().ok_or(StoreError::NoRuntime)?;
-            let before = result.map_err(|error| error.error().clone())?;
-            Ok(matches!(before.verdict, Verdict::Closed { .. }))
-        })
-    }
-
-    /// Waits until the closings of these keys that this process has queued are made.
-    pub(super) async fn wait_until_closed(
-        &self,
-        key_ids: impl IntoIterator<Item = KeyId>,
-    ) -> Result<(), StoreError> {
-        match &self.closings {
-            Some(closings) => closings.wait_until_closed(key_ids).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Makes the calls of a key wait until it is closed in the shared store, if there is one.
-    pub(crate) fn hold_calls(&self, key_id: KeyId) -> Option<PendingClosing> {
-        self.closings.as_ref().map(|closings| closings.add(key_id))
-    }
-
-    /// Notifies that a key was closed or opened: waiting calls ask again, and leased units of a closed key go back.
-    fn notify_opening_change(&self, key_id: KeyId, opening: OpeningChange) {
-        match opening {
-            OpeningChange::None => return,
-            OpeningChange::CloseFor(_) => self.give_backs.notify_closing(key_id),
-            OpeningChange::Open => {}
-        }
-        self.give_backs.notify(GivenBack { key_id, outcome: None, is_reset: false });
-    }
-
-    /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
-    pub(crate) fn settle_here(
+    /// Settles a charge that `source` has made.
+    pub(crate) fn settle(
         &self,
         scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
         correction: Correction,
         opening: OpeningChange,
-    ) -> bool {
-        let outcome = match self.shared_for(scope) {
-            Some(shared) if source == shared.source() => return false,
-            Some(_) => {
-                let share = charge.share(self.settings.instances);
-                self.local.correct((&share).into(), correction)
-            }
-            None => self.local.correct((&**charge).into(), correction),
-        };
-        self.notify_settlement(charge.key_id, correction, Some(&outcome), source);
-        self.close_here(charge.key_id, &charge.terms, opening);
-        true
-    }
-
-    /// Returns the group of a charge of the shared store. One request corrects charges of one group.
-    pub(crate) fn settle_group(&self, charge: &Charge) -> u16 {
-        self.shared.as_ref().map_or(0, |shared| shared.settle_group(charge))
-    }
-
-    /// Corrects charges of the shared store, which are of one [group](Self::settle_group).
-    pub(crate) async fn settle_shared(
-        &self,
-        charges: &[SettledCharge],
-    ) -> Vec<Result<Outcome, SettleError>> {
-        let Some(shared) = &self.shared else { return Vec::new() };
-        let results = shared.settle(charges).await;
-        for (SettledCharge { charge, correction, opening }, result) in charges.iter().zip(&results)
-        {
-            if !matches!(result, Err(SettleError::NotExecuted(_))) {
-                let outcome = result.as_ref().ok();
-                self.notify_settlement(charge.key_id, *correction, outcome, shared.source());
-                self.notify_opening_change(charge.key_id, *opening);
-            }
-        }
-        results
-    }
-
-    /// Fails if the shared store does not reply to a request that corrects nothing of the count of `charge`.
-    pub(crate) async fn try_settle(&self, charge: Arc<Charge>) -> Result<(), StoreError> {
-        let (correction, opening) = (Correction::default(), OpeningChange::None);
-        let settled = SettledCharge { charge, correction, opening };
-        match self.settle_shared(std::slice::from_ref(&settled)).await.pop() {
-            Some(Err(SettleError::NotExecuted(error) | SettleError::NoReply(error))) => Err(error),
-            Some(Err(SettleError::Replied(_)) | Ok(_)) | None => Ok(()),
-        }
-    }
-
-    /// Notifies of a charge that was corrected. After a failure, it may have been.
-    fn notify_settlement(
-        &self,
-        key_id: KeyId,
-        correction: Correction,
-        outcome: Option<&Outcome>,
-        source: Source,
     ) {
-        if correction.less() > 0 {
-            let outcome = outcome.map(|outcome| (source, *outcome));
-            self.give_backs.notify(GivenBack { key_id, outcome, is_reset: false });
-        } else {
-            // A debt makes the wait longer.
-            self.give_backs.rejections.forget(key_id);
+        let owner = self.owner_for(scope);
+        let is_here = owner.is_none() || source != self.source();
+        if is_here {
+            let share = || charge.share(self.settings.instances);
+            let outcome = match owner {
+                Some(_) => self.local.correct((&share()).into(), correction),
+                None => self.local.correct((&**charge).into(), correction),
+            };
+            self.notices.corrected(charge.key_id, correction, Some((source, outcome)));
+            report::settled(charge.terms.name(), correction.more());
+        }
+        self.change_here(charge.key_id, charge.terms.algorithm(), opening);
+        // The key of a fallback is also closed on Redis, which may be back.
+        if let Some(owner) = owner.filter(|_| !is_here || opening != OpeningChange::None) {
+            let correction = if is_here { Correction::default() } else { correction };
+            owner.settle(CorrectedCharge { charge: Arc::clone(charge), correction, opening });
         }
     }
+
+    /// Gives a charge back to `source`, the store that has made it.
+    pub(crate) fn give_back(
+        &self,
+        scope: Scope,
+        source: Source,
+        charge: Arc<Charge>,
+        charged: Charged,
+    ) -> Answer<Outcome> {
+        let Some(owner) = self.owner_for(scope) else {
+            return Answer::ready(Ok(self.give_back_here(&charge, charged, Source::Embedded)));
+        };
+        if source != self.source() {
+            return Answer::ready(Ok(self.give_back_share(&charge, charged)));
+        }
+        if let Some(outcome) = self.release_grant(&charge, charged) {
+            return Answer::ready(Ok(outcome));
+        }
+        let given_back = owner.give_back(charge, charged);
+        Answer::pending(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+    }
+
+    /// Gives units back to the newest charges of a count, for a caller. If the shared store fails, applies `on_error`.
+    pub(crate) fn credit(
+        self: &Arc<Self>,
+        policy: Policy,
+        charge: Arc<Charge>,
+    ) -> Answer<(Outcome, Source)> {
+        let Some(owner) = self.owner_for(policy.scope()) else {
+            let outcome = self.give_back_here(&charge, Charged::Newest, Source::Embedded);
+            return Answer::ready(Ok((outcome, Source::Embedded)));
+        };
+        let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
+        let correction = Correction::give_back(Charged::Newest, charge.cost);
+        Answer::pending(async move {
+            let opening = OpeningChange::None;
+            let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, opening };
+            match backend.ask(&owner, corrected).await {
+                Ok(outcome) => Ok((outcome, backend.source())),
+                Err(error) if backend.falls_back_here(policy, &error) => {
+                    Ok((backend.give_back_share(&charge, Charged::Newest), Source::Fallback))
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    pub(crate) fn give_back_here(
+        &self,
+        charge: &Charge,
+        charged: Charged,
+        source: Source,
+    ) -> Outcome {
+        let correction = Correction::give_back(charged, charge.cost);
+        let outcome = self.local.correct(charge.into(), correction);
+        self.notices.corrected(charge.key_id, correction, Some((source, outcome)));
+        outcome
+    }
+
+    /// Gives a charge of a fallback back.
+    pub(crate) fn give_back_share(&self, charge: &Charge, charged: Charged) -> Outcome {
+        let share = charge.share(self.settings.instances);
+        self.give_back_here(&share, charged, Source::Fallback)
+    }
+
+    /// Closes, opens or resets a key: in this process at once, then in the shared store. Returns whether the key was
+    /// closed; of a reset, whether there was a count.
+    pub(crate) fn change_key(
+        self: &Arc<Self>,
+        policy: Policy,
+        charge: Arc<Charge>,
+        opening: OpeningChange,
+    ) -> Answer<bool> {
+        let (key_id, algorithm) = (charge.key_id, charge.terms.algorithm());
+        let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
+            return Answer::ready(Ok(self.change_here(key_id, algorithm, opening)));
+        };
+        // Lines learn of a reset once it is made.
+        let was_here = match opening {
+            OpeningChange::Reset => self.local.change_opening(key_id, algorithm, opening),
+            _ => self.change_here(key_id, algorithm, opening),
+        };
+        let backend = Arc::clone(self);
+        Answer::pending(async move {
+            let (holder, correction) = (charge.holder.clone(), Correction::default());
+            let corrected = CorrectedCharge { charge, correction, opening };
+            let result = backend.ask(&owner, corrected).await;
+            if opening != OpeningChange::Reset {
+                return result.map(|before| matches!(before.verdict, Verdict::Closed { .. }));
+            }
+            backend.in_flight_changed.notify_waiters();
+            if let Some(holder) = holder {
+                let epoch = result.as_ref().map(|outcome| outcome.remaining);
+                holder.reset(epoch.ok().map(|birth| Receipt { birth, place: 0 }));
+            }
+            result.map(|outcome| outcome.is_allowed() || was_here)
+        })
+    }
+
+    /// Closes, opens or resets a key in this process. With Redis, this is the key of the fallback.
+    fn change_here(&self, key_id: KeyId, algorithm: Algorithm, change: OpeningChange) -> bool {
+        if change == OpeningChange::None {
+            return false;
+        }
+        let was_here = self.local.change_opening(key_id, algorithm, change);
+        self.in_flight_changed.notify_waiters();
+        self.notices.changed(key_id, change);
+        was_here
+    }
+
+    /// Makes a correction for a caller, within one deadline.
+    async fn ask(
+        &self,
+        owner: &Arc<Owner>,
+        corrected: CorrectedCharge,
+    ) -> Result<Outcome, StoreError> {
+        if Handle::try_current().is_err() {
+            return Err(StoreError::NoRuntime);
+        }
+        let deadline = self.deadline();
+        let result = complete_by(Instant::now() + deadline, owner.correct(corrected)).await;
+        let result = result.ok_or(StoreError::Timeout { deadline })?;
+        result.unwrap_or_else(|_| Err(ended()))
+    }
+
+    fn owner_for(&self, scope: Scope) -> Option<&Arc<Owner>> {
+        self.owner.as_ref().filter(|_| scope == Scope::Global)
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::Connection { message: "the thread of the rate limiter has ended".into() }
 }

@@ -14,7 +14,7 @@ use super::agenda::Agenda;
 use super::holders::Holders;
 use crate::background::{Job, RunningJob, lock_own};
 use crate::report;
-use crate::store::{Charge, MAX_SETTLED, SharedStore, Store};
+use crate::store::{Charge, MAX_CORRECTED, SharedStore, Store};
 
 /// How long statements pause after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -94,8 +94,8 @@ impl StatementJob {
         let Some(shared) = &self.backend.shared else { return };
         let mut groups: Vec<(u16, Vec<Arc<Charge>>)> = Vec::new();
         for charge in due {
-            let group = shared.settle_group(&charge);
-            match groups.iter_mut().find(|(it, of)| *it == group && of.len() < MAX_SETTLED) {
+            let group = shared.slot(&charge);
+            match groups.iter_mut().find(|(it, of)| *it == group && of.len() < MAX_CORRECTED) {
                 Some((_, of)) => of.push(charge),
                 None => groups.push((group, vec![charge])),
             }

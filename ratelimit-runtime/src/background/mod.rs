@@ -67,7 +67,6 @@ impl Background {
     }
 
     /// Runs the job that `resident` returns, in this thread and in each one that takes its place.
-    #[cfg(feature = "rules")]
     pub(crate) fn spawn_resident(&self, resident: impl Fn() -> Option<BoxedJob> + Send + 'static) {
         let job = resident();
         self.send(job);
@@ -76,7 +75,6 @@ impl Background {
 
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
     /// otherwise, so that each request calls it.
-    #[cfg(any(feature = "redis", feature = "rules"))]
     pub(crate) fn revive(&self) {
         if self.runs_in.load(Relaxed) != seen_process() && self.was_used.load(Relaxed) {
             self.send(None);

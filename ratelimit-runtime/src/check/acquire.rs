@@ -35,7 +35,7 @@ pub enum AcquiredCall<T> {
 impl Conclusion for Acquire {
     #[inline]
     fn decide_here(
-        Checker { backend, settlements, .. }: &Checker,
+        Checker { backend, .. }: &Checker,
         limit: &Limit,
         key: &impl Key,
         cost: u64,
@@ -52,7 +52,7 @@ impl Conclusion for Acquire {
             }
         };
         let charge = || PermitCharge {
-            settlements: Arc::clone(settlements),
+            backend: Arc::clone(backend),
             made: made(),
             cost,
             charged: cost,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
-use crate::algorithm::{Charged, Op, OpeningChange, Verdict};
+use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError, shown};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, StoreError, Usage};
 use crate::rules::{Asker, Ruled};
-use crate::store::{Calls, Charge, Reply, Request};
+use crate::store::{Calls, Charge, Reply};
 
 /// The count of a key under a limit, for an operator.
 pub(crate) struct Count<'a> {
@@ -54,16 +54,16 @@ impl Count<'_> {
         }
         let decision =
             move |reply: Reply| Decision::new(shown(capacity), &reply.first(), reply.source);
-        let request = Request::Decide(Calls::one(Op::Peek, OneOrMany::One(charge)));
+        let calls = Calls::one(Op::Peek, OneOrMany::One(charge));
         if !backend.is_shared(policy.scope()) {
-            return Check::from(Ok(decision(backend.execute_here(&request))));
+            return Check::from(Ok(decision(backend.execute_here(&calls))));
         }
         let lease = self.checker.leases.of(limit).cloned();
         let lease = lease.map(|leases| (leases, backend.key_id(limit.terms(), *key)));
         let backend = Arc::clone(backend);
         let terms = *limit.terms();
         Check::boxed(async move {
-            let reply = backend.execute(policy, request).await;
+            let reply = backend.execute(policy, calls).await;
             let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
             if let Some((leases, key_id)) = lease {
                 // The leased units that this process holds are left as well.
@@ -82,22 +82,22 @@ impl Count<'_> {
     pub(crate) fn usage(&self) -> Answer<Usage> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let backend = Arc::clone(&self.checker.backend);
-        let request = Request::Decide(Calls::one(Op::Measure, OneOrMany::One(charge)));
+        let calls = Calls::one(Op::Measure, OneOrMany::One(charge));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
         if !backend.is_shared(policy.scope()) {
-            return Answer::ready(Ok(usage(backend.execute_here(&request))));
+            return Answer::ready(Ok(usage(backend.execute_here(&calls))));
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
         Answer::pending(async move {
-            let reply = match backend.try_execute(policy, &request).await {
+            let reply = match backend.try_execute(policy, &calls).await {
                 Err(error)
                     if backend.on_error(policy) != OnError::Local
                         || error == StoreError::NoRuntime =>
                 {
                     return Err(error);
                 }
-                Err(_) => backend.apply_share(&request),
+                Err(_) => backend.apply_share(&calls),
                 Ok(reply) => reply,
             };
             let usage = usage(reply);
@@ -108,23 +108,17 @@ impl Count<'_> {
 
     /// Gives back the newest units.
     pub(crate) fn credit(&self, units: u64) -> Answer<Decision> {
-        let backend = Arc::clone(&self.checker.backend);
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
-        let capacity = charge.terms.capacity();
-        let decision =
-            move |reply: Reply| Decision::new(shown(capacity), &reply.first(), reply.source);
-        let request = Request::GiveBack(Charged::Newest, charge);
-        if !backend.is_shared(policy.scope()) {
-            return Answer::ready(Ok(decision(backend.execute_here(&request))));
-        }
-        Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
+        let capacity = shown(charge.terms.capacity());
+        let credited = self.checker.backend.credit(policy, charge);
+        credited.map(move |(outcome, source)| Decision::new(capacity, &outcome, source))
     }
 
     /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
     pub(crate) fn reset(&self) -> Answer<bool> {
         let Checker { backend, leases, .. } = self.checker;
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
-        let reset = backend.reset(policy, charge);
+        let reset = backend.change_key(policy, charge, OpeningChange::Reset);
         // Other calls of the count may lease, although this limit does not.
         let leases = leases.0.clone().filter(|_| backend.is_shared(policy.scope()));
         let Some(leases) = leases else { return reset };
@@ -144,7 +138,7 @@ impl Count<'_> {
         // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
         // id than its count, whose period is longer.
         let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
-        let answer = self.checker.backend.close(limit.policy(), charge, opening);
+        let answer = self.checker.backend.change_key(limit.policy(), charge, opening);
         let Some(leases) = others else { return answer };
         Answer::pending(async move {
             leases.give_back(key_id);

@@ -1,7 +1,7 @@
 //! Checks: one call against one limit or several.
 //!
 //! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
-//! a [`Request`] to the backend, in one boxed future.
+//! [`Calls`] to the backend, in one boxed future.
 
 mod acquire;
 mod call;
@@ -34,7 +34,6 @@ pub use self::permit::Permit;
 use crate::backend::Backend;
 use crate::lease::OptionalLeases;
 use crate::rules::RulesInForce;
-use crate::settle::Settlements;
 use crate::waiting::LazyWaiting;
 
 /// The parts of a limiter that a check needs.
@@ -43,6 +42,5 @@ pub struct Checker {
     pub(crate) backend: Arc<Backend>,
     pub(crate) leases: OptionalLeases,
     pub(crate) waiting: Arc<LazyWaiting>,
-    pub(crate) settlements: Arc<Settlements>,
     pub(crate) rules: Arc<RulesInForce>,
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt};
+use crate::backend::Backend;
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
-use crate::settle::Settlements;
 use crate::store::{Charge, HeldSlot, Reply};
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
@@ -49,7 +49,7 @@ pub struct Permit {
 
 /// A charge that is not settled yet. One of calls in flight is given back when the permit is dropped.
 pub(super) struct PermitCharge {
-    pub(super) settlements: Arc<Settlements>,
+    pub(super) backend: Arc<Backend>,
     pub(super) made: MadeCharge,
     /// The cost of the call.
     pub(super) cost: u64,
@@ -64,7 +64,7 @@ pub(super) struct PermitCharge {
 
 /// The charges of a call that can be settled, before it is decided.
 pub(super) struct SettledParts {
-    pub(super) settlements: Arc<Settlements>,
+    pub(super) backend: Arc<Backend>,
     pub(super) scope: Scope,
     pub(super) charges: OneOrMany<Arc<Charge>>,
     /// The index of the charge and the cost of each part. Empty if there is one part.
@@ -91,7 +91,7 @@ impl SettledParts {
         labels: &[LimitLabel],
         reply: Option<&Reply>,
     ) -> Vec<Permit> {
-        let Self { settlements, scope, charges, parts } = self;
+        let Self { backend, scope, charges, parts } = self;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
             let Some(Reply { outcomes, receipts, source }) = reply else {
                 return Permit::new(decision, None);
@@ -100,13 +100,13 @@ impl SettledParts {
             let decided =
                 |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
             let charge = receipts.get(index).map(|receipt| {
-                let charged = settlements.charged_by(source, charge);
+                let charged = backend.charged_by(source, charge);
                 let held = charge.holder.as_ref().map(|holder| match source {
                     Source::Fallback => holder.take_locally(charged),
                     _ => holder.granted(charged, *receipt),
                 });
                 PermitCharge {
-                    settlements: Arc::clone(&settlements),
+                    backend: Arc::clone(&backend),
                     made: MadeCharge::ByRequest { charge: Arc::clone(charge), scope, source },
                     cost: charge.cost,
                     charged,
@@ -200,7 +200,7 @@ impl Permit {
             let charged = cost.min(charge.charged);
             charge.charged -= charged;
             PermitCharge {
-                settlements: Arc::clone(&charge.settlements),
+                backend: Arc::clone(&charge.backend),
                 made: charge.made.clone(),
                 cost,
                 charged,
@@ -269,11 +269,11 @@ impl Permit {
     /// ```
     pub async fn lost(&self) {
         match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
-            Some(PermitCharge { held: Some(held), settlements, .. }) => {
-                held.lost(settlements.clock()).await;
+            Some(PermitCharge { held: Some(held), backend, .. }) => {
+                held.lost(backend.clock()).await;
             }
-            Some(PermitCharge { settlements, made, receipt, .. }) => {
-                settlements.lost_here(made.key_id(), *receipt).await;
+            Some(PermitCharge { backend, made, receipt, .. }) => {
+                backend.lost_here(made.key_id(), *receipt).await;
             }
             None => pending().await,
         }
@@ -287,7 +287,7 @@ impl Permit {
     /// [`StoreError`] when Redis does not reply. It then learns later that the units are free.
     pub fn release(mut self) -> Answer<()> {
         let held = self.charge.as_mut().and_then(|charge| charge.held.take());
-        let deadline = self.charge.as_ref().map(|charge| charge.settlements.deadline());
+        let deadline = self.charge.as_ref().map(|charge| charge.backend.deadline());
         let released = held.map(|held| held.release());
         drop(self);
         let (Some(released), Some(deadline)) = (released, deadline) else {
@@ -329,16 +329,16 @@ impl PermitCharge {
 
     fn is_lost(&self) -> bool {
         if let Some(held) = &self.held {
-            return self.charged > 0 && held.is_lost(self.settlements.clock().steady());
+            return self.charged > 0 && held.is_lost(self.backend.clock().steady());
         }
-        !self.settlements.holds_here(self.made.key_id(), self.receipt)
+        !self.backend.holds_here(self.made.key_id(), self.receipt)
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
     /// back.
     fn correct(&mut self, used: Option<u64>) {
         let Self { cost, charged, receipt, opening, .. } = *self;
-        let Self { settlements, made, held, .. } = self;
+        let Self { backend, made, held, .. } = self;
         // `None` if nothing changes.
         let correction = |used: Option<u64>| {
             let used = used.map_or(charged, |used| {
@@ -351,12 +351,12 @@ impl PermitCharge {
         match made {
             MadeCharge::Here { key_id, terms } => {
                 if let Some(correction) = correction(used) {
-                    settlements.settle_here(*key_id, terms, correction, opening);
+                    backend.settle_here(*key_id, terms, correction, opening);
                 }
             }
             MadeCharge::HeldHere { key_id, name } => {
                 report::in_flight_changed(name, -(charged as i64));
-                settlements.release_here(*key_id, receipt, charged, opening);
+                backend.release_here(*key_id, receipt, charged, opening);
             }
             MadeCharge::ByRequest { charge, scope, source } => {
                 let is_held = charge.terms.is_in_flight();
@@ -366,15 +366,15 @@ impl PermitCharge {
                 let used = if is_held { Some(0) } else { used };
                 let Some(correction) = correction(used) else { return };
                 if charge.holder.is_none() {
-                    return settlements.settle(*scope, *source, charge, correction, opening);
+                    return backend.settle(*scope, *source, charge, correction, opening);
                 }
                 drop(held.take());
-                settlements.notify_release(charge.key_id);
+                backend.notices().released(charge.key_id);
                 // The store learns of released units by a statement. A fallback counts by itself.
                 let is_local = *source == Source::Fallback;
                 let correction = if is_local { correction } else { Correction::default() };
                 if is_local || opening != OpeningChange::None {
-                    settlements.settle(*scope, *source, charge, correction, opening);
+                    backend.settle(*scope, *source, charge, correction, opening);
                 }
             }
         }

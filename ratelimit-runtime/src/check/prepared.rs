@@ -14,7 +14,7 @@ use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Mistake, Rejection, StoreError};
 use crate::report::{self, Report, Started};
-use crate::store::{Calls, Charge, Reply, Request};
+use crate::store::{Calls, Charge, Reply};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {
@@ -99,7 +99,7 @@ impl Checker {
         let charges = counts.into_map(|it| it.address(&self.backend));
         let costs = parts.iter().map(|part| part.cost);
         let settled = options.settles.then(|| SettledParts {
-            settlements: Arc::clone(&self.settlements),
+            backend: Arc::clone(&self.backend),
             charges: charges.clone(),
             scope: policy.scope(),
             parts: count_of.iter().copied().zip(costs).collect(),
@@ -116,9 +116,9 @@ impl Checker {
             return call.pending(rejectable, move || LeasedCall::decide(leased));
         }
         let op = Op::Take { wait: 0, receipt: options.settles };
-        let request = Request::Decide(Calls::one(op, charges));
+        let calls = Calls::one(op, charges);
         let on_rejected = |index: usize| {
-            let ((limit, key), charge) = (owners[index], &request.charges()[index]);
+            let ((limit, key), charge) = (owners[index], &calls.counts.charges()[index]);
             let now = self.backend.clock().local();
             self.backend.count_rejection(limit, charge.key_id, key, now);
         };
@@ -126,16 +126,16 @@ impl Checker {
             let reply = reply.or_else(|error| match error {
                 StoreError::ShuttingDown => Err(error),
                 // No store has decided the call: its deadline has passed, or its line could not be driven.
-                error => self.backend.fall_back(policy, &request, error),
+                error => self.backend.fall_back(policy, &calls, error),
             });
             return StartedCall::Decided(call.conclude(&reply, on_rejected));
         }
         if !self.backend.is_shared(policy.scope()) {
-            let reply = self.backend.execute_here(&request);
+            let reply = self.backend.execute_here(&calls);
             return StartedCall::Decided(call.conclude(&Ok(reply), on_rejected));
         }
-        let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(request.charges()));
-        call.pending(rejectable, move || async move { backend.execute(policy, request).await })
+        let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(calls.counts.charges()));
+        call.pending(rejectable, move || async move { backend.execute(policy, calls).await })
     }
 }
 

@@ -35,9 +35,9 @@ use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, BuildError, Decision, Rejection};
+use crate::store::Store;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
-use crate::store::{Request, Store};
 
 /// All algorithms, for tests.
 pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
@@ -224,11 +224,8 @@ pub fn return_units(
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
     let charge = backend.count(limit, &key, cost.into()).address(&backend);
     let (capacity, source) = (charge.terms.capacity(), backend.source());
-    let request = Request::GiveBack(Charged::At(at), charge);
-    Answer::pending(async move {
-        let reply = backend.give_back(policy, source, request).await?;
-        Ok(Decision::new(shown(capacity), &reply.first(), reply.source))
-    })
+    let returned = backend.give_back(policy.scope(), source, charge, Charged::At(at));
+    returned.map(move |outcome| Decision::new(shown(capacity), &outcome, source))
 }
 
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.

@@ -10,7 +10,7 @@ use super::{LeaseReply, Leases};
 use crate::background::{Job, PendingWork, RunningJob};
 use crate::key::KeyId;
 use crate::reply::StoreError;
-use crate::store::{Reply, Request};
+use crate::store::{Calls, Reply};
 
 pub(super) struct LeaseFetch {
     leases: Arc<Leases>,
@@ -42,8 +42,8 @@ impl LeaseFetch {
                 leases.return_before(unspent).await;
             }
             let requested = job.now();
-            let request = Request::decide(target.charge_of(units));
-            let result = leases.backend.try_execute(target.policy, &request).await;
+            let calls = Calls::take(target.charge_of(units));
+            let result = leases.backend.try_execute(target.policy, &calls).await;
             job.apply_reply(units, requested, result);
         }
     }

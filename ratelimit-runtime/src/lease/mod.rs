@@ -42,21 +42,18 @@ use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 pub(crate) use self::optional::OptionalLeases;
-use crate::algorithm::Charged;
+use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
 use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
 use crate::clock::{Clock, before, complete_by};
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms, shown};
-use crate::reply::{Decision, StoreError};
-use crate::store::{Charge, Reply, Request};
+use crate::reply::{Answer, Decision, StoreError};
+use crate::store::{Calls, Charge, Reply};
 
 /// A call waits for the pending request for its deadline divided by this number. If that request does not include
 /// the call, the call then sends its own request.
 const WAITS_PER_DEADLINE: u32 = 16;
-
-/// The number of give-backs that are pending at a time.
-const CONCURRENT_RETURNS: usize = 64;
 
 /// The leases of a limiter.
 pub(crate) struct Leases {
@@ -223,35 +220,18 @@ impl Drop for Leases {
     }
 }
 
-async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), StoreError> {
+fn return_one(backend: &Backend, unspent: UnspentUnits) -> Answer<Outcome> {
     let UnspentUnits { target, units, place, .. } = unspent;
-    let request = Request::GiveBack(Charged::At(place), target.charge_of(units));
-    backend.give_back(target.policy, backend.source(), request).await.map(drop)
+    let charge = target.charge_of(units);
+    backend.give_back(target.policy.scope(), backend.source(), charge, Charged::At(place))
 }
 
 /// Gives back units of several counts. Returns the first error.
-async fn return_all(backend: &Arc<Backend>, unspent: Vec<UnspentUnits>) -> Result<(), StoreError> {
-    let mut shares: Vec<Vec<_>> = Vec::new();
-    shares.resize_with(CONCURRENT_RETURNS.min(unspent.len()), Vec::new);
-    for (index, units) in unspent.into_iter().enumerate() {
-        shares[index % CONCURRENT_RETURNS].push(units);
-    }
-    let return_share = |share: Vec<UnspentUnits>| {
-        let backend = Arc::clone(backend);
-        async move {
-            let mut result = Ok(());
-            for units in share {
-                let returned = return_one(&backend, units).await;
-                result = result.and(returned);
-            }
-            result
-        }
-    };
-    let tasks: Vec<_> = shares.into_iter().map(|share| tokio::spawn(return_share(share))).collect();
+async fn return_all(backend: &Backend, unspent: Vec<UnspentUnits>) -> Result<(), StoreError> {
     let mut result = Ok(());
-    for task in tasks {
-        // A task fails only if its runtime shuts down.
-        result = result.and(task.await.unwrap_or(Err(StoreError::NoRuntime)));
+    let returned = unspent.into_iter().map(|units| return_one(backend, units));
+    for returned in returned.collect::<Vec<_>>() {
+        result = result.and(returned.await.map(drop));
     }
     result
 }
@@ -293,13 +273,13 @@ impl LeasedCall {
     /// Decides the call within one deadline.
     pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
         let (backend, policy) = (&self.leases.backend, self.target.policy);
-        let request = Request::decide(Arc::clone(&self.target.charge));
+        let calls = Calls::take(Arc::clone(&self.target.charge));
         if !is_in_runtime() {
-            return backend.execute(policy, request).await;
+            return backend.execute(policy, calls).await;
         }
         let deadline = backend.deadline();
         let result = self.decide_by(Instant::now() + deadline).await;
-        result.or_else(|error| backend.fall_back(policy, &request, error))
+        result.or_else(|error| backend.fall_back(policy, &calls, error))
     }
 
     /// Waits for the reply to a lease request. If that takes too long, or if the count is not leased, sends a request
@@ -341,8 +321,8 @@ impl LeasedCall {
                 None => return Err(late()),
             }
         }
-        let request = Request::decide(Arc::clone(&target.charge));
-        let result = complete_by(by, leases.backend.try_execute(target.policy, &request)).await;
+        let calls = Calls::take(Arc::clone(&target.charge));
+        let result = complete_by(by, leases.backend.try_execute(target.policy, &calls)).await;
         result.unwrap_or_else(|| Err(late()))
     }
 }

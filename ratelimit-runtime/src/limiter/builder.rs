@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::RateLimiter;
 #[cfg(feature = "rules")]
 use super::Rules;
-#[cfg(feature = "redis")]
-use crate::backend::GivenBack;
-use crate::backend::{Backend, BackendSettings, GiveBacks};
+use crate::backend::{Backend, BackendSettings};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
@@ -286,8 +284,6 @@ impl Builder {
         let background = Arc::default();
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
-            let give_backs = GiveBacks::new(self.cache_rejections);
-            let rolled_back = Arc::clone(&give_backs);
             let shared = Redis::new(RedisSettings {
                 url,
                 certificates: &self.certificates,
@@ -297,31 +293,25 @@ impl Builder {
                 max_pending: self.max_pending,
                 clock: self.clock.clone(),
                 background: Arc::clone(&background),
-                on_rollback: Arc::new(move |key_id| {
-                    rolled_back.notify(GivenBack { key_id, outcome: None, is_reset: false });
-                }),
             })?;
-            return Ok(self.build_on(Some(shared), give_backs, background));
+            return Ok(self.build_on(Some(shared), background));
         }
-        Ok(self.build_on(None, GiveBacks::new(false), background))
+        Ok(self.build_on(None, background))
     }
 
     pub(super) fn build_embedded(self) -> RateLimiter {
-        self.build_on(None, GiveBacks::new(false), Arc::default())
+        self.build_on(None, Arc::default())
     }
 
-    fn build_on(
-        self,
-        shared: Option<SharedStore>,
-        give_backs: Arc<GiveBacks>,
-        background: Arc<Background>,
-    ) -> RateLimiter {
+    fn build_on(self, shared: Option<SharedStore>, background: Arc<Background>) -> RateLimiter {
         let Self { max_keys, max_waiting, clock, on_error, instances, deadline, reports, .. } =
             self;
+        let caches_rejections = self.cache_rejections;
         let local = Local::new(max_keys, clock);
         let deadline = deadline.min(MAX_DEADLINE);
-        let settings = BackendSettings { on_error, instances, deadline, reports };
-        let backend = Backend::new(local, shared, give_backs, background, settings);
+        let settings =
+            BackendSettings { on_error, instances, deadline, caches_rejections, reports };
+        let backend = Backend::new(local, shared, background, settings);
         RateLimiter::of_backend(backend, max_waiting)
     }
 }

@@ -36,7 +36,6 @@ use crate::limit::Limit;
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
-use crate::settle::Settlements;
 use crate::waiting::LazyWaiting;
 
 /// A timer.
@@ -109,10 +108,9 @@ impl RateLimiter {
         let backend = Arc::new(backend);
         let leases = OptionalLeases::new(&backend);
         let waiting = Arc::new(LazyWaiting::new(max_waiting));
-        let settlements = Settlements::new(Arc::clone(&backend));
         if let Some(leases) = &leases.0 {
             let holder = Arc::downgrade(leases);
-            backend.on_closing(move |key_id| {
+            backend.notices().on_closing(move |key_id| {
                 if let Some(leases) = holder.upgrade() {
                     leases.give_back(key_id);
                 }
@@ -120,7 +118,7 @@ impl RateLimiter {
         }
         let rules = Arc::default();
         Self {
-            checker: Checker { backend, leases, waiting, settlements, rules },
+            checker: Checker { backend, leases, waiting, rules },
             #[cfg(feature = "rules")]
             feed: None,
         }

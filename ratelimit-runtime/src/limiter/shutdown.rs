@@ -13,10 +13,10 @@ use crate::check::Checker;
 use crate::lease::Leases;
 #[cfg(doc)]
 use crate::limit::Limit;
+use crate::owner::{Owner, ReportedLosses};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
-use crate::settle::{ReportedLosses, Settlements};
 use crate::waiting::LazyWaiting;
 
 impl RateLimiter {
@@ -34,14 +34,15 @@ impl RateLimiter {
     ///   replying, `flush` ends after twenty deadlines at most.
     /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
     pub fn flush(&self) -> Answer<()> {
-        let Checker { backend, settlements, .. } = self.checker.clone();
+        let backend = Arc::clone(&self.checker.backend);
+        let Some(owner) = backend.owner().map(Arc::clone) else { return Answer::ready(Ok(())) };
         let (_, is_stated) = backend.in_flight();
-        if settlements.is_flushed() && is_stated {
+        if owner.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
         Answer::pending(async move {
-            flush(&settlements, deadline).await?;
+            flush(&owner, deadline).await?;
             stated(&backend, Instant::now() + deadline, deadline).await
         })
     }
@@ -80,13 +81,13 @@ impl RateLimiter {
     /// that were not settled, then count as used. [`StoreError::InFlight`](crate::StoreError::InFlight) if all is given
     /// back, and calls still run that hold units.
     pub fn shutdown(&self) -> Answer<()> {
-        let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
+        let Checker { backend, leases, waiting, .. } = self.checker.clone();
         Answer::pending(async move {
             waiting.shut_down();
-            let Some(leases) = leases.0 else { return Ok(()) };
+            let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
             let deadline = backend.deadline();
             let by = Instant::now() + 2 * deadline;
-            give_back_all(by, deadline, leases, waiting, settlements).await?;
+            give_back_all(by, deadline, leases, waiting, owner).await?;
             stated(&backend, by, deadline).await?;
             match backend.in_flight() {
                 (0, _) => Ok(()),
@@ -97,16 +98,16 @@ impl RateLimiter {
 }
 
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
-async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
-    let mut flushed = pin!(settlements.flushed(ReportedLosses::SinceLastFlush));
+async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
+    let mut flushed = pin!(owner.flushed(ReportedLosses::SinceLastFlush));
     if Handle::try_current().is_err() {
         return Err(StoreError::NoRuntime);
     }
     loop {
-        let before = settlements.replies();
+        let before = owner.replies();
         match timeout(deadline, flushed.as_mut()).await {
             Ok(result) => return result,
-            Err(_) if settlements.replies() == before => {
+            Err(_) if owner.replies() == before => {
                 return Err(StoreError::Timeout { deadline });
             }
             Err(_) => {}
@@ -139,11 +140,11 @@ async fn give_back_all(
     deadline: Duration,
     leases: Arc<Leases>,
     waiting: Arc<LazyWaiting>,
-    settlements: Arc<Settlements>,
+    owner: &Owner,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
     let late = |_| StoreError::Timeout { deadline };
-    let flushed = settlements.flushed(ReportedLosses::SinceNow);
+    let flushed = owner.flushed(ReportedLosses::SinceNow);
     let mut leases = runtime.spawn(async move { leases.shut_down().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
     let returned = timeout_at(by, &mut leases).await.map_err(late);

@@ -13,7 +13,7 @@ use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{Calls, Charge, Request};
+use crate::store::{Calls, Charge};
 
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
@@ -36,8 +36,8 @@ fn apply(store: &Local, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
         std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, holder: None })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();
-    let request = Request::Decide(Calls::one(op, OneOrMany::from(charges)));
-    store.apply(&request, Source::Embedded).outcomes.to_vec()
+    let calls = Calls::one(op, OneOrMany::from(charges));
+    store.apply(&calls, Source::Embedded).outcomes.to_vec()
 }
 
 /// Charges all of these counts at once, or none. Returns whether they admitted the call.

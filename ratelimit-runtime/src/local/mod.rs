@@ -30,7 +30,7 @@ use crate::key::{Key, KeyId, Secret};
 use crate::limit::{Algorithm, Terms};
 use crate::reply::Source;
 use crate::report;
-use crate::store::{Charge, Reply, Request};
+use crate::store::{Calls, Charge, Reply};
 use crate::threads::{Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock.
@@ -97,20 +97,14 @@ impl Local {
         if key.is_nothing() { self.no_key } else { self.secret.fingerprint(key) }
     }
 
-    /// Executes a request. The reply names `source`: this store, or a fallback to it.
-    pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
-        match request {
-            Request::GiveBack(charged, charge) => {
-                let correction = Correction::give_back(*charged, charge.cost);
-                Reply::one(self.correct((&**charge).into(), correction), source)
+    /// Decides calls. The reply names `source`: this store, or a fallback to it.
+    pub(crate) fn apply(&self, calls: &Calls, source: Source) -> Reply {
+        match calls.only_charge() {
+            None => self.decide_calls(calls, source),
+            Some(charge) => {
+                let decided = self.apply_one(calls.op, (&*charge).into());
+                Reply::to_call(calls.op, decided, source)
             }
-            Request::Decide(calls) => match calls.only_charge() {
-                None => self.decide_calls(calls, source),
-                Some(charge) => {
-                    let decided = self.apply_one(calls.op, (&*charge).into());
-                    Reply::to_call(calls.op, decided, source)
-                }
-            },
         }
     }
 
@@ -154,17 +148,23 @@ impl Local {
         self.shard(shard_of(key_id)).slots(key_id).is_some_and(|slots| slots.has(receipt))
     }
 
-    /// Closes or opens a key. Returns whether it was closed.
+    /// Closes or opens a key, and returns whether it was closed; or removes its count, and returns whether it was
+    /// there.
     pub(crate) fn change_opening(
         &self,
         key_id: KeyId,
         algorithm: Algorithm,
         change: OpeningChange,
     ) -> bool {
-        self.in_shard(key_id, |shard, clock| shard.change_opening(key_id, algorithm, change, clock))
+        match change {
+            OpeningChange::Reset => self.remove(key_id),
+            _ => self.in_shard(key_id, |shard, clock| {
+                shard.change_opening(key_id, algorithm, change, clock)
+            }),
+        }
     }
 
-    /// Removes a count, and returns whether it was there.
+    /// Removes a count, and opens its key. Returns whether the count was there.
     pub(crate) fn remove(&self, key_id: KeyId) -> bool {
         // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
         self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some()

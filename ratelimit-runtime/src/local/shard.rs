@@ -141,7 +141,7 @@ impl Shard {
         let until = match change {
             OpeningChange::None | OpeningChange::CloseFor(0) => before,
             OpeningChange::CloseFor(time) => before.max(clock + time),
-            OpeningChange::Open => 0,
+            OpeningChange::Open | OpeningChange::Reset => 0,
         };
         match entry {
             Some(entry) => {

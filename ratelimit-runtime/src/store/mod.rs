@@ -1,70 +1,78 @@
 //! The stores that processes share: their request and reply, the [`Store`] trait, and the Redis store.
 
+mod correct_error;
 pub(crate) mod holder;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
 #[cfg(feature = "rules")]
 mod rules;
-mod settle_error;
 mod statement;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
+pub(crate) use self::correct_error::CorrectError;
 pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    BucketCharge, Calls, CancelledUnits, Charge, Counts, EqualCalls, MAX_RESERVED, MAX_SETTLED,
-    Reply, Request, Reservations, SettledCharge,
+    BucketCharge, Calls, CancelledUnits, Charge, CorrectedCharge, Counts, EqualCalls,
+    MAX_CORRECTED, MAX_RESERVED, Reply, Reservations,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{
     Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
 };
-pub(crate) use self::settle_error::SettleError;
 pub(crate) use self::statement::Statement;
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use std::sync::Arc;
 
-use crate::algorithm::{Outcome, Receipt};
+use tokio::sync::oneshot;
+
+use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
+
+/// Gives a charge of a call that is rolled back to its count. The receiver gets the result.
+pub(crate) type RollbackHook = Box<dyn Fn(Arc<Charge>, Charged) -> GivenBack + Send + Sync>;
+
+/// The result of giving units back.
+pub(crate) type GivenBack = oneshot::Receiver<Result<Outcome, StoreError>>;
 
 /// A store of counts that processes share. The trait is not public, so other crates cannot implement it.
 ///
 /// Its futures are not boxed: the caller boxes one future for a whole check.
 pub(crate) trait Store: Send + Sync {
-    /// Executes a request atomically. If its keys are in several hash slots of a cluster, charges them hash slot by
+    /// Decides calls atomically. If their keys are in several hash slots of a cluster, charges them hash slot by
     /// hash slot, and rolls back if one rejects.
-    fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+    fn execute(&self, calls: Calls) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Corrects charges that are independent of each other, each once at most: up to [`MAX_SETTLED`] of one
-    /// [group](Self::settle_group). Returns a result for each, in their order.
-    fn settle(
+    /// Corrects charges, each once at most: up to [`MAX_CORRECTED`] of one [hash slot](Self::slot). Returns a result
+    /// for each, in their order: the outcome of a peek at the key as it was before. Of a reset, the outcome is admitted
+    /// if there was a count; of one of calls in flight, it has the time of the reset in place of the remaining units.
+    fn correct(
         &self,
-        charges: &[SettledCharge],
-    ) -> impl Future<Output = Vec<Result<Outcome, SettleError>>> + Send;
+        charges: &[CorrectedCharge],
+    ) -> impl Future<Output = Vec<Result<Outcome, CorrectError>>> + Send;
 
-    /// States what this process holds of counts of calls in flight: up to [`MAX_SETTLED`] of one
-    /// [group](Self::settle_group). Returns for each an outcome, which is rejected if the units were given to others,
+    /// States what this process holds of counts of calls in flight: up to [`MAX_CORRECTED`] of one
+    /// [hash slot](Self::slot). Returns for each an outcome, which is rejected if the units were given to others,
     /// and the receipt of the count.
     fn hold(
         &self,
         charges: &[Arc<Charge>],
     ) -> impl Future<Output = Vec<Result<(Outcome, Receipt), StoreError>>> + Send;
 
-    /// Returns the group of a charge. One request corrects charges of one group.
-    fn settle_group(&self, charge: &Charge) -> u16;
+    /// Returns the hash slot of a charge; 0 on one server.
+    fn slot(&self, charge: &Charge) -> u16;
 
-    /// Removes the count of `charge`. Returns whether it was there, and of a count of calls in flight the receipt,
-    /// whose birth is the time of the reset.
-    fn reset(
-        &self,
-        charge: &Charge,
-    ) -> impl Future<Output = Result<(bool, Receipt), StoreError>> + Send;
+    /// Returns a number of the server of a hash slot, as far as it is known.
+    fn server_of(&self, slot: u16) -> usize;
+
+    /// Sets what gives back a charge of a call that is rolled back.
+    fn on_rollback(&self, hook: RollbackHook);
 
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use super::Holder;
-use crate::algorithm::{
-    Charged, Correction, LastReservations, Op, OpeningChange, Outcome, Receipt,
-};
+use crate::algorithm::{Correction, LastReservations, Op, OpeningChange, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::one_or_many::OneOrMany;
@@ -47,7 +45,7 @@ impl Charge {
 
 /// A charge, and its correction once its call has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct SettledCharge {
+pub(crate) struct CorrectedCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) correction: Correction,
     /// Whether the key is closed, opened or left alone.
@@ -55,7 +53,7 @@ pub(crate) struct SettledCharge {
 }
 
 /// The most charges that one request corrects, because Redis does nothing else while it runs a script.
-pub(crate) const MAX_SETTLED: usize = 64;
+pub(crate) const MAX_CORRECTED: usize = 64;
 
 /// A charge of a bucket.
 #[derive(Clone, Debug)]
@@ -76,7 +74,9 @@ impl BucketCharge {
     }
 }
 
-/// Calls of the same counts, in their order. All counts admit a call and are charged, or no count is charged.
+/// Calls of the same counts, which a store decides atomically and in their order, until one is rejected. All counts
+/// admit a call and are charged, or no count is charged. If a cancellation is rejected, no call is decided. Charges are
+/// behind an [`Arc`], so that a clone, a queue and the future of a check hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     /// A take without a wait; or a peek, or a measuring of one count: then nothing is charged, and no call after the
@@ -149,6 +149,11 @@ impl Counts {
 }
 
 impl Calls {
+    /// Creates a take of one charge.
+    pub(crate) fn take(charge: Arc<Charge>) -> Self {
+        Self::one(Op::TAKE, OneOrMany::One(charge))
+    }
+
     /// Creates one call, which is decided now.
     pub(crate) fn one(op: Op, charges: OneOrMany<Arc<Charge>>) -> Self {
         let costs = charges.map(|charge| charge.cost);
@@ -174,6 +179,11 @@ impl Calls {
         }
     }
 
+    /// Returns the cancellation of these calls.
+    pub(crate) fn without_calls(&self) -> Self {
+        Self { runs: OneOrMany::Many(Vec::new()), ..self.clone() }
+    }
+
     /// Returns whether this request cancels reservations.
     pub(crate) fn cancels(&self) -> bool {
         self.counts.reservations().cancelled.is_some()
@@ -190,7 +200,7 @@ impl Calls {
     }
 
     /// Returns these calls under the shares of one of `instances` processes.
-    fn share(&self, instances: u32) -> Self {
+    pub(crate) fn share(&self, instances: u32) -> Self {
         let share = |charge: &Charge| charge.share(instances);
         let counts = match &self.counts {
             Counts::Each(charges) => Counts::Each(charges.map(|charge| Arc::new(share(charge)))),
@@ -214,52 +224,8 @@ impl Calls {
     }
 }
 
-/// A request to a store. Charges are behind an [`Arc`], so that a clone, a queue and the future of a check
-/// hold a pointer.
-#[derive(Clone, Debug)]
-pub(crate) enum Request {
-    /// Decides calls atomically, in their order, until one is rejected. The reply has the outcome of the cancellation,
-    /// if there is one; then for each admitted call the outcomes of its counts; then those of the rejected call, if one
-    /// was rejected. If the cancellation is rejected, no call is decided.
-    Decide(Calls),
-    /// Gives the units of a charge back to its count.
-    GiveBack(Charged, Arc<Charge>),
-}
-
-impl Request {
-    /// Returns the request to decide one charge.
-    pub(crate) fn decide(charge: Arc<Charge>) -> Self {
-        Self::Decide(Calls::one(Op::TAKE, OneOrMany::One(charge)))
-    }
-
-    /// Returns whether this request gives units back.
-    pub(crate) fn gives_back(&self) -> bool {
-        match self {
-            Self::Decide(calls) => calls.cancels(),
-            Self::GiveBack(..) => true,
-        }
-    }
-
-    pub(crate) fn charges(&self) -> &[Arc<Charge>] {
-        match self {
-            Self::Decide(calls) => calls.counts.charges(),
-            Self::GiveBack(_, charge) => std::slice::from_ref(charge),
-        }
-    }
-
-    /// Returns this request for one of `instances` processes that decide without the shared store.
-    pub(crate) fn share(&self, instances: u32) -> Self {
-        match self {
-            Self::Decide(calls) => Self::Decide(calls.share(instances)),
-            Self::GiveBack(charged, charge) => {
-                Self::GiveBack(*charged, Arc::new(charge.share(instances)))
-            }
-        }
-    }
-}
-
-/// The reply of a store: one outcome for each charge, in the order of the request. [`Request::Decide`] says what the
-/// reply to calls contains.
+/// The reply of a store: the outcome of the cancellation, if there is one; then for each admitted call the outcomes of
+/// its counts; then those of the rejected call, if one was rejected.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "rules")]
 use super::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
-use super::{Charge, Reply, Request, SettleError, SettledCharge, Store};
+use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Store};
 use std::sync::Arc;
 
 use crate::algorithm::{Outcome, Receipt};
@@ -14,11 +14,11 @@ use crate::reply::{Source, StoreError};
 pub(crate) enum Unshared {}
 
 impl Store for Unshared {
-    async fn execute(&self, _: Request) -> Result<Reply, StoreError> {
+    async fn execute(&self, _: Calls) -> Result<Reply, StoreError> {
         match *self {}
     }
 
-    async fn settle(&self, _: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
+    async fn correct(&self, _: &[CorrectedCharge]) -> Vec<Result<Outcome, CorrectError>> {
         match *self {}
     }
 
@@ -26,11 +26,15 @@ impl Store for Unshared {
         match *self {}
     }
 
-    fn settle_group(&self, _: &Charge) -> u16 {
+    fn slot(&self, _: &Charge) -> u16 {
         match *self {}
     }
 
-    async fn reset(&self, _: &Charge) -> Result<(bool, Receipt), StoreError> {
+    fn server_of(&self, _: u16) -> usize {
+        match *self {}
+    }
+
+    fn on_rollback(&self, _: RollbackHook) {
         match *self {}
     }
 

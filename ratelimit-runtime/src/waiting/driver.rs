@@ -17,7 +17,6 @@ use super::{SharedLine, Waiting, lock};
 use crate::background::{Job, PendingWork, RunningJob, lock_own};
 use crate::clock::{Clock, before};
 use crate::reply::StoreError;
-use crate::store::Request;
 
 impl Waiting {
     pub(super) fn clock(&self) -> &Clock {
@@ -61,14 +60,16 @@ impl Waiting {
             let duty = lock(&line.line).duty(self.now());
             let wake = match duty {
                 Duty::Request(asked) => {
-                    let request = Request::Decide(asked.request.clone());
-                    let reply = self.backend.execute_here(&request);
+                    let reply = self.backend.execute_here(&asked.request);
                     lock(&line.line).replied(asked, reply, self.now());
                     continue;
                 }
                 Duty::Return(returned) => {
-                    for (_, request) in returned.requests {
-                        self.backend.execute_here(&request);
+                    for (_, calls) in returned.cancels {
+                        self.backend.execute_here(&calls);
+                    }
+                    for (source, charge, charged) in returned.returns {
+                        self.backend.give_back_here(&charge, charged, source);
                     }
                     lock(&line.line).returned();
                     continue;
@@ -143,8 +144,13 @@ impl LineDriver {
                     let (waiting, line) = (Arc::clone(&job.waiting), Arc::clone(&job.line));
                     let pending = waiting.pending.begin();
                     job.waiting.backend.background().spawn(async move {
-                        for (source, request) in returned.requests {
-                            let result = waiting.backend.give_back(line.policy, source, request);
+                        let (backend, policy) = (&waiting.backend, line.policy);
+                        for (source, calls) in returned.cancels {
+                            let result = backend.cancel(policy, source, calls).await;
+                            waiting.record_loss(result.err());
+                        }
+                        for (source, charge, charged) in returned.returns {
+                            let result = backend.give_back(policy.scope(), source, charge, charged);
                             waiting.record_loss(result.await.err());
                         }
                         lock(&line.line).returned();
@@ -168,8 +174,7 @@ impl LineDriver {
     /// Sends a request. If the store fails, applies `on_error` to the calls.
     async fn ask(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
-        let request = Request::Decide(asked.request.clone());
-        let result = backend.try_execute(self.line.policy, &request).await;
+        let result = backend.try_execute(self.line.policy, &asked.request).await;
         let error = match result {
             Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
             Err(error) => error,
@@ -179,7 +184,7 @@ impl LineDriver {
         }
         let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
         if let Some(asked) = asked {
-            let reply = backend.apply_share(&Request::Decide(asked.request.clone()));
+            let reply = backend.apply_share(&asked.request);
             lock(line).replied(asked, reply, self.waiting.now());
         }
     }

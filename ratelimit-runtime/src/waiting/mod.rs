@@ -25,11 +25,12 @@ pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
 use self::ticket::Destination;
 pub(crate) use self::ticket::{OwnedPart, Ticket};
-use crate::backend::{Backend, GivenBack};
+use crate::backend::Backend;
 use crate::background::{JobCounter, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::one_or_many::OneOrMany;
+use crate::owner::FreedUnits;
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
@@ -115,12 +116,12 @@ impl Waiting {
             lost: Mutex::default(),
         });
         let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
-        waiting.backend.on_give_back(move |given_back| {
+        waiting.backend.notices().on_return(move |freed| {
             // A line is added before its first request. So a line that is not seen here finds the units in the store.
             if has_lines.load(Ordering::Relaxed)
                 && let Some(waiting) = weak.upgrade()
             {
-                waiting.record_give_back(given_back);
+                waiting.record_return(freed);
             }
         });
         let weak = Arc::downgrade(&waiting);
@@ -320,14 +321,13 @@ impl Waiting {
     }
 
     /// Records that units were given back to a count, and wakes the lines of the count.
-    fn record_give_back(self: &Arc<Self>, given_back: GivenBack) {
-        let lines =
-            lock_own(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
+    fn record_return(self: &Arc<Self>, freed: FreedUnits) {
+        let lines = lock_own(&self.lines).by_count.get(&freed.key_id).cloned().unwrap_or_default();
         for line in lines {
-            if given_back.is_reset {
-                lock(&line.line).record_reset(given_back.key_id, self.now());
+            if freed.is_reset {
+                lock(&line.line).record_reset(freed.key_id, self.now());
             } else {
-                lock(&line.line).record_give_back(given_back.key_id, given_back.outcome);
+                lock(&line.line).record_give_back(freed.key_id, freed.outcome);
             }
             self.drive(&line);
         }

@@ -10,7 +10,7 @@ use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::rules::{Asker, ResolveRules, Ruled};
-use crate::store::{Calls, Charge, Request};
+use crate::store::{Calls, Charge};
 use crate::threads::Mutex;
 
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.
@@ -127,7 +127,7 @@ impl Ticket {
     }
 
     /// Returns the request to decide the call without a line.
-    pub(super) fn request(&self, charges: OneOrMany<Arc<Charge>>) -> Request {
-        Request::Decide(Calls::one(Op::Take { wait: 0, receipt: self.settles }, charges))
+    pub(super) fn request(&self, charges: OneOrMany<Arc<Charge>>) -> Calls {
+        Calls::one(Op::Take { wait: 0, receipt: self.settles }, charges)
     }
 }

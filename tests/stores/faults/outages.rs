@@ -3,7 +3,7 @@
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Decision, RateLimiter, Rejection, StoreError, rate_limit};
+use ratelimit_runtime::{Decision, RateLimiter, StoreError};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 
@@ -35,45 +35,6 @@ async fn a_call_without_a_reply_ends_at_the_deadline() {
     assert!(start.elapsed() >= Duration::from_millis(80));
     redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
     while limiter.check(&DAILY, (), 1).await.is_err() {}
-}
-
-/// The process waits for the closing of the key, before its request and within the same deadline.
-#[tokio::test]
-async fn a_call_that_waits_for_a_closing_ends_at_the_deadline() {
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[rate_limit(limit = DAILY, close = |_| Some(SECOND))]
-    async fn close() -> Result<(), Rejection> {
-        Ok(())
-    }
-
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), 3 * SECOND / 5);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = denying_builder(&url).deadline(3 * SECOND).build().expect("valid");
-    // Connects the runtime and the background thread.
-    let is_connected = async || {
-        let permit = limiter.acquire(&DAILY, (), 1).await.ok()?;
-        permit.settle(0);
-        limiter.flush().await.ok()
-    };
-    while is_connected().await.is_none() {}
-    limiter.scope(close()).await.expect("admitted");
-    let mut connection = server.connection();
-    let mut pause = |time: u32| {
-        redis::cmd("CLIENT").arg("PAUSE").arg(time).exec(&mut connection).expect("CLIENT PAUSE");
-    };
-    // The server closes the key after 600 ms. The call sends its request 300 ms later, and gets no reply.
-    pause(600);
-    let start = Instant::now();
-    let pauses_again = async {
-        tokio::time::sleep(9 * SECOND / 10).await;
-        pause(20_000);
-    };
-    let (result, ()) = tokio::join!(limiter.check(&DAILY, (), 1), pauses_again);
-    let error = store_error(result);
-    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
-    assert!(start.elapsed() < 7 * SECOND / 2, "{:?}", start.elapsed());
 }
 
 #[tokio::test]

@@ -209,6 +209,55 @@ async fn settlements_wait_while_redis_executes_nothing() {
     assert_eq!(remaining(limiter, &SLIDING).await, 1_000_000 - 500);
 }
 
+/// A server that refuses writes has executed nothing, so nothing is lost.
+#[tokio::test]
+async fn settlements_and_closings_wait_while_redis_refuses_writes() {
+    let Outage { server, limiter, clock, .. } = &Outage::new();
+    let there = server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let set = |name: &str, value: &str| {
+        let arguments = ["SET", name, value];
+        redis::cmd("CONFIG").arg(&arguments).exec(&mut server.connection()).expect("set");
+    };
+    let refusals = [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")];
+    for (key, (name, refusing, usual)) in (10..).zip(refusals) {
+        let permits = acquire_many((limiter, clock), &SLIDING, 100).await;
+        let before = remaining(&there, &SLIDING).await;
+        set(name, refusing);
+        settle_all(permits, 1);
+        let pending = limiter.close(&CLOSED, key, MINUTE).await.expect_err("refused");
+        assert!(matches!(pending, StoreError::Server { .. }), "{pending:?}");
+        let permit = limiter.acquire(&CLOSED, key, 1).await.expect_err("closed here");
+        assert!(matches!(permit, Rejection::Closed { .. }), "{permit:?}");
+        sleep(SECOND / 4).await;
+        set(name, usual);
+        assert_eq!(flush(limiter).await, 0, "{name}");
+        assert_eq!(remaining(&there, &SLIDING).await, before + 900, "{name}");
+    }
+}
+
+/// The script has written before the command that the user may not run: the settlement is lost, and told once.
+#[tokio::test]
+async fn a_script_that_ends_after_a_write_is_a_loss() {
+    let server = Server::start();
+    let rights = ["SETUSER", "limiter", "on", ">secret", "~*", "&*", "+@all", "-pexpire"];
+    redis::cmd("ACL").arg(&rights).exec(&mut server.connection()).expect("a user");
+    let url = server.url.replace("redis://", "redis://limiter:secret@");
+    let (limiter, clock) = limiter(&url);
+    let there = server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let limit = Limit::token_bucket("rights", 100, MINUTE);
+    acquire(&there, &limit, 1).await.keep();
+    let permit = acquire(&limiter, &limit, 1).await;
+    // The debt needs a longer TTL.
+    permit.settle(2_000);
+    let error = limiter.flush().await.expect_err("a command is missing");
+    let StoreError::SettlementsLost { lost: 1, cause: Some(cause), .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(&*cause, StoreError::Server { code, .. } if &**code == "NOPERM"), "{cause:?}");
+    assert_eq!(limiter.flush().await, Ok(()), "the loss was reported");
+    assert_eq!(there.usage(&limit, "key").await.expect("a reply").used, 2_001, "charged once");
+}
+
 /// A charge that has left its window is not corrected any more, and a debt from then is no debt now.
 #[tokio::test]
 async fn settlements_of_windows_that_have_passed_are_dropped() {
@@ -328,6 +377,44 @@ async fn a_waker_that_flushes_does_not_stop_the_settlements() {
     assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     woken.recv_timeout(10 * SECOND).expect("the waker has ended");
     flushed.await.expect("all is settled");
+}
+
+/// A panic of foreign code loses no correction of others.
+#[tokio::test]
+async fn a_waker_that_panics_loses_nothing() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), SECOND / 10);
+    let (limiter, _) = limiter(&format!("redis://127.0.0.1:{}", proxy.port));
+    let permits = join_all((0..10).map(|_| acquire(&limiter, &SLIDING, 10))).await;
+    let mut credited = pin!(limiter.credit(&SLIDING, "other", 1));
+    let waker = Arc::new(Panics).into();
+    assert!(credited.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    settle_all(permits, 1);
+    limiter.flush().await.expect("settled");
+    credited.await.expect("credited");
+    assert_eq!(remaining(&limiter, &SLIDING).await, 1_000_000 - 10);
+}
+
+/// What was settled before a reset does not count after it.
+#[tokio::test]
+async fn a_reset_comes_after_the_settlements_before_it() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), SECOND / 20);
+    let (limiter, clock) = limiter(&format!("redis://127.0.0.1:{}", proxy.port));
+    let permits = acquire_many((&limiter, &clock), &SLIDING, 200).await;
+    // Debts, of which the last do not fit in one request.
+    settle_all(permits, 20);
+    assert!(limiter.reset(&SLIDING, "key").await.expect("reset"));
+    limiter.flush().await.expect("settled");
+    assert_eq!(remaining(&limiter, &SLIDING).await, 1_000_000);
 }
 
 /// What is pending then is an error.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
+use once_cell::sync::OnceCell;
 use tokio::time::Instant;
 
 use self::network::address::Address;
@@ -20,16 +20,15 @@ use self::network::sentinel::Sentinels;
 use self::network::slot;
 use self::operations::batch::BatchQueues;
 use self::operations::births::Births;
-pub(crate) use self::operations::by_slots::RollbackHook;
 use self::operations::script_call::{ScriptCall, unexpected};
 pub use self::scripts::program::text as script_text;
 use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
-use super::{Charge, Reply, Request, SettleError, SettledCharge, Store};
-use crate::algorithm::{Correction, Op, Outcome, Receipt};
+use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Store};
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
-use crate::limit::{Algorithm, Terms};
+use crate::limit::Terms;
 use crate::reply::{BuildError, Source, StoreError};
 
 /// The settings of a [`Redis`].
@@ -41,12 +40,12 @@ pub(crate) struct RedisSettings<'a> {
     pub(crate) max_pending: usize,
     pub(crate) clock: Clock,
     pub(crate) background: Arc<Background>,
-    pub(crate) on_rollback: RollbackHook,
 }
 
+#[derive(Clone)]
 pub(crate) struct Redis {
     servers: Arc<Servers>,
-    prefix: Box<str>,
+    prefix: Arc<str>,
 }
 
 /// The servers behind a URL, and the pending decisions.
@@ -58,8 +57,7 @@ struct Servers {
     deadline: Duration,
     pending: AtomicUsize,
     max_pending: usize,
-    background: Arc<Background>,
-    on_rollback: RollbackHook,
+    on_rollback: OnceCell<RollbackHook>,
 }
 
 enum Topology {
@@ -80,7 +78,7 @@ impl Redis {
                 one(ServerLookup::Primary(Sentinels::new(sentinels, service, primary)))
             }
             Address::Cluster { seeds } => {
-                Topology::Cluster(Cluster::new(seeds, prefix, deadline, Arc::clone(&background)))
+                Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
             }
         };
         let servers = Servers {
@@ -91,26 +89,17 @@ impl Redis {
             deadline,
             pending: AtomicUsize::new(0),
             max_pending: settings.max_pending,
-            background,
-            on_rollback: settings.on_rollback,
+            on_rollback: OnceCell::new(),
         };
         Ok(Self { servers: Arc::new(servers), prefix: prefix.into() })
     }
 }
 
 impl Store for Redis {
-    async fn execute(&self, request: Request) -> Result<Reply, StoreError> {
+    async fn execute(&self, calls: Calls) -> Result<Reply, StoreError> {
         let servers = &self.servers;
-        // A give-back makes room, so it does not count as a pending decision.
-        let (by, _guard) = servers.admit(!request.gives_back())?;
-        let calls = match request {
-            Request::Decide(calls) => calls,
-            Request::GiveBack(charged, charge) => {
-                let op = ScriptOp::correct(Correction::give_back(charged, charge.cost));
-                let (outcome, _) = servers.apply_one(op, &charge, by).await?;
-                return Ok(Reply::one(outcome, Source::Redis));
-            }
-        };
+        // A cancellation makes room, so it does not count as a pending decision.
+        let (by, _guard) = servers.admit(!calls.cancels())?;
         let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
         let decided = if calls.op == Op::TAKE {
             (servers.decide_one(charge, by).await?, Receipt::default())
@@ -120,10 +109,10 @@ impl Store for Redis {
         Ok(Reply::to_call(calls.op, decided, Source::Redis))
     }
 
-    async fn settle(&self, charges: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
+    async fn correct(&self, charges: &[CorrectedCharge]) -> Vec<Result<Outcome, CorrectError>> {
         match self.servers.admit(false) {
-            Ok((by, _)) => self.servers.settle(charges, by).await,
-            Err(error) => vec![Err(SettleError::NotExecuted(error)); charges.len()],
+            Ok((by, _)) => self.servers.correct(charges, by).await,
+            Err(error) => vec![Err(CorrectError::NotExecuted(error)); charges.len()],
         }
     }
 
@@ -134,23 +123,22 @@ impl Store for Redis {
         }
     }
 
-    fn settle_group(&self, charge: &Charge) -> u16 {
+    fn slot(&self, charge: &Charge) -> u16 {
         self.servers.slot(&charge.count_name)
     }
 
-    async fn reset(&self, charge: &Charge) -> Result<(bool, Receipt), StoreError> {
-        let servers = &self.servers;
-        let (by, _) = servers.admit(false)?;
-        let name = &charge.count_name;
-        if charge.terms.algorithm() == Algorithm::InFlight {
-            return servers.reset_slots(charge, by).await;
+    fn server_of(&self, slot: u16) -> usize {
+        match &self.servers.topology {
+            Topology::One(_) => 0,
+            Topology::Cluster(cluster) => {
+                cluster.known_node(slot).map_or(0, |node| Arc::as_ptr(&node) as usize)
+            }
         }
-        let mut unlink = Cmd::new();
-        unlink.arg("UNLINK").arg(name);
-        match servers.send(&unlink, name, true, by).await {
-            Ok(removed) => Ok((removed != Value::Int(0), Receipt::default())),
-            Err(failure) => Err(failure.into_store_error(servers.deadline, &[&name[..]])),
-        }
+    }
+
+    fn on_rollback(&self, hook: RollbackHook) {
+        let is_first = self.servers.on_rollback.set(hook).is_ok();
+        debug_assert!(is_first, "a limiter sets its hook once");
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use crate::algorithm::{Charged, LastReservations, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, Reply, Request};
+use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, Reply};
 
 /// Units that are charged for a call which has not taken its turn yet.
 #[derive(Clone, Debug)]
@@ -145,8 +145,10 @@ impl Grant {
 /// Units of grants that no call has used.
 #[derive(Debug)]
 pub(in crate::waiting) struct Returned {
-    /// The requests that give them back, each to the store that charged it.
-    pub(in crate::waiting) requests: Vec<(Source, Request)>,
+    /// The reservations to cancel, the last first, each with the store that has made it.
+    pub(in crate::waiting) cancels: Vec<(Source, Calls)>,
+    /// The charges to give back, each with the store that has made it.
+    pub(in crate::waiting) returns: Vec<(Source, Arc<Charge>, Charged)>,
 }
 
 impl Returned {
@@ -164,7 +166,7 @@ impl Returned {
         let reserved = reserved.into_iter().filter(|grant| grant.reset.is_empty());
         let cancels = reserved.filter_map(|grant| {
             let cancelled = Grant::cancelled([&grant])?;
-            Some((grant.source, Request::Decide(Calls::cancel(bucket?.clone(), cancelled))))
+            Some((grant.source, Calls::cancel(bucket?.clone(), cancelled)))
         });
         // Grants of one request have one time, so their units go back together.
         let mut sums: Vec<(Source, usize, u64, u64)> = Vec::new();
@@ -185,9 +187,9 @@ impl Returned {
             }
         }
         let returns = sums.into_iter().map(|(source, index, at, cost)| {
-            (source, Request::GiveBack(Charged::At(at), counts[index].with_cost(cost)))
+            (source, counts[index].with_cost(cost), Charged::At(at))
         });
-        let requests: Vec<_> = cancels.chain(returns).collect();
-        (!requests.is_empty()).then_some(Self { requests })
+        let (cancels, returns) = (cancels.collect::<Vec<_>>(), returns.collect::<Vec<_>>());
+        (!cancels.is_empty() || !returns.is_empty()).then_some(Self { cancels, returns })
     }
 }

@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisError};
 
 use crate::key::shown;
 use crate::reply::StoreError;
-use crate::store::SettleError;
+use crate::store::CorrectError;
 
 pub(crate) enum Failure {
     /// No reply before the deadline. `is_sent` is false if the deadline passed before there was a connection.
@@ -19,9 +19,22 @@ pub(crate) enum Failure {
     Redis(RedisError),
 }
 
-/// The codes of errors with which a server executes nothing, and that end without a change of the request.
-const NOT_EXECUTED: [&str; 8] =
-    ["ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN"];
+/// The codes of errors with which a server executes nothing, and that end without a change of the request. A script
+/// that has written is not refused with them, and the first write of each script is one that they refuse.
+const NOT_EXECUTED: [&str; 12] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+];
 
 /// A part of the error message of a script whose key is on another node. A node checks this before it executes the
 /// first command of the script.
@@ -55,28 +68,30 @@ impl Failure {
         }
     }
 
-    pub(crate) fn into_settle_error(self, deadline: Duration, keys: &[&[u8]]) -> SettleError {
+    pub(crate) fn into_correct_error(self, deadline: Duration, keys: &[&[u8]]) -> CorrectError {
         let wrap = match &self {
             Self::Timeout { is_sent: false } | Self::BreakerOpen(_) | Self::NotConnected(_) => {
-                SettleError::NotExecuted
+                CorrectError::NotExecuted
             }
-            Self::Timeout { is_sent: true } => SettleError::NoReply,
-            Self::Redis(_) => settle_error,
+            Self::Timeout { is_sent: true } => CorrectError::NoReply,
+            Self::Redis(_) => correct_error,
         };
         wrap(self.into_store_error(deadline, keys))
     }
 }
 
 /// Returns the error of a charge that was not corrected, for an error of the connection or the server.
-pub(crate) fn settle_error(error: StoreError) -> SettleError {
+pub(crate) fn correct_error(error: StoreError) -> CorrectError {
     match &error {
-        StoreError::Connection { .. } => SettleError::NoReply(error),
-        StoreError::Server { code, .. }
-            if NOT_EXECUTED.contains(&&**code) || is_of_another_node(&error) =>
+        StoreError::Connection { .. } => CorrectError::NoReply(error),
+        StoreError::Server { code, message }
+            if NOT_EXECUTED.contains(&&**code)
+                || &**code == "NOPERM" && !is_of_script(message)
+                || is_of_another_node(&error) =>
         {
-            SettleError::NotExecuted(error)
+            CorrectError::NotExecuted(error)
         }
-        _ => SettleError::Replied(error),
+        _ => CorrectError::Replied(error),
     }
 }
 
@@ -98,6 +113,11 @@ const NO_PERMISSION: [&str; 2] = [
     "ACL failure in script",               // Redis 7.2 and later, Valkey
 ];
 
+/// Returns whether a script that runs may not run a command: it may have written before.
+fn is_of_script(message: &str) -> bool {
+    NO_PERMISSION.into_iter().any(|part| message.contains(part))
+}
+
 /// Returns the store error for an error reply of the server. If `keys` is one key, the error can be
 /// [`StoreError::ForeignKey`]; for a script with several keys, the reply does not name the key.
 ///
@@ -106,7 +126,7 @@ const NO_PERMISSION: [&str; 2] = [
 pub(crate) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreError {
     let contains = |word: &str| code == word || code == "ERR" && message.contains(word);
     // Checked first, because the message contains the name of the user, which can be one of the other words.
-    let code = if NO_PERMISSION.into_iter().any(contains) {
+    let code = if is_of_script(message) {
         "NOPERM"
     } else if let [key] = keys
         && (contains("BADSTATE") || contains("WRONGTYPE"))

@@ -4,19 +4,13 @@
 use std::mem;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::DecidedCalls;
-use crate::algorithm::{Charged, Correction, Op, Outcome, Receipt};
-use crate::key::KeyId;
+use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::reply::StoreError;
 use crate::store::redis::Servers;
-use crate::store::redis::scripts::script::ScriptOp;
-use crate::store::{Calls, Charge, EqualCalls};
-
-/// Called with each count to which a rollback has given units back.
-pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
+use crate::store::{Calls, Charge, EqualCalls, GivenBack};
 
 /// The charges of one hash slot, each with its index in the request.
 type SlotGroup = Vec<(usize, Arc<Charge>)>;
@@ -124,7 +118,13 @@ impl Servers {
             let fits = result.as_ref().is_ok_and(|decided| is_allowed(&decided.outcomes));
             if !fits && !rollback.charged.is_empty() {
                 // The caller receives the rejection after the rollback, if the deadline allows.
-                let _ = timeout_at(by, rollback.start()).await;
+                // An error there is not reported: the caller receives the reason of the rollback.
+                let _ = timeout_at(by, async {
+                    for given_back in rollback.start() {
+                        let _ = given_back.await;
+                    }
+                })
+                .await;
             }
             let decided = result?;
             keep(&mut outcomes, &group, &decided.outcomes);
@@ -173,32 +173,19 @@ struct Rollback {
 }
 
 impl Rollback {
-    /// Gives the charges back in the background, because the deadline of the call may have passed, or the caller
-    /// may drop the call. The receiver completes once all charges are given back.
-    fn start(&mut self) -> oneshot::Receiver<()> {
-        let (done, is_done) = oneshot::channel();
-        let (charged, servers) = (mem::take(&mut self.charged), Arc::clone(&self.servers));
-        self.servers.background.spawn(async move {
-            let by = Instant::now() + servers.deadline;
-            let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
-            for (charge, at) in charged {
-                // An error here is not reported: the caller receives the reason of the rollback.
-                let correction = Correction::give_back(Charged::At(at), charge.cost);
-                let _ = servers.apply_one(ScriptOp::correct(correction), &charge, by).await;
-            }
-            for key_id in key_ids {
-                (servers.on_rollback)(key_id);
-            }
-            let _ = done.send(());
-        });
-        is_done
+    /// Gives the charges back, also if the deadline of the call has passed or the caller drops it. The receivers
+    /// complete once they are given back.
+    fn start(&mut self) -> Vec<GivenBack> {
+        let Some(give_back) = self.servers.on_rollback.get() else { return Vec::new() };
+        let charged = mem::take(&mut self.charged).into_iter();
+        charged.map(|(charge, at)| give_back(charge, Charged::At(at))).collect()
     }
 }
 
 impl Drop for Rollback {
     fn drop(&mut self) {
         if !self.charged.is_empty() {
-            drop(self.start());
+            self.start();
         }
     }
 }

@@ -1,5 +1,4 @@
-//! States what this process holds of counts of calls in flight, and frees what all processes hold. Caller of
-//! `lua/hold.lua`.
+//! States what this process holds of counts of calls in flight. Caller of `lua/hold.lua`.
 
 use std::sync::Arc;
 
@@ -47,17 +46,6 @@ impl Servers {
             return results;
         }
         vec![Err(error); charges.len()]
-    }
-
-    /// Frees the units that all processes hold, and opens the key. Returns whether there was something to do, and the
-    /// receipt of the count.
-    pub(crate) async fn reset_slots(
-        &self,
-        charge: &Charge,
-        by: Instant,
-    ) -> Result<(bool, Receipt), StoreError> {
-        let (freed, receipt) = self.apply_one(ScriptOp::RESET, charge, by).await?;
-        Ok((freed.is_allowed(), receipt))
     }
 }
 

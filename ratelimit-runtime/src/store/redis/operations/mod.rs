@@ -1,14 +1,14 @@
 //! The requests of the store, each as calls of scripts: one call, in a batch or alone; several counts or calls, also
-//! over several hash slots; settlements, statements, resets and rules.
+//! over several hash slots; corrections, statements and rules.
 
 pub(crate) mod batch;
 pub(crate) mod births;
 pub(crate) mod by_slots;
 pub(crate) mod calls;
+pub(crate) mod correct;
 pub(crate) mod hold;
 #[cfg(feature = "rules")]
 pub(crate) mod rules;
 #[cfg(feature = "rules")]
 pub(crate) mod scan;
 pub(crate) mod script_call;
-pub(crate) mod settle;

@@ -9,8 +9,8 @@ use super::program;
 use crate::algorithm::{Charged, Correction, MOST, Op, OpeningChange, Outcome, Receipt, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
-use crate::store::Charge;
 use crate::store::redis::network::failure::server_error;
+use crate::store::{Charge, CorrectedCharge};
 
 /// Decides calls, each of all its limits.
 pub(crate) static ALL: Lazy<Script> = Lazy::new(|| Script::new(program::several("all")));
@@ -94,7 +94,7 @@ impl ScriptOp {
     pub(crate) const HOLD: Self = Self { word: "hold", cost: 0, birth: 0, operand: 0 };
 
     /// Frees the units in flight of all processes.
-    pub(crate) const RESET: Self = Self { operand: 1, ..Self::HOLD };
+    const RESET: Self = Self { operand: 1, ..Self::HOLD };
 
     /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
     pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
@@ -171,18 +171,23 @@ pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u64, count: u32) {
     out.extend(count.to_be_bytes());
 }
 
-/// The time that opens a key, in an entry of `lua/correct.lua`: the largest number that its doubles hold exactly.
+/// The times that open and reset a key, in an entry of `lua/correct.lua`: no key is closed for as long.
 const OPEN: u64 = MOST;
+const RESET: u64 = MOST - 1;
 
 /// Appends an entry of `lua/correct.lua` after its limit.
-pub(crate) fn put_correction(out: &mut Vec<u8>, correction: Correction, opening: OpeningChange) {
-    ScriptOp::correct(correction).put_numbers(out);
+pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
+    let CorrectedCharge { charge, correction, opening } = corrected;
+    let resets_slots = *opening == OpeningChange::Reset && charge.terms.is_in_flight();
+    let op = if resets_slots { ScriptOp::RESET } else { ScriptOp::correct(*correction) };
+    op.put_numbers(out);
     put_7(
         out,
-        match opening {
+        match *opening {
             OpeningChange::None => 0,
             OpeningChange::CloseFor(time) => time,
             OpeningChange::Open => OPEN,
+            OpeningChange::Reset => RESET,
         },
     );
 }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::state::{Admission, Queued, State};
-use super::{Fault, Settlements};
-use crate::algorithm::{LastReservations, Outcome, Receipt};
+use super::state::{Admission, Change, Queued, State};
+use super::{Fault, Settling};
+use crate::algorithm::{Correction, LastReservations, MOST, Outcome, Receipt};
 use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
@@ -15,6 +15,7 @@ use crate::scripts::{self, ScriptCall};
 use crate::store::{CancelledUnits, Charge};
 
 const PERIOD: Duration = Duration::from_secs(10);
+pub(super) const PERIOD_US: u64 = PERIOD.as_micros() as u64;
 const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
 const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
 
@@ -35,6 +36,9 @@ pub(super) fn charge(is_bucket: bool) -> &'static Arc<Charge> {
     });
     &CHARGES[usize::from(is_bucket)]
 }
+
+/// The time of a reset in `lua/correct.lua`.
+const RESET: u64 = MOST - 1;
 
 /// The longest wait until a reserved moment, in microseconds.
 const LONGEST_WAIT: u64 = 20_000_000;
@@ -90,7 +94,7 @@ impl Scripts {
     }
 }
 
-impl Settlements {
+impl Settling {
     fn run(&self, state: &mut State, call: ScriptCall) -> (Outcome, Receipt) {
         let script = &Scripts::of(self.fault).decide[usize::from(self.is_bucket)];
         let clock = state.server_clock();
@@ -146,18 +150,31 @@ impl Settlements {
         scripts::cancel(&mut state.server, script, clock, charge, cancelled);
     }
 
-    /// Executes a request that corrects charges.
-    pub(super) fn settle(&self, state: &mut State, settlements: &[Queued]) {
+    /// Executes a request of corrections.
+    pub(super) fn settle(&self, state: &mut State, due: &[Queued]) {
         let clock = state.server_clock();
-        let corrections: Vec<_> =
-            settlements.iter().map(|it| (it.correction, it.close_us)).collect();
-        let script = &Scripts::of(self.fault).correct;
-        let charge = charge(self.is_bucket);
-        scripts::correct(&mut state.server, script, clock, charge, &corrections);
-        for Queued { admission, close_us, .. } in settlements {
-            state.admissions[*admission].is_settled = true;
-            if *close_us > 0 {
-                state.closed_until = state.closed_until.max(state.time + close_us);
+        let entry = |queued: &Queued| match queued.change {
+            Change::Settle { correction, close_us, .. } => (correction, close_us),
+            Change::Reset { .. } => (Correction::default(), RESET),
+        };
+        let corrections: Vec<_> = due.iter().map(entry).collect();
+        let (script, charge) = (&Scripts::of(self.fault).correct, charge(self.is_bucket));
+        if !corrections.is_empty() {
+            scripts::correct(&mut state.server, script, clock, charge, &corrections);
+        }
+        for queued in due {
+            match queued.change {
+                Change::Reset { .. } => {
+                    state.begin_anew();
+                    state.own_resets += 1;
+                }
+                Change::Settle { admission, close_us, .. } => {
+                    state.was_passed |= queued.own_resets < state.own_resets;
+                    state.admissions[admission].is_settled = true;
+                    if close_us > 0 {
+                        state.closed_until = state.closed_until.max(state.time + close_us);
+                    }
+                }
             }
         }
     }
@@ -165,8 +182,7 @@ impl Settlements {
     pub(super) fn reset(&self, state: &mut State) {
         // `UNLINK` removes the one key of the count.
         state.server.flush();
-        state.generation += 1;
-        state.closed_until = 0;
+        state.begin_anew();
     }
 
     /// Returns whether the limit allows what was used since the last reset.
@@ -197,6 +213,12 @@ impl Settlements {
 }
 
 impl State {
+    /// A reset: what was charged before does not count.
+    fn begin_anew(&mut self) {
+        self.generation += 1;
+        self.closed_until = 0;
+    }
+
     fn admit(&mut self, units: u64, at: u64, receipt: (u64, u64), is_settled: bool) {
         self.was_admitted_while_closed |= self.time < self.closed_until;
         let generation = self.generation;

@@ -21,7 +21,7 @@ const CELLS: usize = 1024;
 /// The longest time for which an entry is kept, in microseconds.
 const LIFETIME: u64 = 1_000_000;
 
-pub(super) struct RejectionCache {
+pub(crate) struct RejectionCache {
     cells: Box<[Mutex<Option<CachedRejection>>]>,
     /// The number of give-backs so far.
     returns: AtomicU64,
@@ -39,19 +39,19 @@ struct CachedRejection {
 
 /// The time of a request, by the clock of this process, and the number of give-backs before it.
 #[derive(Clone, Copy)]
-pub(super) struct RequestStamp {
+pub(crate) struct RequestStamp {
     sent: u64,
     returns: u64,
 }
 
 impl RejectionCache {
-    pub(super) fn new(is_enabled: bool) -> Self {
+    pub(crate) fn new(is_enabled: bool) -> Self {
         let cells = if is_enabled { CELLS } else { 0 };
         Self { cells: (0..cells).map(|_| Mutex::new(None)).collect(), returns: AtomicU64::new(0) }
     }
 
     /// Returns the rejection of a call of cost 1 if one is cached at the time `now`.
-    pub(super) fn get(&self, terms: &Terms, key_id: KeyId, now: u64) -> Option<Reply> {
+    pub(crate) fn get(&self, terms: &Terms, key_id: KeyId, now: u64) -> Option<Reply> {
         let cell = self.cell(key_id)?.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = cell.as_ref()?;
         let holds = (cached.received..cached.until).contains(&now)
@@ -69,12 +69,12 @@ impl RejectionCache {
     }
 
     /// Returns the stamp of a request that is about to be sent.
-    pub(super) fn stamp(&self, now: u64) -> RequestStamp {
+    pub(crate) fn stamp(&self, now: u64) -> RequestStamp {
         RequestStamp { sent: now, returns: self.returns.load(Ordering::SeqCst) }
     }
 
     /// Caches the outcome of a decision if it is a rejection by Redis.
-    pub(super) fn record(
+    pub(crate) fn record(
         &self,
         charge: &Charge,
         stamp: RequestStamp,
@@ -115,7 +115,7 @@ impl RejectionCache {
 
     /// Removes the rejection of a count after units were given back to it.
     #[inline]
-    pub(super) fn forget(&self, key_id: KeyId) {
+    pub(crate) fn forget(&self, key_id: KeyId) {
         // Without cells, nothing reads the number: saves its atomic change (`benches/all -- in-flight`).
         let Some(cell) = self.cell(key_id) else { return };
         // Before the cell is locked: a `record` that does not see the number yet comes first, and is cleared.

@@ -1,5 +1,6 @@
 //! A state of the model: the server, the queue of the process, and the requests between them.
 
+use super::super::Corrections;
 use crate::algorithm::Correction;
 use crate::server::Keys;
 
@@ -16,16 +17,20 @@ pub struct State {
     pub(super) server: Keys,
     /// The calls that have not ended, as indices of `admissions`.
     pub(super) running: Vec<usize>,
-    /// The settlements of each lane: first of the one that closes no key, then of the one that closes the key.
-    pub(super) queued: [Vec<Queued>; 2],
-    /// The pending request of each lane.
-    pub(super) sent: [Option<Sent>; 2],
-    /// Requests for which no job waits, and that the server has not executed.
+    /// What the process has not sent.
+    pub(super) queue: Corrections<Queued>,
+    pub(super) pending: Option<Pending>,
+    /// The real time of the process, by which a lane pauses.
+    pub(super) real: u64,
+    /// Requests whose replies nobody awaits, and that the server has not executed.
     pub(super) late: Vec<Vec<Queued>>,
     /// What was admitted, also before a reset.
     pub(super) admissions: Vec<Admission>,
-    /// How often the count was reset.
+    /// How often the count was reset, and how often by the process.
     pub(super) generation: u8,
+    pub(super) own_resets: u8,
+    /// Whether a settlement was executed after a reset that was queued later.
+    pub(super) was_passed: bool,
     /// The time until which the server keeps the key closed.
     pub(super) closed_until: u64,
     pub(super) was_admitted_while_closed: bool,
@@ -42,6 +47,7 @@ pub(super) struct Used {
     pub(super) ticks: u8,
     pub(super) closings: u8,
     pub(super) resets: u8,
+    pub(super) own_resets: u8,
     pub(super) refused: u8,
     pub(super) lost: u8,
 }
@@ -66,23 +72,33 @@ pub(super) struct Admission {
     pub(super) reserved_until: Option<u64>,
 }
 
-/// A settlement that is queued or sent.
+/// A correction that is queued or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Queued {
-    /// The index of the admission.
-    pub(super) admission: usize,
-    pub(super) correction: Correction,
-    /// For how long the key is closed, in microseconds; 0 if it is not.
-    pub(super) close_us: u64,
-    /// The time of the settlement, by the clock of the process.
+    pub(super) is_bucket: bool,
+    pub(super) change: Change,
+    /// The resets that were queued before.
+    pub(super) own_resets: u8,
+    /// The time at which it was queued, by the clock of the process.
     pub(super) at: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Change {
+    Settle {
+        /// The index of the admission.
+        admission: usize,
+        correction: Correction,
+        /// For how long the key is closed, in microseconds; 0 if it is not.
+        close_us: u64,
+    },
+    /// `passes` is the fault: it passes settlements.
+    Reset { passes: bool },
+}
+
+/// The pending request. A probe corrects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sent {
-    /// What the job has taken from the lane.
-    pub(super) taken: Vec<Queued>,
-    /// What was left to correct of it when it was sent.
+pub(super) struct Pending {
     pub(super) due: Vec<Queued>,
     pub(super) is_executed: bool,
 }

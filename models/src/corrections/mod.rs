@@ -1,23 +1,23 @@
-//! Settlements: a process that settles its charges of a bucket or a window and closes the key, and one that does not
-//! settle, in every order in which calls are admitted and end, settlements are sent, executed, refused, lost and late,
-//! the count is reset, and time passes.
+//! Corrections: a process that settles its charges of a bucket or a window, closes the key and resets it, and one that
+//! does not settle, in every order in which calls are admitted and end, corrections are sent, executed, refused, lost
+//! and late, the count is reset, and time passes.
 //!
-//! The queue of the process is [`SettlementQueue`](super::SettlementQueue) of the runtime, and the server runs the
-//! script of the algorithm and `lua/correct.lua`. The model retells the job that sends a lane
-//! (`settle/sender.rs`). The calls of the processes take no time, because only the moment of their execution matters.
+//! The queue of the process is [`Corrections`](super::Corrections) of the runtime, and the server runs the script of
+//! the algorithm and `lua/correct.lua`. The calls of the processes take no time, because only the moment of their
+//! execution matters.
 
 mod execution;
-mod lanes;
+mod queue;
 mod state;
 
 use stateright::{Model, Property};
 
 pub use self::state::State;
-use self::state::{Admission, Queued, Sent};
+use self::state::{Admission, Change, Pending};
 
 /// What a model does at most, and the fault that it has.
 #[derive(Clone, Debug)]
-pub struct Settlements {
+pub struct Settling {
     /// A bucket or a sliding window, of four units in ten seconds.
     pub is_bucket: bool,
     /// Calls that are charged two units, and use none, one or two.
@@ -31,7 +31,10 @@ pub struct Settlements {
     pub ticks: u8,
     /// Calls whose result closes the key.
     pub closings: u8,
+    /// Resets of another process.
     pub resets: u8,
+    /// Resets of the process that settles.
+    pub own_resets: u8,
     /// Requests that the server has certainly not executed.
     pub refused: u8,
     /// Requests whose reply is lost, before or after they are executed; they can be executed late.
@@ -46,6 +49,8 @@ pub enum Fault {
     LostIsSentAgain,
     /// A settlement that was refused is forgotten.
     RefusedIsForgotten,
+    /// A reset passes the settlements before it.
+    ResetPasses,
     /// A count gives units back to charges that were made before its reset.
     BirthIsIgnored,
     /// A bucket gives back units that have drained since their charge.
@@ -71,31 +76,32 @@ pub enum Action {
     Reserve(u64),
     /// The reservation with an index of its admission.
     Cancel(usize),
-    /// The job of one lane sends its settlements. `true` is the lane of those that close the key.
-    Send(bool),
-    /// The server executes the pending request of a lane.
-    Execute(bool),
-    /// The job of a lane receives the reply.
-    Deliver(bool),
-    /// The server does not execute the pending request of a lane.
-    Refuse(bool),
-    /// The job of a lane receives no reply.
-    Lose(bool),
-    /// The server executes a request for which no job waits.
+    /// The process sends what is queued.
+    Send,
+    /// The server executes the pending request.
+    Execute,
+    /// The process receives the reply.
+    Deliver,
+    /// The server does not execute the pending request.
+    Refuse,
+    /// The process receives no reply.
+    Lose,
+    /// The server executes a request whose reply nobody awaits.
     ExecuteLate(usize),
+    /// Another process resets the count.
     Reset,
+    /// The process resets the count.
+    ResetOwn,
     Tick,
 }
 
-const LANES: [bool; 2] = [false, true];
-
-impl Settlements {
+impl Settling {
     fn is(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 }
 
-impl Model for Settlements {
+impl Model for Settling {
     type State = State;
     type Action = Action;
 
@@ -127,30 +133,28 @@ impl Model for Settlements {
             let reserved = admissions.filter(|(_, it)| it.reserved_until.is_some());
             actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
         }
-        for closes in LANES {
-            match &state.sent[usize::from(closes)] {
-                None if !state.queued[usize::from(closes)].is_empty() => {
-                    actions.push(Action::Send(closes));
+        match &state.pending {
+            None => actions.extend(state.queue.next_wake().map(|_| Action::Send)),
+            Some(pending) => {
+                if pending.is_executed {
+                    actions.push(Action::Deliver);
+                } else {
+                    actions.push(Action::Execute);
+                    if used.refused < self.refused {
+                        actions.push(Action::Refuse);
+                    }
                 }
-                None => {}
-                Some(sent) => {
-                    if sent.is_executed {
-                        actions.push(Action::Deliver(closes));
-                    } else {
-                        actions.push(Action::Execute(closes));
-                        if used.refused < self.refused {
-                            actions.push(Action::Refuse(closes));
-                        }
-                    }
-                    if used.lost < self.lost {
-                        actions.push(Action::Lose(closes));
-                    }
+                if used.lost < self.lost {
+                    actions.push(Action::Lose);
                 }
             }
         }
         actions.extend((0..state.late.len()).map(Action::ExecuteLate));
         if used.resets < self.resets {
             actions.push(Action::Reset);
+        }
+        if used.own_resets < self.own_resets {
+            actions.push(Action::ResetOwn);
         }
         if used.ticks < self.ticks {
             actions.push(Action::Tick);
@@ -166,7 +170,7 @@ impl Model for Settlements {
             }
             Action::End(call, units, closes) => {
                 state.used.closings += u8::from(closes);
-                lanes::end(&mut state, self.is_bucket, call, units, closes);
+                queue::end(&mut state, self.is_bucket, call, units, closes);
             }
             Action::TakeRest => {
                 state.used.plain += 1;
@@ -180,34 +184,36 @@ impl Model for Settlements {
                 state.used.cancelled += 1;
                 self.cancel(&mut state, index);
             }
-            Action::Send(closes) => lanes::send(&mut state, self.is_bucket, closes),
-            Action::Execute(closes) => {
-                let mut sent = state.sent[usize::from(closes)].take()?;
-                self.settle(&mut state, &sent.due);
-                sent.is_executed = true;
-                state.sent[usize::from(closes)] = Some(sent);
+            Action::Send => queue::send(&mut state),
+            Action::Execute => {
+                let mut pending = state.pending.take()?;
+                self.settle(&mut state, &pending.due);
+                pending.is_executed = true;
+                state.pending = Some(pending);
             }
-            Action::Deliver(closes) => state.sent[usize::from(closes)] = None,
-            Action::Refuse(closes) => {
+            Action::Deliver => {
+                let pending = state.pending.take()?;
+                queue::deliver(&mut state, &pending);
+            }
+            Action::Refuse => {
                 state.used.refused += 1;
-                let sent = state.sent[usize::from(closes)].take()?;
+                let pending = state.pending.take()?;
                 if self.is(Fault::RefusedIsForgotten) {
-                    return Some(state);
-                }
-                lanes::put_back(&mut state, self.is_bucket, closes, sent.taken);
-            }
-            Action::Lose(closes) => {
-                state.used.lost += 1;
-                let sent = state.sent[usize::from(closes)].take()?;
-                if self.is(Fault::LostIsSentAgain) {
-                    lanes::put_back(&mut state, self.is_bucket, closes, sent.taken);
+                    queue::deliver(&mut state, &pending);
                 } else {
-                    for Queued { admission, .. } in &sent.due {
-                        state.admissions[*admission].is_lost = true;
-                    }
+                    queue::refuse(&mut state, &pending);
                 }
-                if !sent.is_executed {
-                    state.late.push(sent.due);
+            }
+            Action::Lose => {
+                state.used.lost += 1;
+                let pending = state.pending.take()?;
+                if self.is(Fault::LostIsSentAgain) {
+                    queue::refuse(&mut state, &pending);
+                } else {
+                    queue::lose(&mut state, &pending);
+                }
+                if !pending.is_executed {
+                    state.late.push(pending.due);
                 }
             }
             Action::ExecuteLate(index) => {
@@ -217,6 +223,10 @@ impl Model for Settlements {
             Action::Reset => {
                 state.used.resets += 1;
                 self.reset(&mut state);
+            }
+            Action::ResetOwn => {
+                state.used.own_resets += 1;
+                queue::reset(&mut state, self.is_bucket, self.is(Fault::ResetPasses));
             }
             Action::Tick => {
                 state.used.ticks += 1;
@@ -237,6 +247,9 @@ impl Model for Settlements {
             Property::always("a closed key admits nothing", |_: &Self, state: &State| {
                 !state.was_admitted_while_closed
             }),
+            Property::always("corrections keep their order", |_: &Self, state: &State| {
+                !state.was_passed
+            }),
             Property::always("each settlement is executed", |model: &Self, state: &State| {
                 model.settles_all(state)
             }),
@@ -244,21 +257,17 @@ impl Model for Settlements {
     }
 }
 
-impl Settlements {
+impl Settling {
     /// Plays on without faults. Returns whether each settlement that was not lost has been executed, and the count then
     /// has what was used.
     fn settles_all(&self, state: &State) -> bool {
         let mut state = state.clone();
         for _ in 0..20 {
-            let next =
-                LANES.into_iter().find_map(|closes| match &state.sent[usize::from(closes)] {
-                    Some(Sent { is_executed: true, .. }) => Some(Action::Deliver(closes)),
-                    Some(_) => Some(Action::Execute(closes)),
-                    None if !state.queued[usize::from(closes)].is_empty() => {
-                        Some(Action::Send(closes))
-                    }
-                    None => None,
-                });
+            let next = match &state.pending {
+                Some(Pending { is_executed: true, .. }) => Some(Action::Deliver),
+                Some(_) => Some(Action::Execute),
+                None => state.queue.next_wake().map(|_| Action::Send),
+            };
             let Some(next) = next else {
                 let is_open = |it: &Admission| it.ended && !it.is_settled && !it.is_lost;
                 return !state.admissions.iter().any(is_open) && self.counts_what_was_used(&state);

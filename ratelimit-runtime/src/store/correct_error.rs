@@ -1,11 +1,11 @@
-//! Why a store has not corrected a charge: whether the correction can be sent again depends on it.
+//! Why a store has not made a correction: whether it can be sent again depends on it.
 
 use crate::reply::StoreError;
 
-/// Why a charge was not corrected.
+/// Why a correction was not made.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the embedded store does not fail"))]
-pub(crate) enum SettleError {
+pub(crate) enum CorrectError {
     /// The store has certainly not executed the request, so the request can be sent again.
     NotExecuted(StoreError),
     /// The store has not replied, so it may have executed the request.
@@ -14,7 +14,7 @@ pub(crate) enum SettleError {
     Replied(StoreError),
 }
 
-impl SettleError {
+impl CorrectError {
     /// Returns the error for a caller of the limiter.
     pub(crate) fn error(&self) -> &StoreError {
         let (Self::NotExecuted(error) | Self::NoReply(error) | Self::Replied(error)) = self;

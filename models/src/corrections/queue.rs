@@ -1,0 +1,127 @@
+//! The queue of the process, as a step of the model changes it.
+
+use super::super::{Kind, Queueable, Sent};
+use super::execution::{CHARGED, PERIOD_US, charge};
+use super::state::{Change, Pending, Queued, State, TICK};
+use crate::algorithm::{Correction, Receipt};
+use crate::key::KeyId;
+use crate::reply::StoreError;
+use crate::store::CorrectError;
+
+impl Queueable for Queued {
+    fn key_id(&self) -> KeyId {
+        charge(self.is_bucket).key_id
+    }
+
+    fn kind(&self) -> Kind {
+        match self.change {
+            Change::Reset { passes: true } => Kind::Closing,
+            Change::Reset { passes: false } => Kind::Awaited,
+            Change::Settle { close_us: 1.., .. } => Kind::Closing,
+            Change::Settle { correction, .. } if correction.less() > 0 => Kind::GiveBack,
+            Change::Settle { .. } => Kind::Settlement,
+        }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        match self.due(now).change {
+            Change::Reset { .. } => true,
+            Change::Settle { correction, close_us, .. } => correction.change != 0 || close_us > 0,
+        }
+    }
+}
+
+impl Queued {
+    /// Returns what is left to correct at `now`.
+    fn due(&self, now: u64) -> Self {
+        let delay = now - self.at;
+        let has_left = !self.is_bucket && delay >= PERIOD_US;
+        let change = match self.change {
+            Change::Settle { admission, correction, close_us } => Change::Settle {
+                admission,
+                correction: if has_left { Correction::default() } else { correction },
+                close_us: close_us.saturating_sub(delay),
+            },
+            reset @ Change::Reset { .. } => reset,
+        };
+        Self { change, ..*self }
+    }
+}
+
+/// A call ends: its settlement is queued, unless it has nothing to correct.
+pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u64, closes: bool) {
+    let admission = state.running.remove(call);
+    let ended = &mut state.admissions[admission];
+    (ended.used, ended.ended) = (used, true);
+    if used == CHARGED && !closes {
+        ended.is_settled = true;
+        return;
+    }
+    let close_us = if closes { TICK + TICK / 2 } else { 0 };
+    let receipt = Receipt { birth: ended.receipt.0, place: ended.receipt.1 };
+    let correction = Correction::settled(receipt, CHARGED, used);
+    add(state, is_bucket, Change::Settle { admission, correction, close_us });
+}
+
+/// The process resets the count.
+pub(super) fn reset(state: &mut State, is_bucket: bool, passes: bool) {
+    add(state, is_bucket, Change::Reset { passes });
+}
+
+fn add(state: &mut State, is_bucket: bool, change: Change) {
+    let own_resets = state.used.own_resets - u8::from(matches!(change, Change::Reset { .. }));
+    let queued = Queued { is_bucket, change, own_resets, at: state.local_clock() };
+    let lost = state.queue.add(0, 0, queued, state.real);
+    assert!(lost.is_none(), "the queue is not full");
+}
+
+/// The process sends what is due once the lane does not pause any more.
+pub(super) fn send(state: &mut State) {
+    let (now, wake) = (state.local_clock(), state.queue.next_wake().unwrap_or_default());
+    state.real = state.real.max(wake);
+    let mut left = Vec::new();
+    let sent = state.queue.next(now, state.real, &mut left);
+    // What has left the window needs no correction.
+    for left in left {
+        state.admissions[left.admission()].is_lost = true;
+    }
+    state.pending = sent.map(|(_, sent)| Pending {
+        due: match sent {
+            Sent::Corrections => state.queue.sent(0).map(|it| it.due(now)).collect(),
+            Sent::Probe => Vec::new(),
+        },
+        is_executed: false,
+    });
+}
+
+/// The process receives the reply.
+pub(super) fn deliver(state: &mut State, pending: &Pending) {
+    state.queue.replied(0, vec![Ok(()); pending.due.len().max(1)], state.real);
+}
+
+/// The process learns that nothing was executed.
+pub(super) fn refuse(state: &mut State, pending: &Pending) {
+    let refused = Err::<(), _>(CorrectError::NotExecuted(StoreError::NoRuntime));
+    let results = vec![refused; pending.due.len().max(1)];
+    state.queue.replied(0, results, state.real);
+}
+
+/// The process receives no reply.
+pub(super) fn lose(state: &mut State, pending: &Pending) {
+    let unknown = Err::<(), _>(CorrectError::NoReply(StoreError::NoRuntime));
+    let results = vec![unknown; pending.due.len().max(1)];
+    for (lost, _) in state.queue.replied(0, results, state.real) {
+        if let Change::Settle { admission, .. } = lost.change {
+            state.admissions[admission].is_lost = true;
+        }
+    }
+}
+
+impl Queued {
+    fn admission(&self) -> usize {
+        match self.change {
+            Change::Settle { admission, .. } => admission,
+            Change::Reset { .. } => unreachable!("a reset is due"),
+        }
+    }
+}

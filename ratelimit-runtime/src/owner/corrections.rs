@@ -1,0 +1,329 @@
+//! The corrections that wait for the shared store, as a plain value: no clock, no lock, no I/O. `models/` checks it.
+//!
+//! A lane has the corrections of one hash slot, and one request of a lane is pending at a time: a second one would only
+//! wait behind the first in the server, and might fail. Corrections of one key keep their order, except that a closing
+//! passes settlements and give-backs. A correction that was certainly not executed stays in its lane, which pauses.
+//! After a request without a reply, the lane first sends one that corrects nothing, so that a server that stands still
+//! loses one request at most.
+
+#[cfg(model)]
+#[path = "../../../models/src/corrections/mod.rs"]
+pub mod model;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::key::KeyId;
+use crate::store::{CorrectError, MAX_CORRECTED};
+
+/// The most corrections that wait for one server. As many closings again wait at most.
+pub(super) const MAX_WAITING: usize = 65_536;
+
+/// The most requests that are pending.
+const MAX_REQUESTS: usize = 64;
+
+/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes that close
+/// the breaker.
+const PAUSES: [u64; 2] = [50_000, 400_000];
+
+/// A correction in a lane.
+pub(super) trait Queueable {
+    fn key_id(&self) -> KeyId;
+
+    fn kind(&self) -> Kind;
+
+    /// Returns whether something is left to correct at `now`, by the clock of the limiter.
+    fn is_due(&self, now: u64) -> bool;
+}
+
+/// What a lane does with a correction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Units that go back. The first that a full lane drops.
+    GiveBack,
+    /// A settlement that is more than a give-back.
+    Settlement,
+    /// Passes give-backs and settlements.
+    Closing,
+    /// A caller waits for it: it ends with the first failure, and is sent during a pause. It passes corrections of
+    /// other keys.
+    Awaited,
+}
+
+/// What a lane has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Its [corrections](Corrections::sent).
+    Corrections,
+    /// A request that corrects nothing, in the place of a correction that waits.
+    Probe,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Corrections<E> {
+    lanes: BTreeMap<u16, Lane<E>>,
+    /// The lanes that have something to send and no pending request, by the real time from which they send.
+    agenda: BTreeSet<(u64, u16)>,
+    /// How many requests are pending.
+    requests: usize,
+    /// How many corrections wait for each server, and how many closings.
+    waiting: BTreeMap<usize, [usize; 2]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Lane<E> {
+    /// The server of the hash slot when the lane began.
+    server: usize,
+    /// Closings and what callers wait for: sent before the others.
+    first: VecDeque<E>,
+    rest: VecDeque<E>,
+    /// How many callers wait for a correction in `rest`.
+    awaited: usize,
+    /// What the pending request has. `true` is what was taken from `first`.
+    sent: Option<Vec<(bool, E)>>,
+    /// The time of the lane in the agenda.
+    at: Option<u64>,
+    /// The requests in a row that were not executed, and the end of the pause after the last one.
+    failures: u32,
+    paused_until: u64,
+    /// Whether the last request had no reply.
+    is_silent: bool,
+}
+
+impl<E: Queueable> Corrections<E> {
+    /// Adds a correction of a hash slot at the real time `real`. If too many wait for the server, returns one that is
+    /// lost: this one, or an earlier give-back in its place.
+    pub(super) fn add(&mut self, slot: u16, server: usize, added: E, real: u64) -> Option<E> {
+        let lane = self.lanes.entry(slot).or_insert_with(|| Lane::new(server));
+        let (kind, mut lost) = (added.kind(), None);
+        let waiting = &mut self.waiting.entry(lane.server).or_default()[index_of(kind)];
+        if *waiting < MAX_WAITING {
+            *waiting += 1;
+        } else {
+            let earlier = || lane.rest.iter().position(|it| it.kind() == Kind::GiveBack);
+            let earlier = if kind == Kind::Settlement { earlier() } else { None };
+            lost = earlier.and_then(|index| lane.rest.remove(index));
+            if lost.is_none() {
+                return Some(added);
+            }
+        }
+        let is_first = lane.lets_pass(&added);
+        lane.awaited += usize::from(kind == Kind::Awaited && !is_first);
+        if is_first { &mut lane.first } else { &mut lane.rest }.push_back(added);
+        self.plan(slot, real, kind == Kind::Awaited && is_first);
+        lost
+    }
+
+    /// Begins the next request, if one is due: returns its hash slot, and adds to `left` what has nothing left to
+    /// correct. `now` is the time of the limiter.
+    pub(super) fn next(&mut self, now: u64, real: u64, left: &mut Vec<E>) -> Option<(u16, Sent)> {
+        while self.requests < MAX_REQUESTS
+            && let Some((at, slot)) = self.agenda.first().copied().filter(|(at, _)| *at <= real)
+        {
+            self.agenda.remove(&(at, slot));
+            let Some(lane) = self.lanes.get_mut(&slot) else { continue };
+            lane.at = None;
+            let before = left.len();
+            let sent = lane.take(now, real, left);
+            let waiting = self.waiting.entry(lane.server).or_default();
+            for entry in &left[before..] {
+                waiting[index_of(entry.kind())] -= 1;
+            }
+            if let Some(sent) = sent {
+                self.requests += 1;
+                return Some((slot, sent));
+            }
+            self.plan(slot, real, false);
+        }
+        None
+    }
+
+    /// Returns what the pending request of a hash slot corrects; for a probe, the correction in whose place it is.
+    pub(super) fn sent(&self, slot: u16) -> impl Iterator<Item = &E> {
+        let lane = self.lanes.get(&slot);
+        let sent = lane.into_iter().flat_map(|lane| lane.sent.iter().flatten());
+        let probed = lane.filter(|lane| lane.sent.as_ref().is_some_and(Vec::is_empty));
+        let probed = probed.and_then(|lane| lane.first.front().or(lane.rest.front()));
+        sent.map(|(_, it)| it).chain(probed)
+    }
+
+    /// Ends the request of a hash slot with the result of each of its corrections, or with that of the probe. Returns
+    /// the corrections that are done.
+    pub(super) fn replied<T>(
+        &mut self,
+        slot: u16,
+        results: Vec<Result<T, CorrectError>>,
+        real: u64,
+    ) -> Vec<(E, Result<T, CorrectError>)> {
+        let Some(lane) = self.lanes.get_mut(&slot) else { return Vec::new() };
+        let Some(sent) = lane.sent.take() else { return Vec::new() };
+        self.requests -= 1;
+        lane.record(&results, real);
+        let (mut done, mut again) = (Vec::new(), Vec::new());
+        for ((is_first, entry), result) in sent.into_iter().zip(results) {
+            match result {
+                Err(CorrectError::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
+                    again.push((is_first, entry));
+                }
+                result => done.push((entry, result)),
+            }
+        }
+        for (is_first, entry) in again.into_iter().rev() {
+            if is_first { &mut lane.first } else { &mut lane.rest }.push_front(entry);
+        }
+        let waiting = self.waiting.entry(lane.server).or_default();
+        for (entry, _) in &done {
+            waiting[index_of(entry.kind())] -= 1;
+        }
+        let is_awaited = lane.first.iter().any(|it| it.kind() == Kind::Awaited);
+        self.plan(slot, real, is_awaited);
+        done
+    }
+
+    /// Returns the real time at which a request is due without a reply or another correction.
+    pub(super) fn next_wake(&self) -> Option<u64> {
+        let next = self.agenda.first().map(|(at, _)| *at);
+        next.filter(|_| self.requests < MAX_REQUESTS)
+    }
+
+    /// Removes all corrections that wait and are not sent.
+    pub(super) fn drain(&mut self) -> Vec<E> {
+        let mut all = Vec::new();
+        for lane in self.lanes.values_mut() {
+            all.extend(lane.first.drain(..).chain(lane.rest.drain(..)));
+        }
+        self.agenda.clear();
+        self.lanes.retain(|_, lane| lane.sent.is_some());
+        all
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// Makes the agenda anew, after a panic.
+    pub(super) fn begin_anew(&mut self, real: u64) {
+        self.agenda.clear();
+        self.requests = self.lanes.values().filter(|lane| lane.sent.is_some()).count();
+        for slot in self.lanes.keys().copied().collect::<Vec<_>>() {
+            if let Some(lane) = self.lanes.get_mut(&slot) {
+                lane.at = None;
+            }
+            self.plan(slot, real, false);
+        }
+    }
+
+    /// Plans the next request of a lane, without its pause if `is_awaited`. Removes a lane that is done.
+    fn plan(&mut self, slot: u16, real: u64, is_awaited: bool) {
+        let Some(lane) = self.lanes.get_mut(&slot).filter(|lane| lane.sent.is_none()) else {
+            return;
+        };
+        let is_done = lane.first.is_empty() && lane.rest.is_empty();
+        let at = if is_awaited { real } else { real.max(lane.paused_until) };
+        // A lane keeps its turn.
+        let at = lane.at.map_or(at, |planned| planned.min(at));
+        if let Some(planned) = lane.at.replace(at) {
+            self.agenda.remove(&(planned, slot));
+        }
+        if is_done {
+            self.lanes.remove(&slot);
+        } else {
+            self.agenda.insert((at, slot));
+        }
+    }
+}
+
+impl<E> Default for Corrections<E> {
+    fn default() -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            agenda: BTreeSet::new(),
+            requests: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+}
+
+impl<E: Queueable> Lane<E> {
+    fn new(server: usize) -> Self {
+        Self {
+            server,
+            first: VecDeque::new(),
+            rest: VecDeque::new(),
+            awaited: 0,
+            sent: None,
+            at: None,
+            failures: 0,
+            paused_until: 0,
+            is_silent: false,
+        }
+    }
+
+    /// Returns whether a correction may be sent before those in `rest`.
+    fn lets_pass(&self, added: &E) -> bool {
+        let is_of_key = |it: &E| it.key_id() == added.key_id();
+        let sent = || self.sent.iter().flatten().map(|(_, it)| it);
+        match added.kind() {
+            Kind::GiveBack | Kind::Settlement => false,
+            Kind::Closing => {
+                let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
+                self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
+            }
+            Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
+        }
+    }
+
+    /// Takes what the next request has; `None` if nothing is to be sent now.
+    fn take(&mut self, now: u64, real: u64, left: &mut Vec<E>) -> Option<Sent> {
+        let is_paused = real < self.paused_until;
+        if self.is_silent && !is_paused {
+            self.sent = Some(Vec::new());
+            return Some(Sent::Probe);
+        }
+        let (mut sent, mut skipped) = (Vec::new(), VecDeque::new());
+        while sent.len() < MAX_CORRECTED {
+            let (is_first, taken) = match self.first.pop_front() {
+                Some(taken) => (true, taken),
+                None if is_paused => break,
+                None => match self.rest.pop_front() {
+                    Some(taken) => (false, taken),
+                    None => break,
+                },
+            };
+            if is_paused && taken.kind() != Kind::Awaited {
+                skipped.push_back(taken);
+                continue;
+            }
+            self.awaited -= usize::from(!is_first && taken.kind() == Kind::Awaited);
+            if taken.is_due(now) {
+                sent.push((is_first, taken));
+            } else {
+                left.push(taken);
+            }
+        }
+        skipped.append(&mut self.first);
+        self.first = skipped;
+        (!sent.is_empty()).then(|| {
+            self.sent = Some(sent);
+            Sent::Corrections
+        })
+    }
+
+    /// Records whether a request was executed.
+    fn record<T>(&mut self, results: &[Result<T, CorrectError>], real: u64) {
+        let is_silent = |it: &Result<T, _>| matches!(it, Err(CorrectError::NoReply(_)));
+        let is_refused = |it: &Result<T, _>| matches!(it, Err(CorrectError::NotExecuted(_)));
+        self.is_silent = results.iter().any(is_silent);
+        if self.is_silent || results.iter().any(is_refused) {
+            let [first, longest] = PAUSES;
+            self.paused_until = real + longest.min(first << self.failures.min(8));
+            self.failures += 1;
+        } else {
+            (self.failures, self.paused_until) = (0, 0);
+        }
+    }
+}
+
+/// Returns the place of a kind in the numbers of waiting corrections.
+fn index_of(kind: Kind) -> usize {
+    usize::from(kind == Kind::Closing)
+}

@@ -1,0 +1,462 @@
+//! The owner of what outlives a call. It has one task on the thread of the limiter, so it depends on no runtime of a
+//! caller, and on no future that a caller must poll.
+//!
+//! So far, it owns the corrections of the shared store: settlements, give-backs, closings and resets
+//! (`corrections.rs`). Callers add them to a queue under a lock. The task sends them in batches, and goes on until the
+//! limiter and its permits are dropped and nothing waits.
+
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(unreachable_code, unused_variables, reason = "there is no shared store")
+)]
+
+mod closings;
+mod corrections;
+mod notices;
+mod rejections;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use self::closings::{PendingClosing, PendingClosings};
+#[cfg(model)]
+pub use self::corrections::model;
+use self::corrections::{Corrections, Kind, Queueable, Sent};
+pub(crate) use self::notices::{FreedUnits, Notices};
+use crate::algorithm::{Charged, Correction, OpeningChange, Outcome};
+use crate::background::{Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own};
+use crate::clock::Clock;
+use crate::key::KeyId;
+use crate::limit::Algorithm;
+use crate::reply::StoreError;
+use crate::report;
+use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore, Store};
+use crate::threads::{Mutex, MutexGuard};
+
+/// The owner of a limiter. Its task ends after this is dropped.
+pub(crate) struct Owner {
+    core: Arc<Core>,
+    background: Arc<Background>,
+    is_started: AtomicBool,
+}
+
+/// What the task and the callers share.
+struct Core {
+    store: SharedStore,
+    notices: Arc<Notices>,
+    clock: Clock,
+    queue: Mutex<OwnValue<Queue>>,
+    closings: Arc<PendingClosings>,
+    /// The corrections that are not done.
+    pending: WorkCount,
+    /// The beginning of real time.
+    start: Instant,
+}
+
+#[derive(Default)]
+struct Queue {
+    corrections: Corrections<QueuedCorrection>,
+    /// Notified when there is something to do for the task.
+    changed: Arc<Notify>,
+    losses: Losses,
+}
+
+/// What became of settlements.
+#[derive(Default)]
+struct Losses {
+    replies: u64,
+    lost: u64,
+    /// Why the last one was lost; `None` if it was never sent.
+    cause: Option<StoreError>,
+    /// How many of the lost ones a flush has reported.
+    reported: u64,
+}
+
+/// Which lost settlements a flush reports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReportedLosses {
+    /// Those since the last flush.
+    SinceLastFlush,
+    /// Those since the call.
+    SinceNow,
+}
+
+/// A correction that is not done.
+struct QueuedCorrection {
+    corrected: CorrectedCharge,
+    /// The time at which it was added, by the steady clock of the limiter.
+    at: u64,
+    reply_to: ReplyTo,
+    closing: Option<PendingClosing>,
+    /// Dropped last: a flush reads the losses once nothing is pending.
+    pending: PendingWork,
+}
+
+/// Who learns of the result.
+enum ReplyTo {
+    /// Nobody: it is a settlement, whose loss a flush reports.
+    Nobody,
+    /// Units go back, sooner or later, whether somebody waits for it or not.
+    Whoever(ResultSender),
+    /// A caller. While the store executes nothing, it receives the error, and nothing stays queued.
+    Caller(ResultSender),
+}
+
+type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
+
+type CorrectResult = Result<Outcome, CorrectError>;
+
+impl Owner {
+    pub(crate) fn new(
+        store: &SharedStore,
+        notices: &Arc<Notices>,
+        background: &Arc<Background>,
+        clock: &Clock,
+    ) -> Arc<Self> {
+        let core = Core {
+            store: store.clone(),
+            notices: Arc::clone(notices),
+            clock: clock.clone(),
+            queue: Mutex::default(),
+            closings: Arc::default(),
+            pending: WorkCount::default(),
+            start: Instant::now(),
+        };
+        let (core, background) = (Arc::new(core), Arc::clone(background));
+        let owner = Arc::new(Self { core, background, is_started: AtomicBool::new(false) });
+        let weak = Arc::downgrade(&owner);
+        store.on_rollback(Box::new(move |charge, charged| match weak.upgrade() {
+            Some(owner) => owner.give_back(charge, charged),
+            None => oneshot::channel().1,
+        }));
+        owner
+    }
+
+    /// Corrects a charge. A closing holds for this process at once.
+    pub(crate) fn settle(self: &Arc<Self>, corrected: CorrectedCharge) {
+        self.add(corrected, ReplyTo::Nobody);
+    }
+
+    /// Gives a charge back to its count.
+    pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
+        let (sender, given_back) = oneshot::channel();
+        let correction = Correction::give_back(charged, charge.cost);
+        let corrected = CorrectedCharge { charge, correction, opening: OpeningChange::None };
+        self.add(corrected, ReplyTo::Whoever(sender));
+        given_back
+    }
+
+    /// Corrects a charge for a caller, who waits for the result within its deadline.
+    pub(crate) fn correct(self: &Arc<Self>, corrected: CorrectedCharge) -> GivenBack {
+        let (sender, result) = oneshot::channel();
+        self.add(corrected, ReplyTo::Caller(sender));
+        result
+    }
+
+    /// Returns when a key opens that this process is about to close.
+    #[inline]
+    pub(crate) fn opening_of(&self, key_id: KeyId) -> Option<u64> {
+        self.core.closings.opening_of(key_id)
+    }
+
+    /// Returns whether a flush would succeed now.
+    pub(crate) fn is_flushed(&self) -> bool {
+        let queue = self.core.lock();
+        self.core.pending.pending() == 0 && queue.losses.lost == queue.losses.reported
+    }
+
+    /// Returns the number of corrections to which the store has replied.
+    pub(crate) fn replies(&self) -> u64 {
+        self.core.lock().losses.replies
+    }
+
+    /// Completes once all corrections up to now are done. Fails if settlements were lost.
+    pub(crate) fn flushed(
+        &self,
+        losses: ReportedLosses,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let (core, queue) = (Arc::clone(&self.core), self.core.lock());
+        let reported = match losses {
+            ReportedLosses::SinceLastFlush => queue.losses.reported,
+            ReportedLosses::SinceNow => queue.losses.lost,
+        };
+        let ended = self.core.pending.ended();
+        drop(queue);
+        async move {
+            ended.await;
+            core.lock().losses.report(reported)
+        }
+    }
+
+    fn add(self: &Arc<Self>, corrected: CorrectedCharge, reply_to: ReplyTo) {
+        let core = &self.core;
+        let (key_id, at) = (corrected.charge.key_id, core.clock.steady());
+        let closing = match corrected.opening {
+            OpeningChange::CloseFor(time) => Some(core.closings.begin(key_id, at + time)),
+            OpeningChange::None | OpeningChange::Open | OpeningChange::Reset => None,
+        };
+        let slot = core.store.slot(&corrected.charge);
+        let (server, pending) = (core.store.server_of(slot), core.pending.begin());
+        let added = QueuedCorrection { corrected, at, reply_to, closing, pending };
+        let mut queue = core.lock();
+        let lost = queue.corrections.add(slot, server, added, core.real());
+        let changed = Arc::clone(&queue.changed);
+        drop(queue);
+        if let Some(lost) = lost {
+            core.lose(lost);
+        }
+        if self.is_started.swap(true, Ordering::Relaxed) {
+            self.background.revive();
+        } else {
+            let (core, owner) = (Arc::clone(core), Arc::downgrade(self));
+            self.background.spawn_resident(move || {
+                let is_wanted = owner.strong_count() > 0;
+                is_wanted.then(|| Box::pin(Arc::clone(&core).run(Weak::clone(&owner))) as _)
+            });
+        }
+        changed.notify_one();
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.core.lock().changed.notify_one();
+    }
+}
+
+impl Core {
+    /// Sends what is queued, until the owner is dropped and all is done. Gives up what the store does not execute for
+    /// [`SHUTDOWN_GRACE`] after that.
+    async fn run(self: Arc<Self>, owner: Weak<Owner>) {
+        let mut deserted: Option<(Instant, u64)> = None;
+        loop {
+            let sent = catch_unwind(AssertUnwindSafe(|| self.send_due()));
+            // The panic hook has reported a panic.
+            let pause = sent.unwrap_or_else(|_| {
+                self.lock().corrections.begin_anew(self.real());
+                Some(Duration::ZERO)
+            });
+            let changed = {
+                let queue = self.lock();
+                if owner.strong_count() == 0 {
+                    let replies = queue.losses.replies;
+                    let (since, before) = deserted.get_or_insert((Instant::now(), replies));
+                    if *before != replies {
+                        (*since, *before) = (Instant::now(), replies);
+                    }
+                    if queue.corrections.is_empty() || since.elapsed() > SHUTDOWN_GRACE {
+                        break;
+                    }
+                }
+                Arc::clone(&queue.changed)
+            };
+            let pause = if deserted.is_some() { pause.or(Some(SHUTDOWN_GRACE)) } else { pause };
+            match pause {
+                Some(pause) => drop(timeout(pause, changed.notified()).await),
+                None => changed.notified().await,
+            }
+        }
+        let lost = self.lock().corrections.drain();
+        for lost in lost {
+            self.lose(lost);
+        }
+    }
+
+    /// Sends each request that is due. Returns the time until the next one.
+    fn send_due(self: &Arc<Self>) -> Option<Duration> {
+        loop {
+            let (now, real, mut left) = (self.clock.steady(), self.real(), Vec::new());
+            let mut queue = self.lock();
+            let next = queue.corrections.next(now, real, &mut left);
+            let next = next.map(|(slot, sent)| {
+                let due = queue.corrections.sent(slot).map(|queued| match sent {
+                    Sent::Corrections => queued.due(now),
+                    Sent::Probe => queued.probe(),
+                });
+                (slot, due.collect::<Vec<_>>())
+            });
+            let wake = queue.corrections.next_wake();
+            drop(queue);
+            for QueuedCorrection { reply_to, .. } in left {
+                if let ReplyTo::Whoever(sender) = reply_to {
+                    foreign(|| drop(sender.send(Ok(Outcome::UNDECIDED))));
+                }
+            }
+            let Some((slot, due)) = next else {
+                return wake.map(|at| Duration::from_micros(at.saturating_sub(real)));
+            };
+            let message = "the thread of the rate limiter has ended".into();
+            let unanswered = CorrectError::NoReply(StoreError::Connection { message });
+            let results = vec![Err(unanswered); due.len()];
+            let request = CorrectionRequest { core: Arc::clone(self), slot, results };
+            tokio::spawn(request.send(due));
+        }
+    }
+
+    /// Ends a request.
+    fn replied(&self, slot: u16, results: Vec<CorrectResult>) {
+        let mut queue = self.lock();
+        let done = queue.corrections.replied(slot, results, self.real());
+        for (queued, result) in &done {
+            match (result, &queued.reply_to) {
+                (Ok(_), _) => queue.losses.replies += 1,
+                (Err(error), ReplyTo::Nobody) => queue.losses.record(Some(error.error().clone())),
+                (Err(_), _) => {}
+            }
+        }
+        queue.changed.notify_one();
+        drop(queue);
+        for (queued, result) in done {
+            self.end(queued, result);
+        }
+    }
+
+    /// Tells everyone what has become of a correction. All of them are foreign code, and a panic there loses nothing.
+    fn end(&self, queued: QueuedCorrection, result: CorrectResult) {
+        let QueuedCorrection { corrected, reply_to, closing, pending, .. } = queued;
+        let CorrectedCharge { charge, correction, opening } = corrected;
+        drop(closing);
+        if !matches!(result, Err(CorrectError::NotExecuted(_))) {
+            let outcome = result.as_ref().ok().map(|outcome| (self.store.source(), *outcome));
+            foreign(|| self.notices.corrected(charge.key_id, correction, outcome));
+            foreign(|| self.notices.changed(charge.key_id, opening));
+        }
+        match (result, reply_to) {
+            (Ok(_), ReplyTo::Nobody) => {
+                foreign(|| report::settled(charge.terms.name(), correction.more()));
+            }
+            (Err(_), ReplyTo::Nobody) => foreign(|| report::settlement_lost(charge.terms.name())),
+            (result, ReplyTo::Whoever(sender) | ReplyTo::Caller(sender)) => {
+                let result = result.map_err(|error| error.error().clone());
+                foreign(|| drop(sender.send(result)));
+            }
+        }
+        foreign(|| drop(pending));
+    }
+
+    /// Gives up a correction that was never sent.
+    fn lose(&self, lost: QueuedCorrection) {
+        if matches!(lost.reply_to, ReplyTo::Nobody) {
+            self.lock().losses.record(None);
+            foreign(report::settlement_queue_full);
+        }
+        let full = StoreError::SettlementsLost { lost: 1, cause: None };
+        self.end(lost, Err(CorrectError::NotExecuted(full)));
+    }
+
+    fn real(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OwnValue<Queue>> {
+        lock_own(&self.queue)
+    }
+}
+
+/// A request of corrections. It ends when this is dropped: with its reply, or without one if its task ends before.
+struct CorrectionRequest {
+    core: Arc<Core>,
+    slot: u16,
+    results: Vec<CorrectResult>,
+}
+
+impl CorrectionRequest {
+    async fn send(mut self, due: Vec<CorrectedCharge>) {
+        self.results = self.core.store.correct(&due).await;
+    }
+}
+
+impl Drop for CorrectionRequest {
+    fn drop(&mut self) {
+        self.core.replied(self.slot, mem::take(&mut self.results));
+    }
+}
+
+impl QueuedCorrection {
+    /// Returns what is to be sent at `now`.
+    fn due(&self, now: u64) -> CorrectedCharge {
+        let (correction, opening) = self.rest(now);
+        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, opening }
+    }
+
+    /// Returns a request that corrects nothing.
+    fn probe(&self) -> CorrectedCharge {
+        let (correction, opening) = (Correction::default(), OpeningChange::None);
+        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, opening }
+    }
+
+    fn rest(&self, now: u64) -> (Correction, OpeningChange) {
+        let CorrectedCharge { correction, opening, .. } = self.corrected;
+        let correction = if self.has_left(now) { Correction::default() } else { correction };
+        (correction, opening.after(now.saturating_sub(self.at)))
+    }
+
+    /// Returns whether neither the charge nor a debt of this settlement would count any more. A bucket that never
+    /// empties remembers both.
+    fn has_left(&self, now: u64) -> bool {
+        let (terms, delay) = (&self.corrected.charge.terms, now.saturating_sub(self.at));
+        match terms.algorithm() {
+            Algorithm::Fixed | Algorithm::Sliding => delay >= terms.period_us(),
+            Algorithm::SlidingCounter => delay / 2 >= terms.period_us(),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => false,
+        }
+    }
+}
+
+impl Queueable for QueuedCorrection {
+    fn key_id(&self) -> KeyId {
+        self.corrected.charge.key_id
+    }
+
+    fn kind(&self) -> Kind {
+        let CorrectedCharge { correction, opening, .. } = &self.corrected;
+        match self.reply_to {
+            ReplyTo::Caller(_) => Kind::Awaited,
+            _ if *opening != OpeningChange::None => Kind::Closing,
+            _ if correction.less() > 0 => Kind::GiveBack,
+            _ => Kind::Settlement,
+        }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        match &self.reply_to {
+            ReplyTo::Caller(sender) => !sender.is_closed(),
+            ReplyTo::Whoever(_) => !self.has_left(now),
+            ReplyTo::Nobody => {
+                let (correction, opening) = self.rest(now);
+                correction.change != 0 || opening != OpeningChange::None
+            }
+        }
+    }
+}
+
+impl Losses {
+    fn record(&mut self, cause: Option<StoreError>) {
+        self.lost += 1;
+        self.cause = cause;
+    }
+
+    /// Fails if more than `reported` settlements are lost.
+    fn report(&mut self, reported: u64) -> Result<(), StoreError> {
+        self.reported = self.lost;
+        match self.lost - reported {
+            0 => Ok(()),
+            lost => {
+                Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
+            }
+        }
+    }
+}
+
+/// Runs foreign code, such as a waker or a recorder of metrics. The panic hook reports a panic of it.
+fn foreign(work: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}

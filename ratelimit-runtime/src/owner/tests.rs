@@ -1,0 +1,141 @@
+//! The lanes of corrections: their order, pauses and bounds.
+
+use super::corrections::{Corrections, Kind, MAX_WAITING, Queueable, Sent};
+use crate::key::KeyId;
+use crate::reply::StoreError;
+use crate::store::CorrectError;
+
+/// A number, the key, the kind, and whether something is left to correct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Numbered(u32, u128, Kind, bool);
+
+impl Queueable for Numbered {
+    fn key_id(&self) -> KeyId {
+        KeyId::from_bits(self.1)
+    }
+
+    fn kind(&self) -> Kind {
+        self.2
+    }
+
+    fn is_due(&self, _: u64) -> bool {
+        self.3
+    }
+}
+
+type Lanes = Corrections<Numbered>;
+
+const SLOT: u16 = 7;
+
+fn add(lanes: &mut Lanes, number: u32, key: u128, kind: Kind) -> Option<u32> {
+    lanes.add(SLOT, 0, Numbered(number, key, kind, true), 0).map(|lost| lost.0)
+}
+
+/// Sends the next request at a real time. Returns the numbers of its corrections; those of a probe are none.
+fn send(lanes: &mut Lanes, real: u64) -> Option<Vec<u32>> {
+    let mut left = Vec::new();
+    let (slot, sent) = lanes.next(0, real, &mut left)?;
+    assert!(slot == SLOT && left.is_empty());
+    let numbers = lanes.sent(SLOT).map(|it| it.0);
+    Some(if sent == Sent::Probe { Vec::new() } else { numbers.collect() })
+}
+
+fn reply(lanes: &mut Lanes, result: &Result<(), CorrectError>, real: u64) -> Vec<u32> {
+    let count = lanes.sent(SLOT).count();
+    let done = lanes.replied(SLOT, vec![result.clone(); count], real);
+    done.into_iter().map(|(it, _)| it.0).collect()
+}
+
+fn refused() -> Result<(), CorrectError> {
+    Err(CorrectError::NotExecuted(StoreError::NoRuntime))
+}
+
+#[test]
+fn closings_and_what_callers_wait_for_pass_other_corrections() {
+    let mut lanes = Lanes::default();
+    add(&mut lanes, 0, 1, Kind::GiveBack);
+    add(&mut lanes, 1, 2, Kind::Settlement);
+    add(&mut lanes, 2, 1, Kind::Closing);
+    add(&mut lanes, 3, 3, Kind::Awaited);
+    // These come after a correction of their key.
+    add(&mut lanes, 4, 2, Kind::Awaited);
+    add(&mut lanes, 5, 2, Kind::Closing);
+    add(&mut lanes, 6, 1, Kind::Closing);
+    assert_eq!(send(&mut lanes, 0), Some(vec![2, 3, 6, 0, 1, 4, 5]));
+    assert_eq!(send(&mut lanes, 0), None, "one request is pending");
+    // What is sent can come back, so it is passed neither.
+    add(&mut lanes, 7, 2, Kind::Awaited);
+    assert_eq!(reply(&mut lanes, &refused(), 0), [3, 4], "callers receive the error");
+    assert_eq!(send(&mut lanes, 50_000), Some(vec![2, 6, 0, 1, 5, 7]));
+    assert_eq!(reply(&mut lanes, &Ok(()), 50_000).len(), 6);
+    assert!(lanes.is_empty());
+}
+
+#[test]
+fn a_lane_pauses_and_probes() {
+    let mut lanes = Lanes::default();
+    add(&mut lanes, 0, 1, Kind::GiveBack);
+    add(&mut lanes, 1, 2, Kind::GiveBack);
+    let silence = Err(CorrectError::NoReply(StoreError::NoRuntime));
+    assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
+    assert_eq!(reply(&mut lanes, &silence, 10), [0, 1]);
+    assert!(lanes.is_empty(), "nothing is sent again");
+
+    add(&mut lanes, 2, 1, Kind::GiveBack);
+    assert_eq!(send(&mut lanes, 10), Some(vec![2]));
+    add(&mut lanes, 3, 1, Kind::GiveBack);
+    assert_eq!(reply(&mut lanes, &silence, 10), [2]);
+    assert_eq!((send(&mut lanes, 10), lanes.next_wake()), (None, Some(50_010)));
+    // A caller does not wait for the end of the pause.
+    add(&mut lanes, 4, 9, Kind::Awaited);
+    assert_eq!(send(&mut lanes, 20), Some(vec![4]));
+    assert_eq!(reply(&mut lanes, &silence, 20), [4]);
+    assert_eq!((send(&mut lanes, 50_020), lanes.next_wake()), (None, Some(100_020)));
+    assert_eq!(send(&mut lanes, 100_020), Some(vec![]), "a probe");
+    assert_eq!(reply(&mut lanes, &Ok(()), 100_020), [0; 0]);
+    assert_eq!(send(&mut lanes, 100_020), Some(vec![3]));
+}
+
+#[test]
+fn a_full_lane_drops_give_backs_first() {
+    let mut lanes = Lanes::default();
+    let full = MAX_WAITING as u32;
+    for number in 0..full {
+        let kind = if number == 2 { Kind::GiveBack } else { Kind::Settlement };
+        assert_eq!(add(&mut lanes, number, 1, kind), None);
+    }
+    assert_eq!(add(&mut lanes, full, 1, Kind::GiveBack), Some(full));
+    assert_eq!(add(&mut lanes, full + 1, 1, Kind::Settlement), Some(2));
+    assert_eq!(add(&mut lanes, full + 2, 1, Kind::Settlement), Some(full + 2));
+    assert_eq!(add(&mut lanes, full + 3, 1, Kind::Awaited), Some(full + 3));
+    // Closings have places of their own, and so has another server.
+    assert_eq!(add(&mut lanes, full + 4, 1, Kind::Closing), None);
+    assert_eq!(lanes.add(8, 1, Numbered(0, 1, Kind::GiveBack, true), 0), None);
+    let sent = send(&mut lanes, 0).expect("a request");
+    assert_eq!(sent[..3], [full + 4, 0, 1]);
+    assert_eq!(reply(&mut lanes, &Ok(()), 0).len(), sent.len());
+    assert_eq!(add(&mut lanes, full + 5, 1, Kind::Settlement), None, "there are places again");
+    assert_eq!(lanes.drain().len(), MAX_WAITING - 63 + 1 + 1);
+    assert!(lanes.is_empty());
+}
+
+#[test]
+fn lanes_begin_anew_after_a_panic() {
+    let mut lanes = Lanes::default();
+    add(&mut lanes, 0, 1, Kind::GiveBack);
+    lanes.add(8, 0, Numbered(1, 1, Kind::GiveBack, true), 0);
+    send(&mut lanes, 0).expect("a request");
+    lanes.begin_anew(5);
+    assert_eq!(lanes.next(0, 5, &mut Vec::new()), Some((8, Sent::Corrections)));
+    assert_eq!(lanes.next(0, 5, &mut Vec::new()), None, "one request of a lane is pending");
+    assert_eq!(reply(&mut lanes, &Ok(()), 5), [0]);
+}
+
+#[test]
+fn what_has_nothing_left_to_correct_is_not_sent() {
+    let mut lanes = Lanes::default();
+    lanes.add(SLOT, 0, Numbered(0, 1, Kind::GiveBack, false), 0);
+    let mut left = Vec::new();
+    assert_eq!(lanes.next(0, 0, &mut left), None);
+    assert!(left.len() == 1 && lanes.is_empty());
+}
