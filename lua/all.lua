@@ -10,11 +10,12 @@
 --              count (4); if there is one limit, the longest wait until a reserved moment (7); each cost (7)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the reply to the cancellation if there is one. Then parts: a number of calls (4) and the replies of the
---              limits to the last of them, see `answer.lua`, with receipts if the take needs them, and of a reserved
---              call. A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are admitted now are
---              one part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the cancellation is
---              rejected, there are no parts. Or, if a limit failed, its index and its error
+-- Reply        the reply to the cancellation if there is one; for each limit of calls in flight of a take with receipts
+--              the reply to its statement, with a receipt, see `slots.lua`. Then parts: a number of calls (4) and the
+--              replies of the limits to the last of them, see `answer.lua`, with receipts if the take needs them, and
+--              of a reserved call. A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are
+--              admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the
+--              cancellation is rejected, there are no parts. Or, if a limit failed, its index and its error
 --
 -- RUNTIME.slots is the function of calls in flight.
 
@@ -37,6 +38,12 @@ local function decide()
       if string.byte(reply, 8) ~= 1 then return end
     end
   end
+  for limit = 1, birth > 0 and #KEYS or 0 do
+    if limits[limit][1] == RUNTIME.slots then
+      current, reply = limit, reply .. ask(limit, KEYS[limit], 'hold', 0)
+    end
+  end
+  local is_first = true
   while position <= #runs do
     local count, costs, parts, is_full = nil, {}, {}, false
     count, position = unpack('>I4', runs, position)
@@ -70,10 +77,11 @@ local function decide()
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
       end
-      if lacks == 1 and birth > 0 and reply == '' and limits[lacking][1] == RUNTIME.slots then
+      if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == RUNTIME.slots then
         -- The call lacks units in flight only: the process can be next.
         ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end
+      is_first = false
       if now > 0 or not is_full then reply = reply .. pack('>I4', now) .. table.concat(parts) end
       if now == 0 and not is_full or reserved == MAX_RESERVED then return end
       -- A bucket with reservations is full. Saves a peek at each of them.

@@ -28,6 +28,6 @@ local function ask(limit, key, op, cost, birth, operand, closing)
       unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
   -- A call that is charged nothing has a receipt of zeros.
-  if op == 'take' and cost == 0 and birth and birth > 0 then reply = reply .. string.rep('\0', 14) end
+  if op == 'take' and cost == 0 and birth and birth > 0 and #reply == 36 then reply = reply .. string.rep('\0', 14) end
   return reply
 end

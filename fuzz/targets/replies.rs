@@ -8,6 +8,8 @@
 mod algorithm;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/compose.rs"]
 mod compose;
+#[path = "../../ratelimit-runtime/src/store/correct_error.rs"]
+mod correct_error;
 #[path = "../../ratelimit-runtime/src/store/redis/network/failure.rs"]
 mod failure;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/form.rs"]
@@ -22,8 +24,6 @@ mod program;
 mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/script.rs"]
 mod script;
-#[path = "../../ratelimit-runtime/src/store/correct_error.rs"]
-mod correct_error;
 #[path = "../../ratelimit-runtime/src/store/statement.rs"]
 mod statement;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
@@ -33,23 +33,21 @@ mod text;
 mod store {
     use std::sync::Arc;
 
-    use crate::limit::Terms;
+    use crate::algorithm::{Correction, OpeningChange};
     pub(crate) use crate::correct_error::CorrectError;
+    use crate::limit::Terms;
     pub(crate) use crate::statement::Statement;
 
     pub(crate) struct Charge {
         pub(crate) terms: Terms,
         pub(crate) cost: u64,
-        pub(crate) holder: Option<Arc<Holder>>,
+        pub(crate) statement: Option<Statement>,
     }
 
-    #[derive(PartialEq)]
-    pub(crate) struct Holder(pub(crate) Statement);
-
-    impl Holder {
-        pub(crate) fn statement(&self) -> Statement {
-            self.0
-        }
+    pub(crate) struct CorrectedCharge {
+        pub(crate) charge: Arc<Charge>,
+        pub(crate) correction: Correction,
+        pub(crate) opening: OpeningChange,
     }
 
     pub(crate) mod redis {
@@ -151,7 +149,7 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64) {
     let (op, word, numbers) = input.op(cost);
-    let charge = Charge { terms: *terms, cost, holder: None };
+    let charge = Charge { terms: *terms, cost, statement: None };
     let alone = script::arguments_of_one(op, &charge, clock);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());

@@ -53,12 +53,11 @@ mod threads;
 mod waiting;
 
 pub mod breaker;
-pub mod holders;
 mod judge;
 mod replayed;
 mod scripts;
 pub mod server;
 
 pub use self::lease::model as leases;
-pub use self::owner::model as corrections;
+pub use self::owner::models::{corrections, slots};
 pub use self::waiting::model as lines;

@@ -1,5 +1,7 @@
 //! Several limiters on one Redis in real time, and what fails between them.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -385,4 +387,50 @@ async fn a_forgotten_reset_loses_no_later_units() {
     let _last = acquire(&other, &three).await.expect("admitted");
     assert!(!later.is_lost());
     assert_busy(&acquire(&one, &three).await.expect_err("busy"), 3);
+}
+
+/// Statements need neither the future of a call that is polled once and kept, nor that of one that is dropped.
+#[tokio::test]
+async fn calls_that_are_not_polled_stop_no_statement() {
+    let server = Server::start();
+    let limiter = process(&server);
+    let five = Limit::in_flight("five", 5).hold(SECOND);
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        running.push(acquire(&limiter, &five).await.expect("admitted"));
+    }
+    let mut kept = pin!(limiter.acquire(&five, "key", 1));
+    let mut dropped = Box::pin(limiter.acquire(&five, "key", 1));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(
+        kept.as_mut().poll(context).is_pending() && dropped.as_mut().poll(context).is_pending()
+    );
+    drop(dropped);
+    sleep(3 * SECOND).await;
+    assert!(running.iter().all(|permit| !permit.is_lost()));
+    let other = process(&server);
+    for _ in 0..2 {
+        if let Ok(permit) = acquire(&other, &five).await {
+            running.push(permit);
+        }
+    }
+    acquire(&other, &five).await.expect_err("five run");
+}
+
+/// The shortest hold of a process counts.
+#[tokio::test]
+async fn two_holds_of_one_count_keep_the_slots_of_both() {
+    let server = Server::start();
+    let (limiter, other) = (process(&server), process(&server));
+    let two = Limit::in_flight("holds", 2);
+    let holds = [60 * SECOND, SECOND];
+    let mut permits = Vec::new();
+    for hold in holds {
+        permits.push(acquire(&limiter, &two.hold(hold)).await.expect("admitted"));
+    }
+    for _ in 0..30 {
+        acquire(&other, &two.hold(SECOND)).await.expect_err("two run");
+        assert!(permits.iter().all(|permit| !permit.is_lost()));
+        sleep(SECOND / 10).await;
+    }
 }

@@ -4,21 +4,9 @@ use ratelimit_runtime::__private::script_text;
 use redis::Connection;
 use support::server::Server;
 
-/// Runs the script of one call by hand: `process` states what it has taken and released. Returns whether the call is
-/// admitted.
-fn run(connection: &mut Connection, op: &str, process: u32, taken: u32, released: u32) -> bool {
-    run_in(connection, 1, op, process, taken, released)
-}
-
-/// The same, with a fence.
-fn run_in(
-    connection: &mut Connection,
-    fence: u32,
-    op: &str,
-    process: u32,
-    taken: u32,
-    released: u32,
-) -> bool {
+/// Runs the script of one call by hand: the statement `seq` of `process` says that it holds so many units. Returns
+/// whether the call is admitted.
+fn run(connection: &mut Connection, op: &str, process: u32, seq: u32, units: u32) -> bool {
     let text = script_text("slots").expect("a script");
     let mut eval = redis::cmd("EVAL");
     eval.arg(text).arg(1).arg("slots");
@@ -30,13 +18,11 @@ fn run_in(
         "threshold=1".to_owned(),
         "hold=60000000".to_owned(),
         format!("process={process}"),
-        format!("fence={fence}"),
+        format!("seq={seq}"),
         // As a call of several limits looks.
         format!("operand={}", if op == "peek" { 2 } else { 0 }),
         "epoch=0".to_owned(),
-        format!("taken={taken}"),
-        format!("released={released}"),
-        format!("promised={}", 1_u64 << 52),
+        format!("units={units}"),
         "waited=0".to_owned(),
     ] {
         eval.arg(argument);
@@ -45,31 +31,29 @@ fn run_in(
     reply.contains(&"allowed=1".to_owned())
 }
 
-/// Two calls were sent when five units were taken and released. The first one ends before the second one arrives, and
-/// what the process has stated in between arrives last.
+/// What a process has stated before its last call arrives after it.
 #[test]
 fn a_late_statement_frees_no_unit_of_a_later_call() {
     let server = Server::start();
     let connection = &mut server.connection();
-    assert!(run(connection, "take", 1, 5, 5), "the first call");
-    assert!(run(connection, "hold", 1, 6, 6), "it has ended");
-    assert!(run(connection, "take", 1, 5, 5), "the second call");
-    assert!(run(connection, "hold", 1, 6, 6), "late");
-    assert!(!run(connection, "take", 2, 0, 0), "the second call runs");
-    assert!(run(connection, "hold", 1, 7, 7), "it has ended");
-    assert!(run(connection, "take", 2, 0, 0));
+    assert!(run(connection, "take", 1, 1, 0), "the first call");
+    assert!(run(connection, "take", 1, 3, 0), "it has ended, and the second call begins");
+    assert!(!run(connection, "hold", 1, 2, 0), "late");
+    assert!(!run(connection, "take", 2, 1, 0), "the second call runs");
+    assert!(run(connection, "hold", 1, 4, 0), "it has ended");
+    assert!(run(connection, "take", 2, 2, 0));
 }
 
-/// A call that was sent before the release of another one, and arrives after it, takes nothing back.
+/// A statement that was sent before the release of a call, and arrives after it, takes nothing back.
 #[test]
-fn a_late_call_takes_no_released_unit_back() {
+fn a_late_statement_takes_no_released_unit_back() {
     let server = Server::start();
     let connection = &mut server.connection();
-    assert!(run(connection, "take", 1, 0, 0));
-    assert!(run(connection, "hold", 1, 1, 1));
-    assert!(run(connection, "hold", 1, 1, 0), "late");
-    assert!(run(connection, "take", 2, 0, 0), "nobody holds the unit");
-    assert!(!run(connection, "take", 1, 1, 1));
+    assert!(run(connection, "take", 1, 1, 0));
+    assert!(run(connection, "hold", 1, 3, 0));
+    assert!(!run(connection, "hold", 1, 2, 1), "late");
+    assert!(run(connection, "take", 2, 1, 0), "nobody holds the unit");
+    assert!(!run(connection, "take", 1, 4, 0));
 }
 
 /// A call whose process does not wait for its reply any longer takes nothing, whenever it arrives.
@@ -77,14 +61,13 @@ fn a_late_call_takes_no_released_unit_back() {
 fn a_call_that_was_given_up_takes_nothing() {
     let server = Server::start();
     let connection = &mut server.connection();
-    assert!(run_in(connection, 1, "take", 1, 0, 0), "given up, and in time");
-    assert!(run_in(connection, 2, "hold", 1, 0, 0));
-    assert!(!run_in(connection, 1, "take", 1, 0, 0), "given up, and late");
-    assert!(!run_in(connection, 1, "peek", 1, 0, 0), "of several limits");
-    assert!(run_in(connection, 1, "hold", 1, 1, 0), "a late statement states nothing");
-    assert!(run_in(connection, 2, "take", 1, 0, 0), "nobody holds the unit");
-    assert!(run_in(connection, 1, "hold", 1, 5, 5), "of a holder before");
-    assert!(!run_in(connection, 1, "take", 2, 0, 0), "the last call runs");
+    assert!(run(connection, "take", 1, 1, 0), "given up, and in time");
+    assert!(run(connection, "hold", 1, 3, 0));
+    assert!(!run(connection, "take", 1, 2, 0), "given up, and late");
+    assert!(!run(connection, "take", 1, 3, 0), "twice");
+    assert!(run(connection, "take", 1, 4, 0), "nobody holds the unit");
+    assert!(!run(connection, "hold", 1, 2, 5), "late");
+    assert!(!run(connection, "take", 2, 1, 0), "the last call runs");
 }
 
 /// The first request after the loss of a reply drops what was taken without one, also if it is rejected.
@@ -92,9 +75,21 @@ fn a_call_that_was_given_up_takes_nothing() {
 fn a_call_drops_what_a_lost_reply_has_left() {
     let server = Server::start();
     let connection = &mut server.connection();
-    assert!(run_in(connection, 1, "take", 1, 0, 0), "the reply is lost");
-    assert!(run_in(connection, 2, "take", 1, 0, 0));
-    assert!(!run_in(connection, 1, "take", 2, 0, 0));
-    assert!(run_in(connection, 2, "hold", 1, 1, 1));
-    assert!(run_in(connection, 1, "take", 2, 0, 0));
+    assert!(run(connection, "take", 1, 1, 0), "the reply is lost");
+    assert!(run(connection, "take", 1, 2, 0));
+    assert!(!run(connection, "take", 2, 1, 0));
+    assert!(run(connection, "hold", 1, 3, 0));
+    assert!(run(connection, "take", 2, 2, 0));
+}
+
+/// A server that has lost its memory learns what runs, also above the limit.
+#[test]
+fn what_is_stated_is_adopted() {
+    let server = Server::start();
+    let connection = &mut server.connection();
+    assert!(run(connection, "take", 2, 1, 0), "of another process, after the loss");
+    assert!(run(connection, "hold", 1, 7, 1));
+    assert!(!run(connection, "take", 1, 8, 1));
+    assert!(run(connection, "hold", 2, 2, 0));
+    assert!(!run(connection, "take", 2, 3, 0), "the first process still has its unit");
 }

@@ -8,7 +8,9 @@ use support::log::Log;
 
 use crate::{ProcessTest, runtime, wait_until};
 
-pub(crate) const TESTS: [ProcessTest; 3] = [
+pub(crate) const TESTS: [ProcessTest; 5] = [
+    ("a_dropped_limiter_leaves_no_thread_and_no_connection", leaves_nothing),
+    ("slots_are_stated_although_the_thread_could_not_start", states_slots),
     ("a_breaker_closes_although_its_first_probe_could_not_start", closes_its_breaker),
     ("a_call_whose_line_cannot_be_driven_is_decided_by_on_error", decides_waiting_calls),
     ("rules_are_read_although_the_thread_could_not_start", reads_rules),
@@ -36,6 +38,61 @@ impl NoDescriptors {
         let has_failed = || self.log.text().contains("cannot create the tokio runtime");
         wait_until("the thread cannot start", has_failed);
     }
+}
+
+/// Each limiter corrects a charge and holds a slot: its thread has something to do.
+fn leaves_nothing(url: &str) {
+    let runtime = runtime();
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+        };
+        tasks.filter_map(name).filter(|name| name.trim() == "ratelimit").count()
+    };
+    let sockets = || {
+        let files = std::fs::read_dir("/proc/self/fd").expect("Linux");
+        let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+    };
+    // Those of the runtime.
+    let before = sockets();
+    for round in 0..20 {
+        let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+        runtime.block_on(async {
+            limiter.acquire(&LIMIT, round, 1).await.expect("admitted").settle(0);
+            limiter.credit(&LIMIT, round, 1).await.expect("credited");
+            let slot = limiter.acquire(&Limit::in_flight("slots", 1), round, 1).await;
+            assert_eq!(threads(), 1, "one thread while a limiter lives");
+            drop(limiter);
+            drop(slot.expect("admitted"));
+        });
+        wait_until("a thread is left", || threads() == 0);
+    }
+    drop(runtime);
+    wait_until("a connection is left", || sockets() <= before);
+}
+
+/// No descriptor is left when the first slot is taken.
+fn states_slots(url: &str) {
+    let runtime = runtime();
+    let limiter = RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid");
+    let slots = Limit::in_flight("slots", 1).hold(Duration::from_secs(1));
+    let acquire = || runtime.block_on(limiter.acquire(&slots, (), 1));
+    let none = NoDescriptors::take();
+    acquire().expect_err("no thread");
+    none.give_back();
+    let mut permit = None;
+    wait_until("Redis decides again", || {
+        permit = acquire().ok();
+        permit.is_some()
+    });
+    let permit = permit.expect("admitted");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!permit.is_lost());
+    acquire().expect_err("busy");
+    drop(permit);
+    wait_until("the slot is free", || acquire().is_ok());
 }
 
 fn closes_its_breaker(url: &str) {

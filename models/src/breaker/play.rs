@@ -306,7 +306,7 @@ impl Play {
     fn fall_back(&mut self) {
         let terms = *LIMIT.terms();
         let key_id = KeyId::new(terms.identity(), 0);
-        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None };
+        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
         let instances = if self.is(Fault::FallbackHasNoShare) { 1 } else { INSTANCES };
         let calls = Calls::take(Arc::new(charge)).share(instances);
         let reply = self.fallback.apply(&calls, Source::Fallback);

@@ -31,7 +31,7 @@ pub(super) fn charge(is_bucket: bool) -> &'static Arc<Charge> {
         [WINDOW, BUCKET].map(|limit| {
             let terms = *limit.terms();
             let key_id = KeyId::new(terms.identity(), 0);
-            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None })
+            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None })
         })
     });
     &CHARGES[usize::from(is_bucket)]
@@ -170,7 +170,7 @@ impl Settling {
                 }
                 Change::Settle { admission, close_us, .. } => {
                     state.was_passed |= queued.own_resets < state.own_resets;
-                    state.admissions[admission].is_settled = true;
+                    state.admissions[admission].is_settled |= close_us == 0;
                     if close_us > 0 {
                         state.closed_until = state.closed_until.max(state.time + close_us);
                     }

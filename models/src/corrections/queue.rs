@@ -23,6 +23,18 @@ impl Queueable for Queued {
         }
     }
 
+    fn closes(&self) -> bool {
+        self.kind() == Kind::Closing
+    }
+
+    fn opens(&self) -> bool {
+        matches!(self.change, Change::Reset { passes: false })
+    }
+
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+
     fn is_due(&self, now: u64) -> bool {
         match self.due(now).change {
             Change::Reset { .. } => true,
@@ -53,14 +65,16 @@ pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u64, cl
     let admission = state.running.remove(call);
     let ended = &mut state.admissions[admission];
     (ended.used, ended.ended) = (used, true);
-    if used == CHARGED && !closes {
-        ended.is_settled = true;
-        return;
-    }
-    let close_us = if closes { TICK + TICK / 2 } else { 0 };
+    ended.is_settled = used == CHARGED;
     let receipt = Receipt { birth: ended.receipt.0, place: ended.receipt.1 };
-    let correction = Correction::settled(receipt, CHARGED, used);
-    add(state, is_bucket, Change::Settle { admission, correction, close_us });
+    if closes {
+        let (correction, close_us) = (Correction::default(), TICK + TICK / 2);
+        add(state, is_bucket, Change::Settle { admission, correction, close_us });
+    }
+    if used != CHARGED {
+        let correction = Correction::settled(receipt, CHARGED, used);
+        add(state, is_bucket, Change::Settle { admission, correction, close_us: 0 });
+    }
 }
 
 /// The process resets the count.
@@ -71,8 +85,12 @@ pub(super) fn reset(state: &mut State, is_bucket: bool, passes: bool) {
 fn add(state: &mut State, is_bucket: bool, change: Change) {
     let own_resets = state.used.own_resets - u8::from(matches!(change, Change::Reset { .. }));
     let queued = Queued { is_bucket, change, own_resets, at: state.local_clock() };
-    let lost = state.queue.add(0, 0, queued, state.real);
+    let mut left = Vec::new();
+    let lost = state.queue.add(0, 0, queued, state.real, &mut left);
     assert!(lost.is_none(), "the queue is not full");
+    // The reset opens the key: a closing that waits is not sent.
+    let is_closing = |it: &Queued| matches!(it.change, Change::Settle { close_us: 1.., .. });
+    assert!(left.iter().all(is_closing), "no settlement is dropped");
 }
 
 /// The process sends what is due once the lane does not pause any more.
@@ -83,7 +101,7 @@ pub(super) fn send(state: &mut State) {
     let sent = state.queue.next(now, state.real, &mut left);
     // What has left the window needs no correction.
     for left in left {
-        state.admissions[left.admission()].is_lost = true;
+        state.lose(left);
     }
     state.pending = sent.map(|(_, sent)| Pending {
         due: match sent {
@@ -111,17 +129,15 @@ pub(super) fn lose(state: &mut State, pending: &Pending) {
     let unknown = Err::<(), _>(CorrectError::NoReply(StoreError::NoRuntime));
     let results = vec![unknown; pending.due.len().max(1)];
     for (lost, _) in state.queue.replied(0, results, state.real) {
-        if let Change::Settle { admission, .. } = lost.change {
-            state.admissions[admission].is_lost = true;
-        }
+        state.lose(lost);
     }
 }
 
-impl Queued {
-    fn admission(&self) -> usize {
-        match self.change {
-            Change::Settle { admission, .. } => admission,
-            Change::Reset { .. } => unreachable!("a reset is due"),
+impl State {
+    /// A settlement is not executed, or perhaps late.
+    fn lose(&mut self, lost: Queued) {
+        if let Change::Settle { admission, close_us: 0, .. } = lost.change {
+            self.admissions[admission].is_lost = true;
         }
     }
 }

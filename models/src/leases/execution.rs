@@ -44,7 +44,7 @@ static TARGET: LazyLock<Arc<LeaseTarget>> = LazyLock::new(|| {
 
 fn charge(terms: Terms) -> Charge {
     let key_id = KeyId::new(terms.identity(), 0);
-    Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None }
+    Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None }
 }
 
 pub(super) fn target() -> &'static Arc<LeaseTarget> {

@@ -97,7 +97,7 @@ impl Play {
         let terms = *limit.terms();
         let key_id = KeyId::new(terms.identity(), 0);
         let charge =
-            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None });
+            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
         let settings = LineSettings {
             is_shared: true,
             is_closed: false,

@@ -6,7 +6,7 @@ use super::Backend;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Terms};
 use crate::one_or_many::OneOrMany;
-use crate::store::{Charge, Store};
+use crate::store::{Charge, Statement, Store};
 
 /// A count, and the units that a call takes from it. Borrows the key.
 pub(crate) struct ChargedCount<'a> {
@@ -52,7 +52,7 @@ impl<'a> ChargedCount<'a> {
         backend: &Backend,
     ) -> Self {
         let key_id = backend.key_id(&terms, key);
-        let charge = Charge { key_id, terms, count_name: Vec::new(), cost, holder: None };
+        let charge = Charge { key_id, terms, count_name: Vec::new(), cost, statement: None };
         Self { limit, key, charge }
     }
 
@@ -62,12 +62,13 @@ impl<'a> ChargedCount<'a> {
 
     /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count
     /// there, and what this process holds of calls in flight.
-    pub(crate) fn address(self, backend: &Arc<Backend>) -> Arc<Charge> {
+    pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
         let Self { limit, key, mut charge } = self;
         if let Some(shared) = backend.shared_for(limit.policy().scope()) {
             charge.count_name = shared.count_name(&charge.terms, key);
             if charge.terms.is_in_flight() {
-                return backend.with_holder(limit.policy(), charge);
+                let hold_us = limit.policy().hold().as_micros() as u64;
+                charge.statement = Some(Statement { hold_us, ..Statement::default() });
             }
         }
         Arc::new(charge)

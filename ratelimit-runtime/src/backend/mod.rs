@@ -1,23 +1,17 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the outage log, and gives
 //! units back to the store that charged them.
 
-mod agenda;
-mod call_deadline;
 mod counts;
-mod holders;
 mod outage;
 mod rejected_keys;
 mod settlements;
-mod statements;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use self::call_deadline::CallDeadline;
 pub(crate) use self::counts::{ChargedCount, MergedCounts};
-use self::holders::Holders;
 use self::outage::OutageLog;
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::background::Background;
@@ -38,8 +32,7 @@ pub(crate) struct Backend {
     notices: Arc<Notices>,
     /// Corrects what the shared store has counted.
     owner: Option<Arc<Owner>>,
-    holders: Option<Arc<Holders>>,
-    /// Notified when units in flight may have been lost, or their release has become known to the shared store.
+    /// Notified when units in flight of this process may have been lost.
     in_flight_changed: Notify,
     outages: OutageLog,
     settings: BackendSettings,
@@ -70,14 +63,12 @@ impl Backend {
         let notices = Notices::new(shared.is_some() && settings.caches_rejections);
         let owner = shared.as_ref();
         let owner = owner.map(|shared| Owner::new(shared, &notices, &background, local.clock()));
-        let holders = shared.as_ref().map(|_| Arc::default());
         let (in_flight_changed, outages, rejected_keys) = Default::default();
         Self {
             local,
             shared,
             notices,
             owner,
-            holders,
             in_flight_changed,
             outages,
             settings,
@@ -194,7 +185,18 @@ impl Backend {
             (_, cancellation) => cancellation.as_ref().unwrap_or(calls),
         };
         let stamp = self.notices.rejections.stamp(self.clock().local());
-        let mut result = self.execute_taking(shared, calls, CallDeadline::default()).await;
+        let takes_slots = |charge: &Arc<Charge>| charge.statement.is_some();
+        let has_slots = calls.counts.charges().iter().any(takes_slots);
+        let mut result = match self.owner.as_ref().filter(|_| has_slots) {
+            Some(owner) if calls.op == Op::ACQUIRE => self.in_time(owner.take(calls.clone())).await,
+            Some(owner) => shared.execute(owner.peek(calls)).await,
+            None => shared.execute(calls.clone()).await,
+        };
+        if let Ok(reply) = &mut result
+            && has_slots
+        {
+            without_times(calls, reply);
+        }
         if let (Some(rejection), Ok(reply)) = (closed, &mut result)
             && reply.is_allowed()
         {
@@ -322,5 +324,15 @@ impl Backend {
     #[inline]
     fn shared_for(&self, scope: Scope) -> Option<&SharedStore> {
         self.shared.as_ref().filter(|_| scope == Scope::Global)
+    }
+}
+
+/// Clears the times of units in flight in a reply: the ends of calls are unknown.
+fn without_times(calls: &Calls, reply: &mut Reply) {
+    let charges = calls.counts.charges().iter().cycle();
+    for (outcome, charge) in reply.outcomes.iter_mut().zip(charges) {
+        if charge.terms.is_in_flight() && outcome.retry_us == 0 {
+            outcome.reset_us = 0;
+        }
     }
 }

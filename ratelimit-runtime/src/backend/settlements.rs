@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Backend;
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Verdict};
+use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
@@ -43,7 +43,7 @@ impl Backend {
     pub(crate) async fn lost_here(&self, key_id: KeyId, receipt: Receipt) {
         loop {
             // Receives notifications from now on.
-            let changed = self.in_flight_changes();
+            let changed = self.in_flight_changed.notified();
             if !self.holds_here(key_id, receipt) {
                 return;
             }
@@ -176,21 +176,27 @@ impl Backend {
         };
         // Lines learn of a reset once it is made.
         let was_here = match opening {
-            OpeningChange::Reset => self.local.change_opening(key_id, algorithm, opening),
+            OpeningChange::Reset => {
+                let was_here = self.local.change_opening(key_id, algorithm, opening);
+                self.notices.released(key_id);
+                was_here
+            }
             _ => self.change_here(key_id, algorithm, opening),
         };
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let (holder, correction) = (charge.holder.clone(), Correction::default());
+            let (is_held, correction) = (charge.statement.is_some(), Correction::default());
             let corrected = CorrectedCharge { charge, correction, opening };
             let result = backend.ask(&owner, corrected).await;
             if opening != OpeningChange::Reset {
-                return result.map(|before| matches!(before.verdict, Verdict::Closed { .. }));
+                // A closing that was still waiting is not sent any more.
+                return result.map(|it| was_here || matches!(it.verdict, Verdict::Closed { .. }));
             }
             backend.in_flight_changed.notify_waiters();
-            if let Some(holder) = holder {
-                let epoch = result.as_ref().map(|outcome| outcome.remaining);
-                holder.reset(epoch.ok().map(|birth| Receipt { birth, place: 0 }));
+            if let Ok(outcome) = result.as_ref()
+                && is_held
+            {
+                owner.reset(key_id, outcome.remaining);
             }
             result.map(|outcome| outcome.is_allowed() || was_here)
         })
@@ -213,13 +219,30 @@ impl Backend {
         owner: &Arc<Owner>,
         corrected: CorrectedCharge,
     ) -> Result<Outcome, StoreError> {
-        if Handle::try_current().is_err() {
+        let result = async { owner.correct(corrected).await.unwrap_or_else(|_| Err(ended())) };
+        self.in_time(result).await
+    }
+
+    /// Completes what the owner does for a caller, within one deadline.
+    pub(super) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if !is_in_runtime() {
             return Err(StoreError::NoRuntime);
         }
         let deadline = self.deadline();
-        let result = complete_by(Instant::now() + deadline, owner.correct(corrected)).await;
-        let result = result.ok_or(StoreError::Timeout { deadline })?;
-        result.unwrap_or_else(|_| Err(ended()))
+        let result = complete_by(Instant::now() + deadline, work).await;
+        result.unwrap_or(Err(StoreError::Timeout { deadline }))
+    }
+
+    /// Releases the units in flight of a grant that no call has taken, if such units go back.
+    fn release_grant(&self, charge: &Charge, charged: Charged) -> Option<Outcome> {
+        let (Charged::At(place), Some(owner)) = (charged, &self.owner) else { return None };
+        charge.statement?;
+        drop(owner.granted(charge, charge.cost, Receipt { birth: 1, place }));
+        self.notices.released(charge.key_id);
+        Some(Outcome::UNDECIDED)
     }
 
     fn owner_for(&self, scope: Scope) -> Option<&Arc<Owner>> {

@@ -25,8 +25,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::job::{Job, JobCounter, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
-use self::process::read_process;
-pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, seen_process};
+pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process, seen_process};
 #[cfg(feature = "redis")]
 pub(crate) use self::work_queues::{NeedOfJob, WorkQueues};
 

@@ -67,10 +67,13 @@ impl Conclusion for Acquire {
             return Self(AcquiredCall::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
         }
         let part: AnyPart<'_> = Part::of(limit, key, cost);
+        // First the permit: if a recorder of the report panics, it releases what it holds.
+        let mut permit = Permit::new(Decision::unlimited(), outcome.is_allowed().then(charge));
         let decision = part.report_here(backend, started, &outcome);
-        let permit =
-            decision.map(|decision| Permit::new(decision, outcome.is_allowed().then(charge)));
-        Self(AcquiredCall::Decided(Some(permit)))
+        Self(AcquiredCall::Decided(Some(decision.map(|decision| {
+            permit.decide(decision);
+            permit
+        }))))
     }
 }
 

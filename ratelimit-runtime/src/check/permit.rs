@@ -13,9 +13,10 @@ use crate::backend::Backend;
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
 use crate::one_or_many::OneOrMany;
+use crate::owner::HeldSlot;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
-use crate::store::{Charge, HeldSlot, Reply};
+use crate::store::{Charge, Reply};
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
@@ -84,26 +85,23 @@ pub(super) enum MadeCharge {
 }
 
 impl SettledParts {
-    /// Returns a permit for each part of an admitted call. They are empty without a reply.
-    pub(super) fn permits(
-        self,
-        decision: Decision,
-        labels: &[LimitLabel],
-        reply: Option<&Reply>,
-    ) -> Vec<Permit> {
+    /// Returns a permit for each part of a call. Without a reply, they are empty and have no
+    /// [decision](Permit::decide) yet.
+    pub(super) fn permits(self, labels: &[LimitLabel], reply: Option<&Reply>) -> Vec<Permit> {
         let Self { backend, scope, charges, parts } = self;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
-            let Some(Reply { outcomes, receipts, source }) = reply else {
-                return Permit::new(decision, None);
+            let Some(Reply { outcomes, receipts, source, .. }) = reply else {
+                return Permit::unlimited();
             };
             let source = *source;
             let decided =
                 |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
             let charge = receipts.get(index).map(|receipt| {
                 let charged = backend.charged_by(source, charge);
-                let held = charge.holder.as_ref().map(|holder| match source {
-                    Source::Fallback => holder.take_locally(charged),
-                    _ => holder.granted(charged, *receipt),
+                let owner = backend.owner().filter(|_| charge.statement.is_some());
+                let held = owner.map(|owner| match source {
+                    Source::Fallback => owner.take_locally(charge, charged),
+                    _ => owner.granted(charge, charged, *receipt),
                 });
                 PermitCharge {
                     backend: Arc::clone(&backend),
@@ -115,7 +113,7 @@ impl SettledParts {
                     opening: OpeningChange::None,
                 }
             });
-            Permit::new(outcomes.get(index).map_or(decision, decided), charge)
+            Permit::new(outcomes.get(index).map_or_else(Decision::unlimited, decided), charge)
         };
         let mut permits: Vec<_> = charges.iter().enumerate().map(permit).collect();
         if parts.is_empty() {
@@ -189,6 +187,11 @@ impl Permit {
         Self { decision, charge }
     }
 
+    /// Sets the decision about the call.
+    pub(super) fn decide(&mut self, decision: Decision) {
+        self.decision = decision;
+    }
+
     /// Creates the permit of a call without a limit.
     pub(crate) fn unlimited() -> Self {
         Self::new(Decision::unlimited(), None)
@@ -234,7 +237,8 @@ impl Permit {
     /// admitted in its place: the count was reset, or Redis has not heard of this process for the
     /// [hold](crate::Limit::hold) of the limit. `false` for a charge of a rate, and for an empty permit.
     ///
-    /// Units that a fallback has admitted while Redis was down are not lost by time: Redis counts them once it is back.
+    /// Units that a fallback has admitted while Redis was down are not lost by time until Redis, once it is back, has
+    /// counted them.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
@@ -365,7 +369,7 @@ impl PermitCharge {
                 }
                 let used = if is_held { Some(0) } else { used };
                 let Some(correction) = correction(used) else { return };
-                if charge.holder.is_none() {
+                if charge.statement.is_none() {
                     return backend.settle(*scope, *source, charge, correction, opening);
                 }
                 drop(held.take());

@@ -232,8 +232,15 @@ impl PreparedCall {
             Ok(reply) => Ok((&*reply.outcomes, reply.source)),
             Err(error) => Err(error.clone()),
         };
+        // First the permits: if a recorder of the report panics, they release what they hold.
+        let permits = settled.map(|it| it.permits(&labels, reply.as_ref().ok()));
         let decision = conclude(report, &labels, outcomes, on_rejected)?;
-        let permits = settled.map(|it| it.permits(decision, &labels, reply.as_ref().ok()));
-        Ok(AdmittedCall { decision, permits: permits.unwrap_or_default() })
+        let mut permits = permits.unwrap_or_default();
+        if reply.is_err() {
+            for permit in &mut permits {
+                permit.decide(decision);
+            }
+        }
+        Ok(AdmittedCall { decision, permits })
     }
 }

@@ -28,7 +28,7 @@ impl Leased {
     /// Returns a ledger that holds units.
     fn new(units: u64) -> Arc<Self> {
         let (terms, count_name) = (*LEASING.terms(), Vec::new());
-        let charge = Charge { terms, key_id: KEY, count_name, cost: 1, holder: None };
+        let charge = Charge { terms, key_id: KEY, count_name, cost: 1, statement: None };
         let target = Arc::new(LeaseTarget {
             charge: Arc::new(charge),
             amounts: LeaseAmounts::of(LEASING.terms()),

@@ -186,10 +186,12 @@ impl Leases {
 
     /// Gives units back in the background, which no runtime of a caller stops. Drops `then` afterwards.
     fn return_and_drop(&self, unspent: UnspentUnits, then: impl Send + 'static) {
-        let (backend, pending) = (Arc::clone(&self.backend), self.returns.begin());
+        let pending = self.returns.begin();
+        let returned = return_all(&self.backend, vec![unspent]);
+        // The task keeps no part of the limiter: while Redis is down, it waits.
         self.backend.background().spawn(async move {
             // A failure is not reported: the units then leave the window by themselves.
-            let _ = return_one(&backend, unspent).await;
+            let _ = returned.await;
             drop((pending, then));
         });
     }
@@ -209,14 +211,8 @@ impl Leases {
 /// Gives back the units of all leases when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
-        let unspent = self.ledger.take_all();
+        drop(return_all(&self.backend, self.ledger.take_all()));
         self.ledger.ends.changed.notify_one();
-        if !unspent.is_empty() {
-            let backend = Arc::clone(&self.backend);
-            self.backend.background().spawn(async move {
-                let _ = return_all(&backend, unspent).await;
-            });
-        }
     }
 }
 
@@ -227,13 +223,18 @@ fn return_one(backend: &Backend, unspent: UnspentUnits) -> Answer<Outcome> {
 }
 
 /// Gives back units of several counts. Returns the first error.
-async fn return_all(backend: &Backend, unspent: Vec<UnspentUnits>) -> Result<(), StoreError> {
-    let mut result = Ok(());
-    let returned = unspent.into_iter().map(|units| return_one(backend, units));
-    for returned in returned.collect::<Vec<_>>() {
-        result = result.and(returned.await.map(drop));
+fn return_all(
+    backend: &Backend,
+    unspent: Vec<UnspentUnits>,
+) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+    let returned: Vec<_> = unspent.into_iter().map(|units| return_one(backend, units)).collect();
+    async {
+        let mut result = Ok(());
+        for returned in returned {
+            result = result.and(returned.await.map(drop));
+        }
+        result
     }
-    result
 }
 
 /// The job that gives back the units of leases that end.
@@ -254,10 +255,9 @@ impl LeaseWatch {
             drop(leases);
             before(clock.sleep_until_steady(end), changed.notified()).await;
             let Some(leases) = job.0.upgrade() else { return };
-            let _pending = leases.returns.begin();
-            let expired = leases.ledger.take_expired(clock.steady());
-            // A failure is not reported: the units then sit unused until they leave the window by themselves.
-            let _ = return_all(&leases.backend, expired).await;
+            for expired in leases.ledger.take_expired(clock.steady()) {
+                leases.return_in_background(expired);
+            }
         }
     }
 }

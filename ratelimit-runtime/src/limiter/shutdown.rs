@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::RateLimiter;
-use crate::backend::Backend;
 use crate::check::Checker;
 use crate::lease::Leases;
 #[cfg(doc)]
@@ -36,14 +35,14 @@ impl RateLimiter {
     pub fn flush(&self) -> Answer<()> {
         let backend = Arc::clone(&self.checker.backend);
         let Some(owner) = backend.owner().map(Arc::clone) else { return Answer::ready(Ok(())) };
-        let (_, is_stated) = backend.in_flight();
+        let (_, is_stated) = owner.in_flight();
         if owner.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
         Answer::pending(async move {
             flush(&owner, deadline).await?;
-            stated(&backend, Instant::now() + deadline, deadline).await
+            stated(&owner, Instant::now() + deadline, deadline).await
         })
     }
 
@@ -88,8 +87,8 @@ impl RateLimiter {
             let deadline = backend.deadline();
             let by = Instant::now() + 2 * deadline;
             give_back_all(by, deadline, leases, waiting, owner).await?;
-            stated(&backend, by, deadline).await?;
-            match backend.in_flight() {
+            stated(owner, by, deadline).await?;
+            match owner.in_flight() {
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
             }
@@ -116,20 +115,18 @@ async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
 }
 
 /// Waits until the store knows which units in flight were released. Fails at `by`.
-async fn stated(backend: &Backend, by: Instant, deadline: Duration) -> Result<(), StoreError> {
+async fn stated(owner: &Owner, by: Instant, deadline: Duration) -> Result<(), StoreError> {
     let all_stated = async {
         loop {
+            let changes = owner.in_flight_changes();
             // Receives notifications from now on.
-            let changed = backend.in_flight_changes();
-            if let (_, true) = backend.in_flight() {
+            let notified = changes.notified();
+            if let (_, true) = owner.in_flight() {
                 return;
             }
-            changed.await;
+            notified.await;
         }
     };
-    if let (_, true) = backend.in_flight() {
-        return Ok(());
-    }
     timeout_at(by, all_stated).await.map_err(|_| StoreError::Timeout { deadline })
 }
 

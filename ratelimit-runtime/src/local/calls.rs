@@ -42,7 +42,11 @@ impl Local {
     }
 
     /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
-    pub(super) fn decide_calls(&self, Calls { op, counts, runs }: &Calls, source: Source) -> Reply {
+    pub(super) fn decide_calls(
+        &self,
+        Calls { op, counts, runs, .. }: &Calls,
+        source: Source,
+    ) -> Reply {
         let Reservations { cancelled, mut held, most } = counts.reservations();
         let settles = *op == Op::ACQUIRE;
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
@@ -94,7 +98,8 @@ impl Local {
         };
         decide();
         shards.unlock();
-        Reply { outcomes: OneOrMany::Many(outcomes), receipts: OneOrMany::Many(receipts), source }
+        let reply = Reply::new(OneOrMany::Many(outcomes), source);
+        Reply { receipts: OneOrMany::Many(receipts), ..reply }
     }
 
     /// Locks the shards of several counts, each once, in ascending order: so no two calls wait for each other. `guards`
@@ -175,7 +180,7 @@ mod tests {
                         let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
                         let cost = (*cost).min(terms.capacity());
-                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, holder: None })
+                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, statement: None })
                     };
                     parts.iter().map(charge).collect()
                 };

@@ -33,7 +33,7 @@ fn store() -> Arc<Local> {
 fn apply(store: &Local, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
         let (terms, count_name) = (*ONCE.terms(), Vec::new());
-        std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, holder: None })
+        std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, statement: None })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();
     let calls = Calls::one(op, OneOrMany::from(charges));

@@ -2,15 +2,16 @@
 //!
 //! A lane has the corrections of one hash slot, and one request of a lane is pending at a time: a second one would only
 //! wait behind the first in the server, and might fail. Corrections of one key keep their order, except that a closing
-//! passes settlements and give-backs. A correction that was certainly not executed stays in its lane, which pauses.
-//! After a request without a reply, the lane first sends one that corrects nothing, so that a server that stands still
-//! loses one request at most.
+//! passes settlements and give-backs, and is not sent once the key is opened. A correction that was certainly not
+//! executed stays in its lane, which pauses. After a request without a reply, the lane first sends one that corrects
+//! nothing, so that a server that stands still does not lose what waits.
 
 #[cfg(model)]
 #[path = "../../../models/src/corrections/mod.rs"]
 pub mod model;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 
 use crate::key::KeyId;
 use crate::store::{CorrectError, MAX_CORRECTED};
@@ -31,8 +32,15 @@ pub(super) trait Queueable {
 
     fn kind(&self) -> Kind;
 
+    /// Returns whether this closes the key; or opens it, so that closings that wait need not be sent.
+    fn closes(&self) -> bool;
+    fn opens(&self) -> bool;
+
     /// Returns whether something is left to correct at `now`, by the clock of the limiter.
     fn is_due(&self, now: u64) -> bool;
+
+    /// Returns whether the caller that waits for it has gone.
+    fn is_abandoned(&self) -> bool;
 }
 
 /// What a lane does with a correction.
@@ -76,8 +84,9 @@ struct Lane<E> {
     /// Closings and what callers wait for: sent before the others.
     first: VecDeque<E>,
     rest: VecDeque<E>,
-    /// How many callers wait for a correction in `rest`.
+    /// How many callers wait for a correction in `rest`, and how many give-backs it has.
     awaited: usize,
+    give_backs: usize,
     /// What the pending request has. `true` is what was taken from `first`.
     sent: Option<Vec<(bool, E)>>,
     /// The time of the lane in the agenda.
@@ -91,24 +100,47 @@ struct Lane<E> {
 
 impl<E: Queueable> Corrections<E> {
     /// Adds a correction of a hash slot at the real time `real`. If too many wait for the server, returns one that is
-    /// lost: this one, or an earlier give-back in its place.
-    pub(super) fn add(&mut self, slot: u16, server: usize, added: E, real: u64) -> Option<E> {
+    /// lost: this one, or an earlier give-back in its place. Adds to `left` what need not be sent any more.
+    pub(super) fn add(
+        &mut self,
+        slot: u16,
+        server: usize,
+        added: E,
+        real: u64,
+        left: &mut Vec<E>,
+    ) -> Option<E> {
         let lane = self.lanes.entry(slot).or_insert_with(|| Lane::new(server));
-        let (kind, mut lost) = (added.kind(), None);
-        let waiting = &mut self.waiting.entry(lane.server).or_default()[index_of(kind)];
-        if *waiting < MAX_WAITING {
-            *waiting += 1;
+        let (kind, server, mut lost, before) = (added.kind(), lane.server, None, left.len());
+        if added.opens() {
+            let is_undone = |it: &E| it.kind() == Kind::Closing && it.key_id() == added.key_id();
+            left.extend(take_out(&mut lane.first, is_undone));
+        }
+        let waiting = self.waiting.entry(server).or_default();
+        if waiting[index_of(kind)] >= MAX_WAITING {
+            for abandoned in take_out(&mut lane.rest, E::is_abandoned) {
+                lane.count(&abandoned, false);
+                left.push(abandoned);
+            }
+        }
+        for entry in &left[before..] {
+            waiting[index_of(entry.kind())] -= 1;
+        }
+        if waiting[index_of(kind)] < MAX_WAITING {
+            waiting[index_of(kind)] += 1;
         } else {
-            let earlier = || lane.rest.iter().position(|it| it.kind() == Kind::GiveBack);
-            let earlier = if kind == Kind::Settlement { earlier() } else { None };
-            lost = earlier.and_then(|index| lane.rest.remove(index));
+            lost = if kind == Kind::Settlement { lane.take_give_back() } else { None };
             if lost.is_none() {
+                self.plan(slot, real, false);
                 return Some(added);
             }
         }
         let is_first = lane.lets_pass(&added);
-        lane.awaited += usize::from(kind == Kind::Awaited && !is_first);
-        if is_first { &mut lane.first } else { &mut lane.rest }.push_back(added);
+        if is_first {
+            lane.first.push_back(added);
+        } else {
+            lane.count(&added, true);
+            lane.rest.push_back(added);
+        }
         self.plan(slot, real, kind == Kind::Awaited && is_first);
         lost
     }
@@ -168,7 +200,12 @@ impl<E: Queueable> Corrections<E> {
             }
         }
         for (is_first, entry) in again.into_iter().rev() {
-            if is_first { &mut lane.first } else { &mut lane.rest }.push_front(entry);
+            if is_first {
+                lane.first.push_front(entry);
+            } else {
+                lane.count(&entry, true);
+                lane.rest.push_front(entry);
+            }
         }
         let waiting = self.waiting.entry(lane.server).or_default();
         for (entry, _) in &done {
@@ -190,6 +227,7 @@ impl<E: Queueable> Corrections<E> {
         let mut all = Vec::new();
         for lane in self.lanes.values_mut() {
             all.extend(lane.first.drain(..).chain(lane.rest.drain(..)));
+            (lane.awaited, lane.give_backs) = (0, 0);
         }
         self.agenda.clear();
         self.lanes.retain(|_, lane| lane.sent.is_some());
@@ -225,7 +263,10 @@ impl<E: Queueable> Corrections<E> {
             self.agenda.remove(&(planned, slot));
         }
         if is_done {
-            self.lanes.remove(&slot);
+            let server = self.lanes.remove(&slot).map_or(0, |lane| lane.server);
+            if self.waiting.get(&server) == Some(&[0, 0]) {
+                self.waiting.remove(&server);
+            }
         } else {
             self.agenda.insert((at, slot));
         }
@@ -250,6 +291,7 @@ impl<E: Queueable> Lane<E> {
             first: VecDeque::new(),
             rest: VecDeque::new(),
             awaited: 0,
+            give_backs: 0,
             sent: None,
             at: None,
             failures: 0,
@@ -258,17 +300,37 @@ impl<E: Queueable> Lane<E> {
         }
     }
 
+    /// Counts a correction that comes to `rest`, or leaves it.
+    fn count(&mut self, entry: &E, comes: bool) {
+        let count = match entry.kind() {
+            Kind::Awaited => &mut self.awaited,
+            Kind::GiveBack => &mut self.give_backs,
+            Kind::Settlement | Kind::Closing => return,
+        };
+        *count = if comes { *count + 1 } else { *count - 1 };
+    }
+
+    /// Takes the oldest give-back.
+    fn take_give_back(&mut self) -> Option<E> {
+        if self.give_backs == 0 {
+            return None;
+        }
+        let index = self.rest.iter().position(|it| it.kind() == Kind::GiveBack)?;
+        self.give_backs -= 1;
+        self.rest.remove(index)
+    }
+
     /// Returns whether a correction may be sent before those in `rest`.
     fn lets_pass(&self, added: &E) -> bool {
         let is_of_key = |it: &E| it.key_id() == added.key_id();
         let sent = || self.sent.iter().flatten().map(|(_, it)| it);
         match added.kind() {
             Kind::GiveBack | Kind::Settlement => false,
-            Kind::Closing => {
+            Kind::Closing | Kind::Awaited if added.closes() => {
                 let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
                 self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
             }
-            Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
+            Kind::Closing | Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
         }
     }
 
@@ -289,11 +351,17 @@ impl<E: Queueable> Lane<E> {
                     None => break,
                 },
             };
-            if is_paused && taken.kind() != Kind::Awaited {
+            let is_skipped = |it: &E| {
+                it.kind() != Kind::Awaited
+                    || skipped.iter().any(|before: &E| before.key_id() == it.key_id())
+            };
+            if is_paused && is_skipped(&taken) {
                 skipped.push_back(taken);
                 continue;
             }
-            self.awaited -= usize::from(!is_first && taken.kind() == Kind::Awaited);
+            if !is_first {
+                self.count(&taken, false);
+            }
             if taken.is_due(now) {
                 sent.push((is_first, taken));
             } else {
@@ -321,6 +389,16 @@ impl<E: Queueable> Lane<E> {
             (self.failures, self.paused_until) = (0, 0);
         }
     }
+}
+
+/// Takes some corrections out of a queue.
+fn take_out<E>(queue: &mut VecDeque<E>, is_taken: impl Fn(&E) -> bool) -> Vec<E> {
+    if !queue.iter().any(&is_taken) {
+        return Vec::new();
+    }
+    let (taken, kept): (VecDeque<_>, _) = mem::take(queue).into_iter().partition(is_taken);
+    *queue = kept;
+    taken.into()
 }
 
 /// Returns the place of a kind in the numbers of waiting corrections.

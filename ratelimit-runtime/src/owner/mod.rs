@@ -1,9 +1,10 @@
 //! The owner of what outlives a call. It has one task on the thread of the limiter, so it depends on no runtime of a
 //! caller, and on no future that a caller must poll.
 //!
-//! So far, it owns the corrections of the shared store: settlements, give-backs, closings and resets
-//! (`corrections.rs`). Callers add them to a queue under a lock. The task sends them in batches, and goes on until the
-//! limiter and its permits are dropped and nothing waits.
+//! It owns the corrections of the shared store: settlements, give-backs, closings and resets (`corrections.rs`); and
+//! the units in flight that this process holds there (`slots.rs`). Both are plain values under one lock, which callers
+//! change as well. The task sends what is due, and goes on until the limiter and its permits are dropped and nothing
+//! waits.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -12,8 +13,11 @@
 
 mod closings;
 mod corrections;
+mod held;
+mod holding;
 mod notices;
 mod rejections;
+mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -27,12 +31,15 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use self::closings::{PendingClosing, PendingClosings};
-#[cfg(model)]
-pub use self::corrections::model;
 use self::corrections::{Corrections, Kind, Queueable, Sent};
+use self::holding::HeldReply;
+pub(crate) use self::holding::HeldSlot;
 pub(crate) use self::notices::{FreedUnits, Notices};
+use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome};
-use crate::background::{Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own};
+use crate::background::{
+    Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own, read_process,
+};
 use crate::clock::Clock;
 use crate::key::KeyId;
 use crate::limit::Algorithm;
@@ -40,6 +47,15 @@ use crate::reply::StoreError;
 use crate::report;
 use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore, Store};
 use crate::threads::{Mutex, MutexGuard};
+
+#[cfg(model)]
+pub mod models {
+    pub use super::corrections::model as corrections;
+    pub use super::held::model as slots;
+}
+
+/// The longest time until the task looks at its counts again, in microseconds: a virtual clock moves at any time.
+const LOOK_AGAIN: u64 = 1_000_000;
 
 /// The owner of a limiter. Its task ends after this is dropped.
 pub(crate) struct Owner {
@@ -64,6 +80,7 @@ struct Core {
 #[derive(Default)]
 struct Queue {
     corrections: Corrections<QueuedCorrection>,
+    slots: SlotCounts,
     /// Notified when there is something to do for the task.
     changed: Arc<Notify>,
     losses: Losses,
@@ -142,7 +159,16 @@ impl Owner {
 
     /// Corrects a charge. A closing holds for this process at once.
     pub(crate) fn settle(self: &Arc<Self>, corrected: CorrectedCharge) {
-        self.add(corrected, ReplyTo::Nobody);
+        let CorrectedCharge { charge, correction, opening } = corrected;
+        // Apart, because a closing that waits is not sent once the key is opened.
+        if opening != OpeningChange::None {
+            let (charge, correction) = (Arc::clone(&charge), Correction::default());
+            self.add(CorrectedCharge { charge, correction, opening }, ReplyTo::Nobody);
+        }
+        if correction.change != 0 {
+            let opening = OpeningChange::None;
+            self.add(CorrectedCharge { charge, correction, opening }, ReplyTo::Nobody);
+        }
     }
 
     /// Gives a charge back to its count.
@@ -190,6 +216,7 @@ impl Owner {
         };
         let ended = self.core.pending.ended();
         drop(queue);
+        self.background.revive();
         async move {
             ended.await;
             core.lock().losses.report(reported)
@@ -197,32 +224,23 @@ impl Owner {
     }
 
     fn add(self: &Arc<Self>, corrected: CorrectedCharge, reply_to: ReplyTo) {
-        let core = &self.core;
-        let (key_id, at) = (corrected.charge.key_id, core.clock.steady());
-        let closing = match corrected.opening {
-            OpeningChange::CloseFor(time) => Some(core.closings.begin(key_id, at + time)),
-            OpeningChange::None | OpeningChange::Open | OpeningChange::Reset => None,
-        };
-        let slot = core.store.slot(&corrected.charge);
-        let (server, pending) = (core.store.server_of(slot), core.pending.begin());
-        let added = QueuedCorrection { corrected, at, reply_to, closing, pending };
-        let mut queue = core.lock();
-        let lost = queue.corrections.add(slot, server, added, core.real());
-        let changed = Arc::clone(&queue.changed);
-        drop(queue);
-        if let Some(lost) = lost {
-            core.lose(lost);
-        }
+        self.core.add(corrected, reply_to);
+        self.wake();
+    }
+
+    /// Makes the task look for what is due. Starts it if it does not run.
+    fn wake(self: &Arc<Self>) {
         if self.is_started.swap(true, Ordering::Relaxed) {
             self.background.revive();
         } else {
-            let (core, owner) = (Arc::clone(core), Arc::downgrade(self));
+            // Weak, because the core has the store, which has the thread.
+            let owner = Arc::downgrade(self);
             self.background.spawn_resident(move || {
-                let is_wanted = owner.strong_count() > 0;
-                is_wanted.then(|| Box::pin(Arc::clone(&core).run(Weak::clone(&owner))) as _)
+                let core = Arc::clone(&owner.upgrade()?.core);
+                Some(Box::pin(core.run(Weak::clone(&owner))))
             });
         }
-        changed.notify_one();
+        self.core.lock().changed.notify_one();
     }
 }
 
@@ -233,12 +251,37 @@ impl Drop for Owner {
 }
 
 impl Core {
+    fn add(&self, corrected: CorrectedCharge, reply_to: ReplyTo) {
+        // A child that has no runtime yet would add to the copy of its parent's queue.
+        read_process();
+        let (key_id, at) = (corrected.charge.key_id, self.clock.steady());
+        let closing = match corrected.opening {
+            OpeningChange::CloseFor(time) => Some(self.closings.begin(key_id, at + time)),
+            OpeningChange::None | OpeningChange::Open | OpeningChange::Reset => None,
+        };
+        let slot = self.store.slot(&corrected.charge);
+        let (server, pending) = (self.store.server_of(slot), self.pending.begin());
+        let added = QueuedCorrection { corrected, at, reply_to, closing, pending };
+        let (mut queue, mut left) = (self.lock(), Vec::new());
+        let lost = queue.corrections.add(slot, server, added, self.real(), &mut left);
+        queue.changed.notify_one();
+        drop(queue);
+        leave(left);
+        if let Some(lost) = lost {
+            foreign(report::settlement_queue_full);
+            self.lose(lost);
+        }
+    }
+
     /// Sends what is queued, until the owner is dropped and all is done. Gives up what the store does not execute for
     /// [`SHUTDOWN_GRACE`] after that.
     async fn run(self: Arc<Self>, owner: Weak<Owner>) {
         let mut deserted: Option<(Instant, u64)> = None;
         loop {
-            let sent = catch_unwind(AssertUnwindSafe(|| self.send_due()));
+            let sent = catch_unwind(AssertUnwindSafe(|| {
+                let looks = self.send_slots();
+                self.send_due().into_iter().chain(looks).min()
+            }));
             // The panic hook has reported a panic.
             let pause = sent.unwrap_or_else(|_| {
                 self.lock().corrections.begin_anew(self.real());
@@ -252,7 +295,9 @@ impl Core {
                     if *before != replies {
                         (*since, *before) = (Instant::now(), replies);
                     }
-                    if queue.corrections.is_empty() || since.elapsed() > SHUTDOWN_GRACE {
+                    if queue.corrections.is_empty() && queue.slots.is_empty()
+                        || since.elapsed() > SHUTDOWN_GRACE
+                    {
                         break;
                     }
                 }
@@ -267,6 +312,59 @@ impl Core {
         let lost = self.lock().corrections.drain();
         for lost in lost {
             self.lose(lost);
+        }
+    }
+
+    /// Sends the requests about units in flight that are due. Returns the time until the next ones.
+    fn send_slots(self: &Arc<Self>) -> Option<Duration> {
+        let (now, real, mut ends) = (self.clock.steady(), self.real(), SlotEnds::default());
+        let mut queue = self.lock();
+        let requests = queue.slots.due(now, real, |charge| self.store.slot(charge), &mut ends);
+        let [soon, later] = queue.slots.next_looks();
+        drop(queue);
+        self.end_slots(ends);
+        for request in requests {
+            tokio::spawn(Arc::clone(self).send_slot(request));
+        }
+        let soon = soon.map(|at| at.saturating_sub(real));
+        // A virtual clock moves at any time.
+        let later = later.map(|at| at.saturating_sub(now).clamp(1_000, LOOK_AGAIN));
+        soon.into_iter().chain(later).min().map(Duration::from_micros)
+    }
+
+    async fn send_slot(self: Arc<Self>, request: SlotRequest) {
+        let mut ends = SlotEnds::default();
+        match request {
+            SlotRequest::State(charges) => {
+                let results = self.store.hold(&charges).await;
+                let times = (self.clock.steady(), self.real());
+                self.lock().slots.stated(&charges, results, times, &mut ends);
+            }
+            SlotRequest::Take(request) => {
+                let result = self.store.execute(request.calls.clone()).await;
+                let times = (self.clock.steady(), self.real());
+                self.lock().slots.taken(request, result, times, &mut ends);
+            }
+        }
+        self.lock().changed.notify_one();
+        self.end_slots(ends);
+    }
+
+    /// Tells everyone what has become of units in flight.
+    fn end_slots(self: &Arc<Self>, ends: SlotEnds) {
+        for (reply_to, result) in ends.replies {
+            let core = Arc::clone(self);
+            let result = result.map(|taken| HeldReply { core, taken: Some(taken) });
+            foreign(|| drop(reply_to.send(result)));
+        }
+        for (charge, units) in ends.lost {
+            foreign(|| report::units_lost(charge.terms.name(), units));
+            foreign(|| self.notices.released(charge.key_id));
+        }
+        for (charge, charged) in ends.returns {
+            let correction = Correction::give_back(charged, charge.cost);
+            let corrected = CorrectedCharge { charge, correction, opening: OpeningChange::None };
+            self.add(corrected, ReplyTo::Whoever(oneshot::channel().0));
         }
     }
 
@@ -285,12 +383,8 @@ impl Core {
             });
             let wake = queue.corrections.next_wake();
             drop(queue);
-            for QueuedCorrection { reply_to, .. } in left {
-                if let ReplyTo::Whoever(sender) = reply_to {
-                    foreign(|| drop(sender.send(Ok(Outcome::UNDECIDED))));
-                }
-            }
             let Some((slot, due)) = next else {
+                leave(left);
                 return wake.map(|at| Duration::from_micros(at.saturating_sub(real)));
             };
             let message = "the thread of the rate limiter has ended".into();
@@ -298,6 +392,7 @@ impl Core {
             let results = vec![Err(unanswered); due.len()];
             let request = CorrectionRequest { core: Arc::clone(self), slot, results };
             tokio::spawn(request.send(due));
+            leave(left);
         }
     }
 
@@ -346,7 +441,6 @@ impl Core {
     fn lose(&self, lost: QueuedCorrection) {
         if matches!(lost.reply_to, ReplyTo::Nobody) {
             self.lock().losses.record(None);
-            foreign(report::settlement_queue_full);
         }
         let full = StoreError::SettlementsLost { lost: 1, cause: None };
         self.end(lost, Err(CorrectError::NotExecuted(full)));
@@ -426,6 +520,18 @@ impl Queueable for QueuedCorrection {
         }
     }
 
+    fn closes(&self) -> bool {
+        matches!(self.corrected.opening, OpeningChange::CloseFor(_))
+    }
+
+    fn opens(&self) -> bool {
+        matches!(self.corrected.opening, OpeningChange::Open | OpeningChange::Reset)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        matches!(&self.reply_to, ReplyTo::Caller(sender) if sender.is_closed())
+    }
+
     fn is_due(&self, now: u64) -> bool {
         match &self.reply_to {
             ReplyTo::Caller(sender) => !sender.is_closed(),
@@ -453,6 +559,17 @@ impl Losses {
                 Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
             }
         }
+    }
+}
+
+/// Ends corrections that have nothing left to correct.
+fn leave(left: Vec<QueuedCorrection>) {
+    for queued in left {
+        foreign(|| match queued.reply_to {
+            ReplyTo::Whoever(sender) => drop(sender.send(Ok(Outcome::UNDECIDED))),
+            ReplyTo::Nobody | ReplyTo::Caller(_) => {}
+        });
+        foreign(|| drop((queued.closing, queued.pending)));
     }
 }
 

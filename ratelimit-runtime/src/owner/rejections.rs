@@ -155,7 +155,7 @@ mod interleavings {
             key_id: KEY,
             count_name: Vec::new(),
             cost: 1,
-            holder: None,
+            statement: None,
         };
         let verdict = Verdict::Rejected;
         let outcome = Outcome { verdict, retry_us: 500_000, ..Outcome::UNDECIDED };

@@ -18,17 +18,37 @@ impl Queueable for Numbered {
         self.2
     }
 
+    fn closes(&self) -> bool {
+        self.2 == Kind::Closing
+    }
+
+    fn opens(&self) -> bool {
+        self.0 == OPENS
+    }
+
     fn is_due(&self, _: u64) -> bool {
         self.3
     }
+
+    fn is_abandoned(&self) -> bool {
+        self.0 >= ABANDONED
+    }
 }
+
+/// The number of an opening, and the first one of what a caller does not wait for any more.
+const OPENS: u32 = 1_000_000;
+const ABANDONED: u32 = 2_000_000;
 
 type Lanes = Corrections<Numbered>;
 
 const SLOT: u16 = 7;
 
 fn add(lanes: &mut Lanes, number: u32, key: u128, kind: Kind) -> Option<u32> {
-    lanes.add(SLOT, 0, Numbered(number, key, kind, true), 0).map(|lost| lost.0)
+    add_to(lanes, (SLOT, 0), Numbered(number, key, kind, true)).map(|lost| lost.0)
+}
+
+fn add_to(lanes: &mut Lanes, (slot, server): (u16, usize), it: Numbered) -> Option<Numbered> {
+    lanes.add(slot, server, it, 0, &mut Vec::new())
 }
 
 /// Sends the next request at a real time. Returns the numbers of its corrections; those of a probe are none.
@@ -110,7 +130,7 @@ fn a_full_lane_drops_give_backs_first() {
     assert_eq!(add(&mut lanes, full + 3, 1, Kind::Awaited), Some(full + 3));
     // Closings have places of their own, and so has another server.
     assert_eq!(add(&mut lanes, full + 4, 1, Kind::Closing), None);
-    assert_eq!(lanes.add(8, 1, Numbered(0, 1, Kind::GiveBack, true), 0), None);
+    assert_eq!(add_to(&mut lanes, (8, 1), Numbered(0, 1, Kind::GiveBack, true)), None);
     let sent = send(&mut lanes, 0).expect("a request");
     assert_eq!(sent[..3], [full + 4, 0, 1]);
     assert_eq!(reply(&mut lanes, &Ok(()), 0).len(), sent.len());
@@ -123,7 +143,7 @@ fn a_full_lane_drops_give_backs_first() {
 fn lanes_begin_anew_after_a_panic() {
     let mut lanes = Lanes::default();
     add(&mut lanes, 0, 1, Kind::GiveBack);
-    lanes.add(8, 0, Numbered(1, 1, Kind::GiveBack, true), 0);
+    add_to(&mut lanes, (8, 0), Numbered(1, 1, Kind::GiveBack, true));
     send(&mut lanes, 0).expect("a request");
     lanes.begin_anew(5);
     assert_eq!(lanes.next(0, 5, &mut Vec::new()), Some((8, Sent::Corrections)));
@@ -134,8 +154,37 @@ fn lanes_begin_anew_after_a_panic() {
 #[test]
 fn what_has_nothing_left_to_correct_is_not_sent() {
     let mut lanes = Lanes::default();
-    lanes.add(SLOT, 0, Numbered(0, 1, Kind::GiveBack, false), 0);
+    add_to(&mut lanes, (SLOT, 0), Numbered(0, 1, Kind::GiveBack, false));
     let mut left = Vec::new();
     assert_eq!(lanes.next(0, 0, &mut left), None);
     assert!(left.len() == 1 && lanes.is_empty());
+}
+
+#[test]
+fn a_closing_that_waits_is_not_sent_after_the_opening() {
+    let mut lanes = Lanes::default();
+    add(&mut lanes, 0, 1, Kind::Closing);
+    assert_eq!(send(&mut lanes, 0), Some(vec![0]));
+    add(&mut lanes, 1, 1, Kind::Closing);
+    add(&mut lanes, 2, 2, Kind::Closing);
+    let (opening, mut left) = (Numbered(OPENS, 1, Kind::Awaited, true), Vec::new());
+    assert_eq!(lanes.add(SLOT, 0, opening, 0, &mut left), None);
+    assert_eq!(left.iter().map(|it| it.0).collect::<Vec<_>>(), [1]);
+    // What was sent comes back, and is followed by the opening.
+    assert_eq!(reply(&mut lanes, &refused(), 0), [0; 0]);
+    assert_eq!(send(&mut lanes, 10), None, "nothing passes a closing of its key");
+    assert_eq!(send(&mut lanes, 50_000), Some(vec![0, 2, OPENS]));
+}
+
+#[test]
+fn what_callers_do_not_wait_for_any_more_makes_room() {
+    let mut lanes = Lanes::default();
+    add(&mut lanes, 0, 1, Kind::Settlement);
+    for number in 1..MAX_WAITING as u32 {
+        assert_eq!(add(&mut lanes, ABANDONED + number, 1, Kind::Awaited), None);
+    }
+    let (added, mut left) = (Numbered(1, 1, Kind::Settlement, true), Vec::new());
+    assert_eq!(lanes.add(SLOT, 0, added, 0, &mut left), None);
+    assert_eq!(left.len(), MAX_WAITING - 1);
+    assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
 }

@@ -1,7 +1,6 @@
 //! The stores that processes share: their request and reply, the [`Store`] trait, and the Redis store.
 
 mod correct_error;
-pub(crate) mod holder;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
@@ -12,7 +11,6 @@ mod statement;
 mod unshared;
 
 pub(crate) use self::correct_error::CorrectError;
-pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
@@ -23,14 +21,14 @@ pub(crate) use self::request::{
 pub(crate) use self::rules::{
     Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
 };
-pub(crate) use self::statement::Statement;
+pub(crate) use self::statement::{Stated, Statement};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Charged, Outcome, Receipt};
+use crate::algorithm::{Charged, Outcome};
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -58,12 +56,11 @@ pub(crate) trait Store: Send + Sync {
     ) -> impl Future<Output = Vec<Result<Outcome, CorrectError>>> + Send;
 
     /// States what this process holds of counts of calls in flight: up to [`MAX_CORRECTED`] of one
-    /// [hash slot](Self::slot). Returns for each an outcome, which is rejected if the units were given to others,
-    /// and the receipt of the count.
+    /// [hash slot](Self::slot). Returns a result for each.
     fn hold(
         &self,
         charges: &[Arc<Charge>],
-    ) -> impl Future<Output = Vec<Result<(Outcome, Receipt), StoreError>>> + Send;
+    ) -> impl Future<Output = Vec<Result<Stated, StoreError>>> + Send;
 
     /// Returns the hash slot of a charge; 0 on one server.
     fn slot(&self, charge: &Charge) -> u16;

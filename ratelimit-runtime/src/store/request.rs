@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Holder;
+use super::{Stated, Statement};
 use crate::algorithm::{Correction, LastReservations, Op, OpeningChange, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::limit::Terms;
@@ -20,8 +20,9 @@ pub(crate) struct Charge {
     /// only this process counts.
     pub(crate) count_name: Vec<u8>,
     pub(crate) cost: u64,
-    /// What this process holds of the count in the shared store, if units are in flight there.
-    pub(crate) holder: Option<Arc<Holder>>,
+    /// What this process states about the count, if it is of calls in flight that the shared store counts. The owner
+    /// fills it in when it sends the charge; before, it has the hold.
+    pub(crate) statement: Option<Statement>,
 }
 
 impl Charge {
@@ -30,7 +31,7 @@ impl Charge {
     pub(crate) fn share(&self, instances: u32) -> Self {
         let terms = self.terms.share(instances);
         let cost = self.cost.min(terms.capacity());
-        Self { terms, key_id: self.key_id, count_name: Vec::new(), cost, holder: None }
+        Self { terms, key_id: self.key_id, count_name: Vec::new(), cost, statement: None }
     }
 
     /// Returns a charge of `cost` units of the same count.
@@ -84,6 +85,8 @@ pub(crate) struct Calls {
     pub(crate) op: Op,
     pub(crate) counts: Counts,
     pub(crate) runs: OneOrMany<EqualCalls>,
+    /// For how long calls of a line have waited for units in flight while none was admitted; 0 before they go first.
+    pub(crate) waited_us: u64,
 }
 
 /// The counts of calls; no count occurs twice. The costs are in [`EqualCalls`].
@@ -158,14 +161,14 @@ impl Calls {
     pub(crate) fn one(op: Op, charges: OneOrMany<Arc<Charge>>) -> Self {
         let costs = charges.map(|charge| charge.cost);
         let runs = OneOrMany::One(EqualCalls { costs, count: 1, wait: 0 });
-        Self { op, counts: Counts::Each(charges), runs }
+        Self { op, counts: Counts::Each(charges), runs, waited_us: 0 }
     }
 
     /// Creates the cancellation of the last reservations of a bucket, without calls.
     pub(crate) fn cancel(bucket: BucketCharge, cancelled: CancelledUnits) -> Self {
         let reservations = Reservations { cancelled: Some(cancelled), ..Reservations::default() };
         let counts = Counts::Bucket(bucket, reservations);
-        Self { op: Op::TAKE, counts, runs: OneOrMany::Many(Vec::new()) }
+        Self { op: Op::TAKE, counts, runs: OneOrMany::Many(Vec::new()), waited_us: 0 }
     }
 
     /// Returns the charge of a single call of a single count, which has no reservations.
@@ -220,7 +223,7 @@ impl Calls {
             let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
             EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
         };
-        Self { op: self.op, runs: self.runs.map(within), counts }
+        Self { op: self.op, runs: self.runs.map(within), counts, waited_us: 0 }
     }
 }
 
@@ -232,12 +235,15 @@ pub(crate) struct Reply {
     /// The receipts of the charges of the admitted calls, if they can be settled or are of a bucket that reserves;
     /// otherwise empty. A receipt that is not needed is the default.
     pub(crate) receipts: OneOrMany<Receipt>,
+    /// What the store replies to the statements about calls in flight, in their order; `None` if it has not executed
+    /// one.
+    pub(crate) statements: Vec<Option<Stated>>,
     pub(crate) source: Source,
 }
 
 impl Reply {
     pub(crate) fn new(outcomes: OneOrMany<Outcome>, source: Source) -> Self {
-        Self { outcomes, receipts: OneOrMany::Many(Vec::new()), source }
+        Self { outcomes, receipts: OneOrMany::Many(Vec::new()), statements: Vec::new(), source }
     }
 
     pub(crate) fn one(outcome: Outcome, source: Source) -> Self {

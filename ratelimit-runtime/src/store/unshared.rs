@@ -2,10 +2,10 @@
 
 #[cfg(feature = "rules")]
 use super::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
-use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Store};
+use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Stated, Store};
 use std::sync::Arc;
 
-use crate::algorithm::{Outcome, Receipt};
+use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -22,7 +22,7 @@ impl Store for Unshared {
         match *self {}
     }
 
-    async fn hold(&self, _: &[Arc<Charge>]) -> Vec<Result<(Outcome, Receipt), StoreError>> {
+    async fn hold(&self, _: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
         match *self {}
     }
 

@@ -150,8 +150,12 @@ impl LineDriver {
                             waiting.record_loss(result.err());
                         }
                         for (source, charge, charged) in returned.returns {
-                            let result = backend.give_back(policy.scope(), source, charge, charged);
-                            waiting.record_loss(result.await.err());
+                            let returned =
+                                backend.give_back(policy.scope(), source, charge, charged);
+                            // What waits for Redis goes back later.
+                            let late = StoreError::Timeout { deadline: backend.deadline() };
+                            let returned = timeout(backend.deadline(), returned).await;
+                            waiting.record_loss(returned.unwrap_or(Err(late)).err());
                         }
                         lock(&line.line).returned();
                         waiting.drive(&line);

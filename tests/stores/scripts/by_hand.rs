@@ -12,10 +12,7 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("sliding_counter", "threshold=10 period=60000000 grain=1 span=60000000"),
     ("bucket", "burst=10 token=6000000 drain=1"),
     ("leased_bucket", "burst=10 token=6000000 drain=1 term=1000000 reserve=1"),
-    (
-        "slots",
-        "threshold=10 hold=30000000 process=1 fence=1 epoch=0 taken=0 released=0 promised=0 waited=0",
-    ),
+    ("slots", "threshold=10 hold=30000000 process=0 seq=0 units=0 epoch=0 waited=0"),
 ];
 
 /// The text of a script, as the documented command prints it.

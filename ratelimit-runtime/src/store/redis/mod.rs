@@ -23,7 +23,7 @@ use self::operations::births::Births;
 use self::operations::script_call::{ScriptCall, unexpected};
 pub use self::scripts::program::text as script_text;
 use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
-use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Store};
+use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Stated, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
@@ -101,6 +101,9 @@ impl Store for Redis {
         // A cancellation makes room, so it does not count as a pending decision.
         let (by, _guard) = servers.admit(!calls.cancels())?;
         let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
+        if charge.statement.is_some() && calls.op == Op::ACQUIRE {
+            return servers.take_slot(&charge, by).await;
+        }
         let decided = if calls.op == Op::TAKE {
             (servers.decide_one(charge, by).await?, Receipt::default())
         } else {
@@ -116,7 +119,7 @@ impl Store for Redis {
         }
     }
 
-    async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<(Outcome, Receipt), StoreError>> {
+    async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
         match self.servers.admit(false) {
             Ok((by, _)) => self.servers.hold(charges, by).await,
             Err(error) => vec![Err(error); charges.len()],

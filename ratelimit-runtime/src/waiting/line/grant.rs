@@ -138,7 +138,7 @@ impl Grant {
             reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
             ..*outcome
         });
-        Reply { outcomes, receipts: self.receipts, source: self.source }
+        Reply { receipts: self.receipts, ..Reply::new(outcomes, self.source) }
     }
 }
 

@@ -46,7 +46,7 @@ impl Line {
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
         let Asked { request, calls, cancelled } = asked;
         self.end_request(&calls);
-        let Reply { outcomes, receipts, source } = reply;
+        let Reply { outcomes, receipts, source, .. } = reply;
         self.apply_changed_counts(&outcomes);
         let mut outcomes = &outcomes[..];
         let mut receipts = receipts.chunks(self.counts.len());
@@ -202,13 +202,11 @@ impl Line {
                 Counts::Bucket(bucket.clone(), reservations)
             }
         };
-        for holder in self.counts.iter().filter_map(|charge| charge.holder.as_ref()) {
-            holder.set_waited(self.overdue.waited(now.local));
-        }
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
         let op = Op::Take { wait: 0, receipt: self.settings.settles };
-        let request = Calls { op, counts, runs: runs.into() };
+        let waited_us = self.overdue.waited(now.local);
+        let request = Calls { op, counts, runs: runs.into(), waited_us };
         Some(Asked { request, calls, cancelled })
     }
 

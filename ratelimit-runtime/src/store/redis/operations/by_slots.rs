@@ -1,5 +1,6 @@
 //! Decides calls whose keys are in different hash slots of a cluster: charges them hash slot by hash slot, and rolls
-//! back if one rejects.
+//! back if one rejects. Units in flight are taken first, by one call at a time, because a request states once what a
+//! process holds. They are not rolled back: the process states that it does not hold them.
 
 use std::mem;
 use std::sync::Arc;
@@ -22,11 +23,11 @@ impl Servers {
         calls: &Calls,
         by: Instant,
     ) -> Result<DecidedCalls, StoreError> {
-        let mut decided = DecidedCalls::default();
+        let (mut decided, holds) = (DecidedCalls::default(), holds(calls));
         for run in &*calls.runs {
             // What was charged before a failure is granted. The other calls are decided later.
             match self.decide_run(calls, run, &mut decided, by).await {
-                Ok(true) if Instant::now() + self.deadline / 2 < by => {}
+                Ok(true) if !holds && Instant::now() + self.deadline / 2 < by => {}
                 Err(error) if decided.outcomes.is_empty() => return Err(error),
                 Ok(_) | Err(_) => break,
             }
@@ -38,24 +39,28 @@ impl Servers {
     /// outcomes, and returns whether all calls were admitted.
     async fn decide_run(
         self: &Arc<Self>,
-        Calls { op, counts, .. }: &Calls,
+        calls @ Calls { op, counts, .. }: &Calls,
         EqualCalls { costs, count, .. }: &EqualCalls,
         decided: &mut DecidedCalls,
         by: Instant,
     ) -> Result<bool, StoreError> {
-        let charges = counts.charges();
+        let (charges, holds) = (counts.charges(), holds(calls));
         let groups = |calls: u32| {
             let costs = costs.iter().map(|cost| cost.saturating_mul(calls.into()));
             self.groups(charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(cost)))
         };
-        let mut last = self.peek_groups(&groups(1), by).await?;
+        let peeked = || groups(1).into_iter().filter(|group| !holds || !takes_slots(group));
+        let peeked = || peeked().collect::<Vec<_>>();
+        let mut last = self.peek_groups(&peeked(), charges.len(), by).await?;
         if is_allowed(&last) && *op != Op::Peek {
             let fitting = last.iter().zip(&**costs);
             let fitting = fitting.filter_map(|(peeked, cost)| peeked.remaining.checked_div(*cost));
             let fitting =
                 fitting.min().map_or(*count, |fitting| fitting.min((*count).into()) as u32);
-            let DecidedCalls { outcomes, receipts } =
+            let fitting = if holds { 1 } else { fitting };
+            let DecidedCalls { outcomes, receipts, statements } =
                 self.charge_groups(*op, groups(fitting), by).await?;
+            decided.statements = statements;
             let is_admitted = is_allowed(&outcomes);
             if is_admitted {
                 let slacks = vec![0; charges.len()];
@@ -65,7 +70,11 @@ impl Servers {
                 return Ok(true);
             }
             let is_of_one = fitting == 1 && !is_admitted;
-            last = if is_of_one { outcomes } else { self.peek_groups(&groups(1), by).await? };
+            last = if is_of_one {
+                outcomes
+            } else {
+                self.peek_groups(&peeked(), charges.len(), by).await?
+            };
             // Concurrent calls change the counts. The other calls are decided later.
             if is_allowed(&last) {
                 return Ok(false);
@@ -75,7 +84,8 @@ impl Servers {
         Ok(false)
     }
 
-    /// Groups charges by their hash slots.
+    /// Groups charges by their hash slots. Those that take units in flight are first, in an order that all processes
+    /// have in common: otherwise, two processes could wait for each other.
     fn groups(&self, charges: impl Iterator<Item = Arc<Charge>>) -> Vec<SlotGroup> {
         let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
         for (index, charge) in charges.enumerate() {
@@ -85,15 +95,21 @@ impl Servers {
                 None => groups.push((slot, vec![(index, charge)])),
             }
         }
+        groups.sort_by_key(|(_, group)| {
+            let slots = group.iter().filter(|(_, charge)| charge.statement.is_some());
+            let first = slots.map(|(_, charge)| charge.count_name.clone()).min();
+            (first.is_none(), first)
+        });
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
     async fn peek_groups(
         &self,
         groups: &[SlotGroup],
+        counts: usize,
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
-        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
+        let mut outcomes = vec![Outcome::UNDECIDED; counts];
         for group in groups {
             let peeked = self.decide_group(Op::Peek, group, by).await?;
             keep(&mut outcomes, group, &peeked.outcomes);
@@ -110,8 +126,14 @@ impl Servers {
         by: Instant,
     ) -> Result<DecidedCalls, StoreError> {
         let counts = groups.iter().map(Vec::len).sum();
-        let (mut outcomes, mut receipts) =
-            (vec![Outcome::UNDECIDED; counts], vec![Receipt::default(); counts]);
+        let (mut outcomes, mut receipts, mut stated) = (
+            vec![Outcome::UNDECIDED; counts],
+            vec![Receipt::default(); counts],
+            vec![None; counts],
+        );
+        let slots = groups.iter().flatten().filter(|(_, charge)| charge.statement.is_some());
+        let mut slots: Vec<_> = slots.map(|(index, _)| *index).collect();
+        slots.sort_unstable();
         let mut rollback = Rollback { servers: Arc::clone(self), charged: Vec::new() };
         for group in groups {
             let result = self.decide_group(op, &group, by).await;
@@ -129,18 +151,26 @@ impl Servers {
             let decided = result?;
             keep(&mut outcomes, &group, &decided.outcomes);
             keep(&mut receipts, &group, &decided.receipts);
+            let slots = group.iter().filter(|(_, charge)| charge.statement.is_some());
+            for ((index, _), of_slot) in slots.zip(&decided.statements) {
+                stated[*index] = Some(*of_slot);
+            }
             if !fits {
                 break;
             }
-            let charged = group.into_iter().zip(&decided.outcomes);
-            rollback.charged.extend(charged.map(|((_, charge), outcome)| {
-                let at = outcome.charged_at(&charge.terms);
-                (charge, at)
+            let charged = group.into_iter().zip(&decided.outcomes).enumerate();
+            let charged = charged.filter(|(_, ((_, charge), _))| charge.statement.is_none());
+            rollback.charged.extend(charged.map(|(index, ((_, charge), outcome))| {
+                let receipt = decided.receipts.get(index).filter(|receipt| receipt.birth > 0);
+                let at = || Charged::At(outcome.charged_at(&charge.terms));
+                let charged = receipt.map_or_else(at, |receipt| Charged::By(*receipt));
+                (charge, charged)
             }));
         }
         rollback.charged.clear();
         receipts.truncate(if op == Op::ACQUIRE { counts } else { 0 });
-        Ok(DecidedCalls { outcomes, receipts })
+        let statements = slots.into_iter().map(|index| stated[index].flatten()).collect();
+        Ok(DecidedCalls { outcomes, receipts, statements })
     }
 
     async fn decide_group(
@@ -161,6 +191,16 @@ fn keep<T: Copy>(parts: &mut [T], group: &SlotGroup, of_group: &[T]) {
     }
 }
 
+/// Returns whether calls take units in flight.
+fn holds(calls: &Calls) -> bool {
+    let mut charges = calls.counts.charges().iter();
+    calls.op == Op::ACQUIRE && charges.any(|charge| charge.statement.is_some())
+}
+
+fn takes_slots(group: &SlotGroup) -> bool {
+    group.iter().any(|(_, charge)| charge.statement.is_some())
+}
+
 fn is_allowed(outcomes: &[Outcome]) -> bool {
     outcomes.iter().all(Outcome::is_allowed)
 }
@@ -168,8 +208,7 @@ fn is_allowed(outcomes: &[Outcome]) -> bool {
 /// The charges of a call that is not admitted yet. Gives them back on drop.
 struct Rollback {
     servers: Arc<Servers>,
-    /// Each charge with its time.
-    charged: Vec<(Arc<Charge>, u64)>,
+    charged: Vec<(Arc<Charge>, Charged)>,
 }
 
 impl Rollback {
@@ -178,7 +217,7 @@ impl Rollback {
     fn start(&mut self) -> Vec<GivenBack> {
         let Some(give_back) = self.servers.on_rollback.get() else { return Vec::new() };
         let charged = mem::take(&mut self.charged).into_iter();
-        charged.map(|(charge, at)| give_back(charge, Charged::At(at))).collect()
+        charged.map(|(charge, charged)| give_back(charge, charged)).collect()
     }
 }
 

@@ -10,13 +10,14 @@ use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
-use crate::store::{Calls, CancelledUnits, Charge, EqualCalls, Reply};
+use crate::store::{Calls, CancelledUnits, Charge, EqualCalls, Reply, Stated};
 
 /// The outcomes and the receipts of a [`Reply`].
 #[derive(Default)]
 pub(super) struct DecidedCalls {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) receipts: Vec<Receipt>,
+    pub(super) statements: Vec<Option<Stated>>,
 }
 
 impl Servers {
@@ -28,14 +29,14 @@ impl Servers {
     ) -> Result<Reply, StoreError> {
         let slot = |charge: &Arc<Charge>| self.slot(&charge.count_name);
         let mut slots = calls.counts.charges().windows(2);
-        let DecidedCalls { outcomes, receipts } =
+        let DecidedCalls { outcomes, receipts, statements } =
             if slots.all(|pair| slot(&pair[0]) == slot(&pair[1])) {
                 self.decide_in_slot(calls, by).await?
             } else {
                 self.decide_by_slots(calls, by).await?
             };
         let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
-        Ok(Reply { outcomes, receipts, source: Source::Redis })
+        Ok(Reply { outcomes, receipts, statements, source: Source::Redis })
     }
 
     /// Decides calls whose counts are in one hash slot.
@@ -113,6 +114,13 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
     if calls.cancels() {
         decided.outcomes.push(script::decode_reply(take(&mut reply, REPLY)?)?);
     }
+    let places = charges.iter().enumerate().filter(|_| calls.op == Op::ACQUIRE);
+    let places = places.filter(|(_, charge)| charge.terms.is_in_flight()).map(|(place, _)| place);
+    let mut stated = Vec::new();
+    for place in places {
+        let (_, receipt) = script::decode_acquired(take(&mut reply, REPLY + RECEIPT)?)?;
+        stated.push((place, receipt));
+    }
     let mut runs = calls.runs.iter();
     // The costs of the current run, and its calls that have no outcome yet.
     let (mut costs, mut left): (&[u64], _) = (&[], 0);
@@ -139,6 +147,11 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         let keeps = has_receipts || calls.counts.may_reserve();
         let receipts = if keeps { &receipts[..] } else { &[] };
         decided.add(count, charges, costs, (&last, &slacks), receipts);
+    }
+    let admitted = decided.receipts.len() / charges.len();
+    for (place, receipt) in stated {
+        let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(place).copied());
+        decided.statements.push(Some(Stated::new(receipt, costs.sum())));
     }
     Some(decided)
 }

@@ -38,11 +38,23 @@ impl Servers {
             }
             Err(failure) => failure,
         };
-        // Some keys of the hash slot have migrated to another node. Nothing was executed.
-        let try_again = ErrorKind::Server(ServerErrorKind::TryAgain);
-        if failure.kind() == Some(try_again) && charges.len() > 1 {
-            let mut results = Vec::with_capacity(charges.len());
-            for corrected in charges {
+        // Some keys of the hash slot have migrated to another node, or the user may not use one of them. Nothing was
+        // executed.
+        let of_one_key =
+            [ServerErrorKind::TryAgain, ServerErrorKind::NoPerm].map(ErrorKind::Server);
+        if failure.kind().is_some_and(|kind| of_one_key.contains(&kind)) && charges.len() > 1 {
+            let mut results: CorrectResults = Vec::with_capacity(charges.len());
+            for (index, corrected) in charges.iter().enumerate() {
+                // The corrections of a key keep their order.
+                let mut before = charges[..index].iter().zip(&results);
+                let is_refused = |(it, result): &(&CorrectedCharge, &Result<_, _>)| {
+                    it.charge.key_id == corrected.charge.key_id
+                        && matches!(result, Err(CorrectError::NotExecuted(_)))
+                };
+                if let Some((_, refused)) = before.find(is_refused) {
+                    results.push(refused.clone());
+                    continue;
+                }
                 let (one, by) = (std::slice::from_ref(corrected), Instant::now() + self.deadline);
                 results.append(&mut Box::pin(self.correct(one, by)).await);
             }

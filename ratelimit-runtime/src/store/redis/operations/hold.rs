@@ -6,21 +6,39 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{Outcome, Receipt};
-use crate::reply::StoreError;
-use crate::store::Charge;
+use crate::algorithm::{Op, Receipt};
+use crate::one_or_many::OneOrMany;
+use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp, decode_acquired};
+use crate::store::{Charge, Reply, Stated};
 
-type HoldResult = Result<(Outcome, Receipt), StoreError>;
+type HoldResult = Result<Stated, StoreError>;
 
 impl Servers {
+    /// Takes units of one call, and states what the process held before.
+    pub(crate) async fn take_slot(
+        &self,
+        charge: &Charge,
+        by: Instant,
+    ) -> Result<Reply, StoreError> {
+        let op = self.script_op(Op::ACQUIRE, charge.cost);
+        let (outcome, receipt) = self.apply_one(op, charge, by).await?;
+        let granted = if outcome.is_allowed() { charge.cost } else { 0 };
+        let mut reply = Reply::one(outcome, Source::Redis);
+        reply.statements = vec![Some(Stated::new(receipt, granted))];
+        if outcome.is_allowed() {
+            reply.receipts = OneOrMany::One(Receipt::default());
+        }
+        Ok(reply)
+    }
+
     /// States counts of one hash slot in one script. Returns a result for each, in their order.
     pub(crate) async fn hold(&self, charges: &[Arc<Charge>], by: Instant) -> Vec<HoldResult> {
         if let [charge] = charges {
             // The end of a call: the script of one key creates fewer functions than `lua/hold.lua`.
             let stated = self.apply_one(ScriptOp::HOLD, charge, by).await;
-            return vec![stated];
+            return vec![stated.map(|(_, receipt)| Stated::new(receipt, 0))];
         }
         let entries = charges.iter().map(|charge| (&**charge, ()));
         let call = ScriptCall {
@@ -60,7 +78,7 @@ fn decode(reply: &Value, charges: &[Arc<Charge>]) -> Option<Vec<HoldResult>> {
             let Some(Value::BulkString(message)) = parts.next() else { return None };
             Err(script::error_of(&String::from_utf8_lossy(message), &charge.count_name))
         } else {
-            Ok(decode_acquired(reply)?)
+            Ok(Stated::new(decode_acquired(reply)?.1, 0))
         });
     }
     (results.len() == charges.len()).then_some(results)

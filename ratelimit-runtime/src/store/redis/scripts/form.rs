@@ -104,20 +104,18 @@ impl Form {
             Self::Slots => {
                 const HOLD: Argument = Argument::new("hold", |_, stated| stated.hold_us);
                 const PROCESS: Argument = Argument::new("process", |_, stated| stated.process);
-                const FENCE: Argument = Argument::new("fence", |_, stated| stated.fence);
+                const SEQ: Argument = Argument::new("seq", |_, stated| stated.seq);
+                const UNITS: Argument = Argument::new("units", |_, stated| stated.units);
                 const EPOCH: Argument = Argument::new("epoch", |_, stated| stated.epoch);
-                const TAKEN: Argument = Argument::new("taken", |_, stated| stated.taken);
-                const RELEASED: Argument = Argument::new("released", |_, stated| stated.released);
-                const PROMISED: Argument = Argument::new("promised", |_, stated| stated.promised);
                 const WAITED: Argument = Argument::new("waited", |_, stated| stated.waited_us);
-                &[THRESHOLD, HOLD, PROCESS, FENCE, EPOCH, TAKEN, RELEASED, PROMISED, WAITED]
+                &[THRESHOLD, HOLD, PROCESS, SEQ, UNITS, EPOCH, WAITED]
             }
         }
     }
 
     /// Appends the packed arguments of the limit of a charge.
     pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
-        let stated = charge.holder.as_ref().map(|holder| holder.statement()).unwrap_or_default();
+        let stated = charge.statement.unwrap_or_default();
         for argument in self.arguments() {
             out.extend(&(argument.value)(&charge.terms, &stated).to_be_bytes()[1..]);
         }
@@ -149,7 +147,7 @@ mod tests {
         let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
         let terms = *limit.terms();
         let key_id = KeyId::new(terms.identity(), 0);
-        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None };
+        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
         let (limit, mut out) = (&terms, Vec::new());
         Form::of(limit).put_terms(&mut out, &charge);
         assert_eq!(Form::of(limit).layout(), "i7i7i7");

@@ -153,7 +153,7 @@ pub(crate) fn arguments_of_each<'a, E>(
     for (charge, entry) in entries {
         // A statement is of one count.
         let is_known =
-            |limit: &&Charge| limit.terms == charge.terms && limit.holder == charge.holder;
+            |limit: &&Charge| limit.terms == charge.terms && limit.statement == charge.statement;
         let limit = limits.iter().position(is_known).unwrap_or_else(|| {
             limits.push(charge);
             limits.len() - 1

@@ -2,21 +2,17 @@
 
 use std::mem;
 
-use super::Holders;
-use super::state::{Body, HOLD, Message, Process, State, TICK, Taking, Used};
+use super::Slots;
+use super::state::{Body, HOLD, Message, Process, State, TICK, Used};
 
-impl Holders {
-    /// Sends the statement of a process that is due.
-    pub(super) fn state(&self, state: &mut State, process: usize) {
+impl Slots {
+    /// Sends the statement of a process.
+    pub(super) fn send(&self, state: &mut State, process: usize, wants: bool) {
         let now = state.local_clock();
         let sender = &mut state.processes[process];
-        sender.was_late |= self.resets > 0 && sender.holder.ends_at().is_some_and(|at| now >= at);
-        sender.holder.lose_late(now);
-        if sender.holder.next_statement().is_some_and(|at| at <= now) {
-            let sent = sender.holder.state(now);
-            let number = state.send(process, Body::State, self.threshold);
-            state.processes[process].stating = Some((number, sent));
-        }
+        let is_over = sender.units.alive_until().is_some_and(|at| now >= at);
+        sender.was_late |= self.records_lateness() && is_over;
+        state.send(process, wants, self.threshold);
     }
 
     /// Plays on without faults until no message is left and no statement is due.
@@ -26,14 +22,14 @@ impl Holders {
                 let Message { process, number, body } = message;
                 let reply = match body {
                     Body::Reply { .. } => body,
-                    request => self.execute(state, request, process),
+                    request => self.execute(state, request),
                 };
                 self.deliver(state, Message { process, number, body: reply });
             }
             let now = state.local_clock();
             let mut processes = state.processes.iter();
             let Some(next) = processes.position(|process| process.is_due(now)) else { return };
-            self.state(state, next);
+            self.send(state, next, false);
         }
         panic!("processes state without end: {state:#?}");
     }
@@ -43,20 +39,13 @@ impl Holders {
     pub(super) fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
         for process in &mut state.processes {
-            let id = process.id;
-            let is_sent =
-                |number| state.network.iter().any(|it| (it.process, it.number) == (id, number));
+            let is_sent = |number| {
+                let mut sent = state.network.iter();
+                sent.any(|it| (it.process, it.number) == (process.id, number))
+            };
             // A request without a message reaches its deadline.
-            let (kept, lost) = mem::take(&mut process.taking)
-                .into_iter()
-                .partition(|taking| is_sent(taking.number));
-            process.taking = kept;
-            let lost: Vec<Taking> = lost;
-            for taking in lost {
-                process.holder.end_without_reply(taking.pending);
-            }
-            if process.stating.is_some_and(|(number, _)| !is_sent(number)) {
-                process.give_up_statement();
+            if process.pending.is_some_and(|pending| !is_sent(pending.number)) {
+                process.give_up();
             }
         }
         self.settle(&mut state);
@@ -70,15 +59,13 @@ impl Holders {
         let counts_what_runs = self.measured(&mut state) == state.held();
         for process in &mut state.processes {
             for call in mem::take(&mut process.calls) {
-                process.holder.release(call.held);
+                process.units.release(call.held);
             }
         }
         self.settle(&mut state);
         // Otherwise `flush` does not complete.
-        let is_stated = |process: &Process| !process.holder.is_dirty();
-        let can_call = |process: &Process| process.holder.clone().begin().is_some();
-        let is_ready =
-            state.processes.iter().all(|process| is_stated(process) && can_call(process));
+        let is_stated = |process: &Process| !process.units.is_dirty() && process.pending.is_none();
+        let is_ready = state.processes.iter().all(is_stated);
         counts_what_runs && is_ready && self.measured(&mut state) == 0 && state.held() == 0
     }
 

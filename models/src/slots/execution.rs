@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::LazyLock;
 
 use super::state::{Body, HOLD, State};
-use super::{Fault, Holders};
+use super::{Fault, Slots};
 use crate::form::Form;
 use crate::program;
 use crate::scripts::decoded;
@@ -13,24 +13,27 @@ use crate::store::Statement;
 
 const KEY: &[u8] = b"slots";
 
-impl Holders {
+impl Slots {
     /// Returns the text of a script, with the fault of the model.
     fn script(&self, text: &str) -> String {
         let (part, fault) = match self.fault {
             Some(Fault::EmptyRecordIsForgotten) => (
-                "if (own_taken > 0 or op == 'hold') and not resets",
-                "if own_taken > own_released and not resets",
+                "own_units == 0 and hold > EMPTY and EMPTY or hold",
+                "own_units == 0 and 0 or hold",
             ),
-            Some(Fault::LateStatementCounts) => ("if taken > own_taken then", "if true then"),
-            Some(Fault::GivenUpRequestTakes) => ("fence < own_fence", "false"),
+            Some(Fault::LateRequestCounts) => ("seq <= own_seq", "false"),
             _ => return text.to_owned(),
         };
         assert!(text.contains(part), "the script has no {part}");
-        text.replace(part, fault)
+        let text = text.replace(part, fault);
+        match self.fault {
+            Some(Fault::LateRequestCounts) => text.replace("if seq > own_seq then", "if true then"),
+            _ => text,
+        }
     }
 
     /// Applies an operation on the server. Returns the reply.
-    pub(super) fn execute(&self, state: &mut State, body: Body, process: u64) -> Body {
+    pub(super) fn execute(&self, state: &mut State, body: Body) -> Body {
         static DECIDE: LazyLock<String> = LazyLock::new(|| Form::Slots.script());
         static HOLDING: LazyLock<String> = LazyLock::new(program::hold);
         let clock = state.server_clock();
@@ -41,7 +44,7 @@ impl Holders {
                 (&*HOLDING, vec![vec![1], Vec::new(), limit])
             }
             Body::Reset => {
-                let statement = Statement { process, hold_us: HOLD, ..Statement::default() };
+                let statement = Statement { hold_us: HOLD, ..Statement::default() };
                 let terms = packed_terms(self.threshold, &statement);
                 let terms = packed_op("hold", 0, 0, 1, &terms);
                 state.generation += 1;
@@ -72,11 +75,8 @@ impl Holders {
 
 pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
     let mut out = Vec::new();
-    let Statement { process, fence, epoch, taken, released, promised, hold_us, waited_us } =
-        *stated;
-    for number in
-        [threshold.into(), hold_us, process, fence, epoch, taken, released, promised, waited_us]
-    {
+    let Statement { process, seq, units, epoch, hold_us, waited_us } = *stated;
+    for number in [threshold.into(), hold_us, process, seq, units, epoch, waited_us] {
         out.extend(&number.to_be_bytes()[1..]);
     }
     out

@@ -1,8 +1,9 @@
 //! A state of the model: the server, the processes, and the messages between them.
 
+use super::super::{SlotUnits, StatedUnits, TakenUnits};
 use super::execution::packed_terms;
 use crate::server::Keys;
-use crate::store::holder::state::{HolderState, PendingUnits, SentStatement, TakenUnits};
+use crate::store::Statement;
 
 /// The length of a step of time, in microseconds.
 pub(super) const TICK: u64 = 100_000;
@@ -30,7 +31,6 @@ pub(super) struct Used {
     pub(super) calls: u8,
     pub(super) local_calls: u8,
     pub(super) given_up: u8,
-    pub(super) repeated: u8,
     pub(super) resets: u8,
     pub(super) flushes: u8,
     pub(super) crashes: u8,
@@ -39,25 +39,24 @@ pub(super) struct Used {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Process {
     pub(super) id: u64,
-    pub(super) holder: HolderState,
-    /// The number of the next message.
-    pub(super) next: u8,
-    /// Requests that take units and have no reply.
-    pub(super) taking: Vec<Taking>,
-    pub(super) stating: Option<(u8, SentStatement)>,
-    pub(super) resetting: Option<u8>,
+    pub(super) units: SlotUnits,
+    pub(super) last_seq: u64,
+    pub(super) pending: Option<Pending>,
+    /// The number of a reset without a reply.
+    pub(super) resetting: Option<u64>,
     pub(super) calls: Vec<Call>,
     /// Whether its hold has ended before a reply or a statement, which can lose the slots of all of its calls. Recorded
-    /// in models with resets only.
+    /// in models with resets or fallbacks only.
     pub(super) was_late: bool,
 }
 
-/// A request that takes units and has no reply.
+/// The pending request of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Taking {
-    pub(super) number: u8,
+pub(super) struct Pending {
+    /// The number of its statement.
+    pub(super) number: u64,
     pub(super) sent_at: u64,
-    pub(super) pending: PendingUnits,
+    pub(super) wants: bool,
     /// The resets when it was sent; `None` if one of them had no reply.
     pub(super) resets: Option<u8>,
 }
@@ -78,7 +77,7 @@ pub(super) struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Message {
     pub(super) process: u64,
-    pub(super) number: u8,
+    pub(super) number: u64,
     pub(super) body: Body,
 }
 
@@ -103,7 +102,7 @@ impl State {
     pub(super) fn running(&self, generation: u8) -> usize {
         let now = self.local_clock();
         let calls = self.processes.iter().flat_map(|process| {
-            process.calls.iter().filter(move |call| !process.holder.is_lost(call.held, now))
+            process.calls.iter().filter(move |call| !process.units.is_lost(call.held, now))
         });
         calls.filter(|call| call.generation == Some(generation)).count()
     }
@@ -112,7 +111,8 @@ impl State {
     pub(super) fn keeps_local_calls(&self) -> bool {
         let has_slot = |process: &Process, call: &Call| {
             let is_local = call.generation.is_none();
-            !is_local || call.resets < self.used.resets || process.holder.has(call.held)
+            let is_of_before = call.resets < self.used.resets || process.was_late;
+            !is_local || is_of_before || process.units.has(call.held)
         };
         self.processes.iter().all(|it| it.calls.iter().all(|call| has_slot(it, call)))
     }
@@ -123,29 +123,31 @@ impl State {
         let now = self.local_clock();
         let has_slot = |process: &Process, call: &Call| {
             let is_kept = call.generation == Some(self.generation) && now < call.kept_until;
-            !is_kept || process.was_late || process.holder.has(call.held)
+            !is_kept || process.was_late || process.units.has(call.held)
         };
         self.processes.iter().all(|it| it.calls.iter().all(|call| has_slot(it, call)))
     }
 
     /// Returns how many units are held.
     pub(super) fn held(&self) -> u64 {
-        self.processes.iter().map(|process| process.holder.units()).sum()
+        self.processes.iter().map(|process| process.units.units()).sum()
     }
 
-    pub(super) fn send(
-        &mut self,
-        process: usize,
-        body: impl FnOnce(Vec<u8>) -> Body,
-        threshold: u32,
-    ) -> u8 {
+    /// Sends the statement of a process, with a call that wants a unit or without.
+    pub(super) fn send(&mut self, process: usize, wants: bool, threshold: u32) {
+        let now = self.local_clock();
+        let is_reset = self.processes.iter().any(|process| process.resetting.is_some());
+        let resets = (!is_reset).then_some(self.used.resets);
         let sender = &mut self.processes[process];
-        let number = sender.next;
-        sender.next += 1;
-        let body = body(packed_terms(threshold, &sender.holder.statement(sender.id)));
-        let message = Message { process: sender.id, number, body };
-        self.put(message);
-        number
+        sender.units.expire(now);
+        sender.last_seq += 1;
+        let (id, seq) = (sender.id, sender.last_seq);
+        let StatedUnits { units, epoch, hold_us } = sender.units.state(seq, now);
+        sender.pending = Some(Pending { number: seq, sent_at: now, wants, resets });
+        let statement = Statement { process: id, seq, units, epoch, hold_us, waited_us: 0 };
+        let terms = packed_terms(threshold, &statement);
+        let body = if wants { Body::Take(terms) } else { Body::State(terms) };
+        self.put(Message { process: id, number: seq, body });
     }
 
     pub(super) fn put(&mut self, message: Message) {
@@ -156,29 +158,38 @@ impl State {
 
 impl Process {
     pub(super) fn new(id: u64) -> Self {
-        let (taking, calls, mut holder) = (Vec::new(), Vec::new(), HolderState::new(1));
-        holder.set_hold(HOLD);
-        Self { id, holder, next: 0, taking, stating: None, resetting: None, calls, was_late: false }
+        let mut units = SlotUnits::new(1);
+        units.set_hold(HOLD);
+        Self {
+            id,
+            units,
+            last_seq: 1,
+            pending: None,
+            resetting: None,
+            calls: Vec::new(),
+            was_late: false,
+        }
     }
 
     /// Returns whether a statement is due.
     pub(super) fn is_due(&self, now: u64) -> bool {
-        let mut holder = self.holder.clone();
-        self.stating.is_none()
-            && (holder.lose_late(now) > 0 || holder.next_statement().is_some_and(|at| at <= now))
+        let mut units = self.units;
+        self.pending.is_none()
+            && (units.expire(now) > 0
+                || units.is_dirty()
+                || units.next_statement().is_some_and(|at| at <= now))
     }
 
     /// Returns whether the process waits for the reply to a request.
-    pub(super) fn waits_for(&self, number: u8) -> bool {
-        self.taking.iter().any(|taking| taking.number == number)
-            || self.stating.is_some_and(|(stating, _)| stating == number)
+    pub(super) fn waits_for(&self, number: u64) -> bool {
+        self.pending.is_some_and(|pending| pending.number == number)
             || self.resetting == Some(number)
     }
 
-    /// Gives up the request of a statement.
-    pub(super) fn give_up_statement(&mut self) {
-        self.stating = None;
-        self.holder.not_stated();
+    /// The process does not wait for the reply to its request any longer.
+    pub(super) fn give_up(&mut self) {
+        self.pending = None;
+        self.units.unanswered();
     }
 }
 

@@ -1,0 +1,237 @@
+//! The units of one count of calls in flight that this process holds, as a plain value: no clock, no lock, no I/O.
+//! `models/` checks it.
+//!
+//! A process states all its units with each request to the store (`lua/slots.lua`), under a number that only grows, and
+//! has one statement pending at a time. So a reply is always about the last statement. If it does not come, the process
+//! is unsure of what the store has, and states its units again. Its units are lost by its own clock, before the store
+//! can give them to others.
+
+#[cfg(model)]
+#[path = "../../../models/src/slots/mod.rs"]
+pub mod model;
+
+use std::mem;
+
+use crate::store::Stated;
+
+/// The clocks of two machines run at rates that differ by less than one part in this number.
+const DRIFT: u64 = 100;
+
+/// The number of statements within a hold.
+const STATEMENTS: u64 = 3;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct SlotUnits {
+    /// The units that are lost unless the store replies.
+    ordinary: u64,
+    /// The units that fallbacks have taken and that the store has not confirmed: those that were stated, and the
+    /// others.
+    local: [u64; 2],
+    /// For how long the store keeps units.
+    hold_us: u64,
+    /// The number of the last statement, of the last one that the store has confirmed, and the time at which that was
+    /// sent.
+    seq: u64,
+    confirmed: u64,
+    confirmed_at: u64,
+    pending: Option<PendingStatement>,
+    /// The units that the store has.
+    known: u64,
+    /// Whether the reply to the last statement is lost.
+    is_unsure: bool,
+    epoch: u64,
+    /// Units whose stamp is smaller are lost.
+    lost_below: u64,
+    /// The same of units that fallbacks have taken.
+    local_lost_below: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PendingStatement {
+    seq: u64,
+    units: u64,
+    sent_at: u64,
+}
+
+/// Units of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TakenUnits {
+    pub(crate) units: u64,
+    /// The number of the last statement before they were held: the next one states them.
+    pub(super) stamp: u64,
+    pub(super) is_local: bool,
+}
+
+/// What is stated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct StatedUnits {
+    pub(super) units: u64,
+    pub(super) epoch: u64,
+    pub(super) hold_us: u64,
+}
+
+/// What a reply changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Replied {
+    pub(super) lost: u64,
+    /// The stamp of the units that the request has taken; `None` if the reply came too late to use them.
+    pub(super) stamp: Option<u64>,
+}
+
+impl SlotUnits {
+    /// Returns the state of a process without units. `seq` is greater than the number of each statement so far.
+    pub(super) fn new(seq: u64) -> Self {
+        Self { seq, lost_below: seq, local_lost_below: seq, ..Self::default() }
+    }
+
+    /// Sets for how long the store keeps units, if that is shorter than before.
+    pub(super) fn set_hold(&mut self, hold_us: u64) {
+        self.hold_us = if self.hold_us == 0 { hold_us } else { hold_us.min(self.hold_us) };
+    }
+
+    /// Returns the time at which the units are lost unless the store replies; `None` if none can be.
+    pub(super) fn alive_until(&self) -> Option<u64> {
+        (self.ordinary > 0).then(|| self.end_of_hold(self.confirmed_at))
+    }
+
+    /// Loses the units whose time has come, and returns how many. The caller does so before anything else.
+    pub(super) fn expire(&mut self, now: u64) -> u64 {
+        if self.alive_until().is_none_or(|until| now < until) {
+            return 0;
+        }
+        // What the pending request takes is not lost.
+        let below = self.pending.map_or(self.seq + 1, |pending| pending.seq);
+        self.lost_below = self.lost_below.max(below);
+        self.local_lost_below = self.local_lost_below.max(self.confirmed);
+        mem::take(&mut self.ordinary)
+    }
+
+    /// Begins the statement with the number `seq` at `now`.
+    pub(super) fn state(&mut self, seq: u64, now: u64) -> StatedUnits {
+        self.seq = seq;
+        self.local = [self.local[0] + self.local[1], 0];
+        self.pending = Some(PendingStatement { seq, units: self.units(), sent_at: now });
+        self.peeked()
+    }
+
+    /// Returns what a statement would state now.
+    pub(super) fn peeked(&self) -> StatedUnits {
+        StatedUnits { units: self.units(), epoch: self.epoch, hold_us: self.hold_us }
+    }
+
+    /// Ends the pending statement with its reply, which is received at `now`.
+    pub(super) fn replied(&mut self, stated: Stated, now: u64) -> Replied {
+        let mut lost = self.expire(now);
+        let Some(PendingStatement { seq, units, sent_at }) = self.pending.take() else {
+            return Replied { lost, stamp: None };
+        };
+        if seq != self.seq {
+            // The count was reset since then, and the store may have executed the request before or after that.
+            self.is_unsure = true;
+            return Replied { lost, stamp: None };
+        }
+        if stated.is_lost {
+            // Those that fallbacks have taken since then stay.
+            lost += self.ordinary + self.local[0];
+            (self.ordinary, self.local[0]) = (0, 0);
+            self.lost_below = self.lost_below.max(seq);
+            self.local_lost_below = self.local_lost_below.max(seq);
+        }
+        (self.epoch, self.is_unsure) = (stated.epoch, false);
+        self.known = if stated.is_lost { 0 } else { units } + stated.granted;
+        if now >= self.end_of_hold(sent_at) {
+            return Replied { lost, stamp: None };
+        }
+        (self.confirmed, self.confirmed_at) = (seq, sent_at);
+        self.ordinary += mem::take(&mut self.local[0]) + stated.granted;
+        Replied { lost, stamp: Some(seq) }
+    }
+
+    /// Ends the pending statement without a reply: the store may have executed it, or may do so later.
+    pub(super) fn unanswered(&mut self) {
+        self.is_unsure |= self.pending.take().is_some();
+    }
+
+    /// Ends the pending statement, which the store has certainly not executed.
+    pub(super) fn not_sent(&mut self) {
+        self.pending = None;
+    }
+
+    /// Takes units without the store, which learns of them when it replies again.
+    pub(super) fn take_locally(&mut self, units: u64) -> TakenUnits {
+        self.local[1] += units;
+        TakenUnits { units, stamp: self.seq, is_local: true }
+    }
+
+    /// Returns whether units are held that were not lost.
+    pub(super) fn has(&self, taken: TakenUnits) -> bool {
+        taken.stamp >= if taken.is_local { self.local_lost_below } else { self.lost_below }
+    }
+
+    /// Returns whether units were lost at `now`.
+    pub(super) fn is_lost(&self, taken: TakenUnits, now: u64) -> bool {
+        let is_late = self.alive_until().is_some_and(|until| now >= until);
+        !self.has(taken) || is_late && self.is_ordinary(taken)
+    }
+
+    /// Releases units. Returns whether they were held.
+    pub(super) fn release(&mut self, taken: TakenUnits) -> bool {
+        if !self.has(taken) {
+            return false;
+        }
+        let held = match taken {
+            _ if self.is_ordinary(taken) => &mut self.ordinary,
+            _ => &mut self.local[usize::from(taken.stamp == self.seq)],
+        };
+        *held = held.saturating_sub(taken.units);
+        true
+    }
+
+    /// Loses all units, because the count was reset at the time `epoch` of the store. `seq` is greater than the number
+    /// of each statement.
+    pub(super) fn reset(&mut self, seq: u64, epoch: u64) {
+        (self.ordinary, self.local, self.seq) = (0, [0, 0], seq);
+        self.epoch = epoch.max(self.epoch);
+        (self.lost_below, self.local_lost_below) = (seq, seq);
+        // The store may have units that a pending request takes.
+        self.is_unsure = true;
+    }
+
+    /// Returns whether the store does not know what is held.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.units() != self.known || self.is_unsure
+    }
+
+    /// Returns whether a request is pending.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Returns whether there is nothing to state, now or later.
+    pub(super) fn is_idle(&self) -> bool {
+        self.units() == 0 && !self.is_dirty() && !self.is_pending()
+    }
+
+    /// Returns the time of the next statement that nothing else causes; `None` if no units are held.
+    pub(super) fn next_statement(&self) -> Option<u64> {
+        (self.units() > 0).then(|| self.confirmed_at.saturating_add(self.hold_us / STATEMENTS))
+    }
+
+    /// Returns the time until which an idle count is kept. The store keeps the epoch as long: a process that has
+    /// forgotten it would lose what its fallback takes.
+    pub(super) fn kept_until(&self) -> u64 {
+        if self.epoch > 0 { self.confirmed_at.saturating_add(self.hold_us) } else { 0 }
+    }
+
+    pub(super) fn units(&self) -> u64 {
+        self.ordinary + self.local[0] + self.local[1]
+    }
+
+    fn is_ordinary(&self, taken: TakenUnits) -> bool {
+        !taken.is_local || taken.stamp < self.confirmed
+    }
+
+    fn end_of_hold(&self, sent_at: u64) -> u64 {
+        sent_at.saturating_add(self.hold_us - self.hold_us / DRIFT)
+    }
+}

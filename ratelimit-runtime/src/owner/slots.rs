@@ -1,0 +1,579 @@
+//! The counts of calls in flight in the shared store that this process uses: what its calls hold (`held.rs`), and the
+//! requests about them. One request about a count is pending at a time. It states what is held and, if calls want
+//! units, takes them in the same script.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::held::{SlotUnits, StatedUnits, TakenUnits};
+use super::holding::HeldReply;
+use crate::algorithm::{Charged, Outcome, Receipt};
+use crate::background::seen_process;
+use crate::key::KeyId;
+use crate::one_or_many::OneOrMany;
+use crate::reply::StoreError;
+use crate::store::{Calls, Charge, Counts, MAX_CORRECTED, Reply, Stated, Statement};
+
+/// How long a release waits for others, and for a call that states it as well, in microseconds.
+const GATHERING: u64 = 2_000;
+
+/// How long statements pause after a failure, in microseconds.
+const PAUSE: u64 = 100_000;
+
+/// The most requests without calls that are pending.
+const MAX_STATEMENTS: usize = 256;
+
+/// The most calls that one request decides for callers that do not know each other.
+const MAX_CALLS: usize = 1024;
+
+/// The counts of this process.
+pub(super) struct SlotCounts {
+    /// A random number of this process.
+    process: u64,
+    last_seq: u64,
+    counts: HashMap<KeyId, SlotCount>,
+    wants: HashMap<u64, Want>,
+    last_want: u64,
+    /// The next looks at counts: by real time, and by the time of the limiter.
+    soon: BTreeSet<(u64, KeyId)>,
+    later: BTreeSet<(u64, KeyId)>,
+    statements: usize,
+    /// Notified when units were lost, and after each statement.
+    pub(super) changed: Arc<Notify>,
+}
+
+struct SlotCount {
+    charge: Arc<Charge>,
+    units: SlotUnits,
+    /// The calls that want units, by their numbers.
+    queue: VecDeque<u64>,
+    soon: Option<u64>,
+    later: Option<u64>,
+    /// Why the last statement has failed, and the end of the pause after it.
+    failure: Option<(StoreError, u64)>,
+}
+
+/// Calls that want units of some counts.
+pub(super) struct Want {
+    calls: Calls,
+    reply_to: WantReply,
+}
+
+pub(super) type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
+
+/// The reply to calls.
+pub(super) struct TakenReply {
+    pub(super) reply: Reply,
+    pub(super) calls: Calls,
+}
+
+/// A request that is due.
+pub(super) enum SlotRequest {
+    Take(TakeRequest),
+    /// States counts of one hash slot.
+    State(Vec<Arc<Charge>>),
+}
+
+pub(super) struct TakeRequest {
+    pub(super) calls: Calls,
+    wants: Vec<Want>,
+}
+
+/// What a reply or the time has ended.
+#[derive(Default)]
+pub(super) struct SlotEnds {
+    pub(super) replies: Vec<(WantReply, Result<TakenReply, StoreError>)>,
+    /// The charges of counts whose units were lost, and how many.
+    pub(super) lost: Vec<(Arc<Charge>, u64)>,
+    /// Rates that were charged beside units that nobody may use.
+    pub(super) returns: Vec<(Arc<Charge>, Charged)>,
+}
+
+impl Default for SlotCounts {
+    fn default() -> Self {
+        // 52 bits, which the numbers of scripts hold exactly.
+        let process = (RandomState::new().hash_one(seen_process()) >> 12).max(1);
+        Self {
+            process,
+            last_seq: 0,
+            counts: HashMap::new(),
+            wants: HashMap::new(),
+            last_want: 0,
+            soon: BTreeSet::new(),
+            later: BTreeSet::new(),
+            statements: 0,
+            changed: Arc::default(),
+        }
+    }
+}
+
+impl SlotCount {
+    /// Returns whether no call needs the count, and the store knows that.
+    fn is_idle(&self) -> bool {
+        self.units.is_idle() && self.queue.is_empty()
+    }
+}
+
+/// Returns the places and the charges of calls in flight that the shared store counts.
+fn slots_of(charges: &[Arc<Charge>]) -> impl Iterator<Item = (usize, &Arc<Charge>)> {
+    charges.iter().enumerate().filter(|(_, charge)| charge.statement.is_some())
+}
+
+impl SlotCounts {
+    /// Adds calls that want units.
+    pub(super) fn want(&mut self, calls: Calls, reply_to: WantReply, real: u64) {
+        self.last_want += 1;
+        let number = self.last_want;
+        for (_, charge) in slots_of(calls.counts.charges()) {
+            self.count(charge).queue.push_back(number);
+            self.plan(charge.key_id, real, 0);
+        }
+        self.wants.insert(number, Want { calls, reply_to });
+    }
+
+    /// Takes units without the store.
+    pub(super) fn take_locally(
+        &mut self,
+        charge: &Arc<Charge>,
+        units: u64,
+        real: u64,
+    ) -> TakenUnits {
+        let taken = self.count(charge).units.take_locally(units);
+        self.plan(charge.key_id, real, GATHERING);
+        taken
+    }
+
+    /// Releases units. The store learns of it after some time, or at once if it `hurries`.
+    pub(super) fn release(&mut self, key_id: KeyId, taken: TakenUnits, hurries: bool, real: u64) {
+        let Some(count) = self.counts.get_mut(&key_id) else { return };
+        if count.units.release(taken) {
+            self.plan(key_id, real, if hurries { 0 } else { GATHERING });
+        }
+    }
+
+    /// Loses the units of a count that this process has reset, at the time `epoch` of the store.
+    pub(super) fn reset(&mut self, key_id: KeyId, epoch: u64, real: u64) {
+        self.last_seq += 1;
+        if let Some(count) = self.counts.get_mut(&key_id) {
+            count.units.reset(self.last_seq, epoch);
+            self.plan(key_id, real, 0);
+        }
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn is_lost(&self, key_id: KeyId, taken: TakenUnits, now: u64) -> bool {
+        self.counts.get(&key_id).is_none_or(|count| count.units.is_lost(taken, now))
+    }
+
+    /// Returns the time at which units are lost unless the store replies.
+    pub(super) fn alive_until(&self, key_id: KeyId) -> Option<u64> {
+        self.counts.get(&key_id)?.units.alive_until()
+    }
+
+    /// Returns whether the store knows what is held of a count; or why the last statement has failed.
+    pub(super) fn is_stated(&self, key_id: KeyId) -> Result<bool, StoreError> {
+        let Some(count) = self.counts.get(&key_id) else { return Ok(true) };
+        match &count.failure {
+            _ if !count.units.is_dirty() => Ok(true),
+            Some((error, _)) => Err(error.clone()),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns the units that are held, and whether the store knows all of it.
+    pub(super) fn in_flight(&self) -> (u64, bool) {
+        self.counts.values().fold((0, true), |(units, is_known), SlotCount { units: of, .. }| {
+            (units + of.units(), is_known && !of.is_dirty() && !of.is_pending())
+        })
+    }
+
+    /// Returns what a peek states of a count: what is held, unless a request is about to change it.
+    pub(super) fn peeked(&self, charge: &Arc<Charge>) -> Arc<Charge> {
+        let count = self.counts.get(&charge.key_id).filter(|count| !count.units.is_pending());
+        let Some(StatedUnits { units, epoch, hold_us }) = count.map(|it| it.units.peeked()) else {
+            return Arc::clone(charge);
+        };
+        let (process, seq) = (self.process, self.last_seq + 1);
+        let statement = Statement { process, seq, units, epoch, hold_us, waited_us: 0 };
+        Arc::new(Charge { statement: Some(statement), ..(**charge).clone() })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts.values().all(SlotCount::is_idle)
+    }
+
+    /// Returns the next time to look at the counts: by real time, and by the time of the limiter.
+    pub(super) fn next_looks(&self) -> [Option<u64>; 2] {
+        [&self.soon, &self.later].map(|looks| looks.first().map(|(at, _)| *at))
+    }
+
+    /// Returns the requests that are due. `slot_of` is the hash slot of a charge.
+    pub(super) fn due(
+        &mut self,
+        now: u64,
+        real: u64,
+        slot_of: impl Fn(&Charge) -> u16,
+        ends: &mut SlotEnds,
+    ) -> Vec<SlotRequest> {
+        let (mut requests, mut groups) = (Vec::new(), Vec::<(u16, Vec<Arc<Charge>>)>::new());
+        while let Some(key_id) = self.take_look(now, real) {
+            let Some(count) = self.counts.get_mut(&key_id) else { continue };
+            let lost = count.units.expire(now);
+            if lost > 0 {
+                ends.lost.push((Arc::clone(&count.charge), lost));
+                self.changed.notify_waiters();
+            }
+            let (is_pending, head) = (count.units.is_pending(), count.queue.front().copied());
+            if count.is_idle() && count.units.kept_until() <= now {
+                self.counts.remove(&key_id);
+                continue;
+            }
+            if let Some(number) = head.filter(|_| !is_pending) {
+                match self.take(number, now, ends) {
+                    Some(request) => requests.push(SlotRequest::Take(request)),
+                    // Another count of the call is not free.
+                    None => self.plan(key_id, real, GATHERING),
+                }
+                continue;
+            }
+            let is_due =
+                count.units.is_dirty() || count.units.next_statement().is_some_and(|at| at <= now);
+            let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
+            if !is_due || is_pending {
+                self.plan(key_id, real, 0);
+            } else if paused_until > real || self.statements >= MAX_STATEMENTS {
+                self.plan_at(key_id, paused_until.max(real + GATHERING));
+            } else {
+                let charge = Arc::clone(&count.charge);
+                let charge = self.state(&charge, now, 0);
+                let slot = slot_of(&charge);
+                let has_room =
+                    |(it, of): &&mut (u16, Vec<_>)| *it == slot && of.len() < MAX_CORRECTED;
+                if let Some((_, of)) = groups.iter_mut().find(has_room) {
+                    of.push(charge);
+                } else {
+                    self.statements += 1;
+                    groups.push((slot, vec![charge]));
+                }
+            }
+        }
+        requests.extend(groups.into_iter().map(|(_, charges)| SlotRequest::State(charges)));
+        requests
+    }
+
+    /// Ends a request that states counts.
+    pub(super) fn stated(
+        &mut self,
+        charges: &[Arc<Charge>],
+        results: Vec<Result<Stated, StoreError>>,
+        (now, real): (u64, u64),
+        ends: &mut SlotEnds,
+    ) {
+        self.statements -= 1;
+        for (charge, result) in charges.iter().zip(results) {
+            self.end(charge.key_id, result.map(Some), (now, real), ends);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Ends a request that takes units.
+    pub(super) fn taken(
+        &mut self,
+        TakeRequest { calls, wants }: TakeRequest,
+        result: Result<Reply, StoreError>,
+        (now, real): (u64, u64),
+        ends: &mut SlotEnds,
+    ) {
+        let (charges, width) = (calls.counts.charges(), calls.counts.charges().len());
+        let mut places = Vec::new();
+        for (index, (place, charge)) in slots_of(charges).enumerate() {
+            let stated =
+                result.as_ref().map(|reply| reply.statements.get(index).copied().flatten());
+            let stated = stated.map_err(Clone::clone);
+            let granted = stated.as_ref().map_or(0, |it| it.map_or(0, |it| it.granted));
+            let stamp = self.end(charge.key_id, stated, (now, real), ends);
+            places.push((place, charge.key_id, granted, stamp));
+        }
+        self.changed.notify_waiters();
+        let mut reply = match result {
+            Ok(reply) => reply,
+            Err(error) => {
+                let refused = |want: Want| (want.reply_to, Err(error.clone()));
+                return ends.replies.extend(wants.into_iter().map(refused));
+            }
+        };
+        let is_late = places.iter().any(|(_, _, granted, stamp)| *granted > 0 && stamp.is_none());
+        let is_admitted = |call: &&[Outcome]| call.iter().all(Outcome::is_allowed);
+        let admitted = reply.outcomes.chunks(width).take_while(is_admitted).count();
+        for (place, key_id, granted, stamp) in places {
+            let Some(stamp) = stamp else { continue };
+            // Units of calls that do not start: another limit has rejected them, or a reply is late.
+            let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(place).copied());
+            let used = if is_late { 0 } else { costs.sum::<u64>() };
+            let units = granted.saturating_sub(used);
+            self.release(key_id, TakenUnits { units, stamp, is_local: false }, true, real);
+            for receipt in reply.receipts.iter_mut().skip(place).step_by(width) {
+                *receipt = Receipt { birth: 1, place: stamp };
+            }
+        }
+        if is_late {
+            // Others may have the units by now, so the calls ask again.
+            ends.returns.extend(rates_of(&calls, &reply));
+            for Want { calls, reply_to } in wants {
+                self.want(calls, reply_to, real);
+            }
+            return;
+        }
+        self.answer(wants, &calls, &reply, real, ends);
+    }
+
+    /// Gives each want what the request has decided about it.
+    fn answer(
+        &mut self,
+        wants: Vec<Want>,
+        calls: &Calls,
+        reply: &Reply,
+        real: u64,
+        ends: &mut SlotEnds,
+    ) {
+        if let [_] = &wants[..] {
+            for Want { reply_to, .. } in wants {
+                let taken = TakenReply { reply: reply.clone(), calls: calls.clone() };
+                ends.replies.push((reply_to, Ok(taken)));
+            }
+            return;
+        }
+        let width = calls.counts.charges().len();
+        let (mut outcomes, mut receipts) =
+            (reply.outcomes.chunks(width), reply.receipts.chunks(width));
+        let mut rejected: Option<(Calls, Vec<Outcome>)> = None;
+        for want in wants {
+            // A call of other costs than the rejected one may fit.
+            let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
+            let call = outcomes.next().map(<[_]>::to_vec);
+            let like = rejected.as_ref().filter(is_like);
+            let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
+                self.want(want.calls, want.reply_to, real);
+                continue;
+            };
+            let mut of_call = Reply::new(call.into(), reply.source);
+            if of_call.is_allowed() {
+                of_call.receipts = receipts.next().unwrap_or_default().to_vec().into();
+            } else {
+                rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
+            }
+            let taken = TakenReply { reply: of_call, calls: want.calls };
+            ends.replies.push((want.reply_to, Ok(taken)));
+        }
+    }
+
+    /// Records what a request has done to a count. Returns the stamp of what it has taken. Without a statement in the
+    /// reply, the store has not executed it.
+    fn end(
+        &mut self,
+        key_id: KeyId,
+        result: Result<Option<Stated>, StoreError>,
+        (now, real): (u64, u64),
+        ends: &mut SlotEnds,
+    ) -> Option<u64> {
+        let count = self.counts.get_mut(&key_id)?;
+        let replied = match result {
+            Ok(Some(stated)) => {
+                count.failure = None;
+                let replied = count.units.replied(stated, now);
+                if replied.lost > 0 {
+                    ends.lost.push((Arc::clone(&count.charge), replied.lost));
+                }
+                replied.stamp
+            }
+            Ok(None) => {
+                count.units.not_sent();
+                None
+            }
+            Err(error) => {
+                match error {
+                    StoreError::CircuitOpen { .. }
+                    | StoreError::Overloaded { .. }
+                    | StoreError::NoRuntime => count.units.not_sent(),
+                    _ => count.units.unanswered(),
+                }
+                count.failure = Some((error, real + PAUSE));
+                None
+            }
+        };
+        self.plan(key_id, real, 0);
+        replied
+    }
+
+    /// Begins a request for the want with a number, if all its counts are free. Takes others of the same counts along.
+    fn take(&mut self, number: u64, now: u64, ends: &mut SlotEnds) -> Option<TakeRequest> {
+        let want = self.wants.get(&number)?;
+        let charges = want.calls.counts.charges().to_vec();
+        let key_ids: Vec<_> = slots_of(&charges).map(|(_, charge)| charge.key_id).collect();
+        if !key_ids.iter().all(|key_id| self.is_next(*key_id, number)) {
+            return None;
+        }
+        let mut wants = vec![self.dequeue(number)?];
+        let is_single = |want: &Want| {
+            want.calls.waited_us == 0 && want.calls.runs.len() == 1 && want.calls.runs[0].count == 1
+        };
+        while is_single(&wants[0])
+            && wants.len() < MAX_CALLS
+            && let Some(next) =
+                self.counts.get(&key_ids[0]).and_then(|it| it.queue.front().copied())
+            && key_ids.iter().all(|key_id| self.is_next(*key_id, next))
+            && let Some(want) = self.wants.get(&next)
+            && is_single(want)
+            && have_equal_counts(want.calls.counts.charges(), &charges)
+            && let Some(want) = self.dequeue(next)
+        {
+            wants.push(want);
+        }
+        // A call whose caller has dropped it takes nothing.
+        wants.retain(|want| !want.reply_to.is_closed());
+        let first = wants.first()?.calls.clone();
+        let waited_us = first.waited_us;
+        for key_id in &key_ids {
+            if let Some(count) = self.counts.get_mut(key_id) {
+                let lost = count.units.expire(now);
+                if lost > 0 {
+                    ends.lost.push((Arc::clone(&count.charge), lost));
+                }
+            }
+        }
+        let charges = OneOrMany::of(&charges, |charge| match charge.statement {
+            Some(_) => self.state(charge, now, waited_us),
+            None => Arc::clone(charge),
+        });
+        let runs = wants.iter().flat_map(|want| want.calls.runs.iter().cloned());
+        let calls =
+            Calls { counts: Counts::Each(charges), runs: runs.collect::<Vec<_>>().into(), ..first };
+        Some(TakeRequest { calls, wants })
+    }
+
+    /// Begins a statement of a known count. Returns the charge with it.
+    fn state(&mut self, charge: &Arc<Charge>, now: u64, waited_us: u64) -> Arc<Charge> {
+        self.last_seq += 1;
+        let (seq, process) = (self.last_seq, self.process);
+        let count = self.counts.get_mut(&charge.key_id);
+        let stated = count.map(|count| count.units.state(seq, now));
+        let statement = stated.map(|StatedUnits { units, epoch, hold_us }| Statement {
+            process,
+            seq,
+            units,
+            epoch,
+            hold_us,
+            waited_us,
+        });
+        Arc::new(Charge { statement, ..(**charge).clone() })
+    }
+
+    /// Returns the count of a charge.
+    fn count(&mut self, charge: &Arc<Charge>) -> &mut SlotCount {
+        self.last_seq += 1;
+        let seq = self.last_seq;
+        let count = self.counts.entry(charge.key_id).or_insert_with(|| SlotCount {
+            charge: Arc::clone(charge),
+            units: SlotUnits::new(seq),
+            queue: VecDeque::new(),
+            soon: None,
+            later: None,
+            failure: None,
+        });
+        count.units.set_hold(charge.statement.map_or(0, |statement| statement.hold_us));
+        count
+    }
+
+    /// Returns whether a want is the next one of a count without a pending request.
+    fn is_next(&self, key_id: KeyId, number: u64) -> bool {
+        let count = self.counts.get(&key_id);
+        count.is_some_and(|it| !it.units.is_pending() && it.queue.front() == Some(&number))
+    }
+
+    fn dequeue(&mut self, number: u64) -> Option<Want> {
+        let want = self.wants.remove(&number)?;
+        for (_, charge) in slots_of(want.calls.counts.charges()) {
+            if let Some(count) = self.counts.get_mut(&charge.key_id) {
+                count.queue.pop_front();
+            }
+        }
+        Some(want)
+    }
+
+    /// Takes the next count to look at.
+    fn take_look(&mut self, now: u64, real: u64) -> Option<KeyId> {
+        let soon = self.soon.first().copied().filter(|(at, _)| *at <= real);
+        let (_, key_id) =
+            soon.or_else(|| self.later.first().copied().filter(|(at, _)| *at <= now))?;
+        self.forget_looks(key_id);
+        Some(key_id)
+    }
+
+    fn forget_looks(&mut self, key_id: KeyId) {
+        let Some(count) = self.counts.get_mut(&key_id) else { return };
+        if let Some(at) = count.soon.take() {
+            self.soon.remove(&(at, key_id));
+        }
+        if let Some(at) = count.later.take() {
+            self.later.remove(&(at, key_id));
+        }
+    }
+
+    /// Plans the next look at a count whose statement cannot be sent before.
+    fn plan_at(&mut self, key_id: KeyId, at: u64) {
+        self.forget_looks(key_id);
+        if let Some(count) = self.counts.get_mut(&key_id) {
+            count.soon = Some(at);
+            self.soon.insert((at, key_id));
+        }
+    }
+
+    /// Plans the next look at a count, at the earliest after `delay`.
+    fn plan(&mut self, key_id: KeyId, real: u64, delay: u64) {
+        let Some(count) = self.counts.get(&key_id) else { return };
+        let planned = count.soon;
+        let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
+        let soon = if count.units.is_pending() {
+            None
+        } else if !count.queue.is_empty() {
+            Some(real + delay)
+        } else {
+            count.units.is_dirty().then(|| (real + delay).max(paused_until))
+        };
+        let kept_until = count.is_idle().then(|| count.units.kept_until());
+        let later = [count.units.next_statement(), count.units.alive_until(), kept_until];
+        let later = later.into_iter().flatten().min().filter(|_| !count.units.is_pending());
+        self.forget_looks(key_id);
+        let soon = soon.map(|at| planned.map_or(at, |planned| planned.min(at)));
+        let Some(count) = self.counts.get_mut(&key_id) else { return };
+        (count.soon, count.later) = (soon, later);
+        self.soon.extend(soon.map(|at| (at, key_id)));
+        self.later.extend(later.map(|at| (at, key_id)));
+    }
+}
+
+/// Returns the rates that were charged beside units in flight.
+fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
+    let charges = calls.counts.charges();
+    let mut rates = Vec::new();
+    for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
+        let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
+        for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
+            if charge.statement.is_none() && *cost > 0 {
+                rates.push((charge.with_cost(*cost), Charged::By(*receipt)));
+            }
+        }
+    }
+    rates
+}
+
+/// Returns whether calls take from the same counts under the same amounts.
+fn have_equal_counts(one: &[Arc<Charge>], other: &[Arc<Charge>]) -> bool {
+    let is_equal = |(one, other): (&Arc<Charge>, &Arc<Charge>)| {
+        one.key_id == other.key_id && one.terms == other.terms && one.count_name == other.count_name
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_equal)
+}

@@ -1,0 +1,113 @@
+//! Calls of units in flight and rates whose keys are in different hash slots of a cluster, and many counts there.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection};
+use support::cluster::Cluster;
+use support::limits::{DAY, SECOND};
+use tokio::time::{sleep, timeout};
+
+const ONE: Limit = Limit::in_flight("one", 1).hold(Duration::from_secs(3_600));
+const RATE: Limit = Limit::fixed("rate", 3, DAY);
+
+fn process(cluster: &Cluster) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(cluster.url()).deadline(SECOND);
+    builder.build().expect("valid")
+}
+
+/// Acquires a slot and a unit of a rate, whose keys are in different hash slots.
+async fn acquire_both(limiter: &RateLimiter, rated: &str) -> Result<(), Rejection> {
+    let parts = [Part::new(&ONE, &"a", 1), Part::new(&RATE, &rated, 1)];
+    limiter.acquire_all(&parts).await.map(drop)
+}
+
+/// Returns whether a slot is free within some seconds.
+async fn is_free(limiter: &RateLimiter) -> bool {
+    let acquired = timeout(5 * SECOND, async {
+        while limiter.acquire(&ONE, "a", 1).await.map(drop).is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    acquired.await.is_ok()
+}
+
+/// Whether the rate lacks before the slot is taken, or only after it.
+#[tokio::test]
+async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
+    let cluster = Cluster::start(0);
+    let limiters = [process(&cluster), process(&cluster)];
+    assert_ne!(cluster.slot("a"), cluster.slot("b"));
+    for round in 0..10 {
+        // Three of these calls have a unit of the rate, and many take a slot before they lack one.
+        let rated = format!("b{round}");
+        let calls = limiters.iter().cycle().take(12).map(|limiter| acquire_both(limiter, &rated));
+        let admitted = join_all(calls).await.into_iter().flatten().count();
+        assert!(admitted <= 3, "{admitted}");
+        assert!(is_free(&limiters[0]).await && is_free(&limiters[1]).await, "round {round}");
+        let usage = async || limiters[0].usage(&ONE, "a").await.expect("a reply").used;
+        let started = Instant::now();
+        while usage().await > 0 {
+            assert!(started.elapsed() < 2 * SECOND, "a slot stays taken");
+        }
+    }
+}
+
+/// What a call that was aborted has taken goes back. Nothing else does: another call of the process keeps its slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_aborted_call_frees_no_slot_of_another() {
+    let cluster = Cluster::start(0);
+    let (limiter, other) = (process(&cluster), process(&cluster));
+    for round in 0..60_u64 {
+        let rated = format!("b{round}");
+        let call = limiter.clone();
+        let aborted = tokio::spawn(async move { acquire_both(&call, &rated).await });
+        sleep(Duration::from_micros(100 + round * 37 % 1_500)).await;
+        aborted.abort();
+        let permit = timeout(5 * SECOND, async {
+            loop {
+                match limiter.acquire(&ONE, "a", 1).await {
+                    Ok(permit) => return permit,
+                    Err(_) => sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        let permit = permit.await.expect("free");
+        for _ in 0..5 {
+            let second = other.acquire(&ONE, "a", 1).await;
+            assert!(second.is_err(), "two run under a limit of one");
+            sleep(Duration::from_millis(2)).await;
+        }
+        assert!(!permit.is_lost());
+        permit.release().await.expect("free");
+    }
+}
+
+/// All hash slots are stated at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_counts_keep_their_slots() {
+    const KEYS: u32 = 3_000;
+    let limit = ONE.hold(2 * SECOND);
+    let cluster = Cluster::start(0);
+    let limiter = process(&cluster);
+    let mut permits = Vec::new();
+    for keys in (0..KEYS).collect::<Vec<_>>().chunks(100) {
+        let calls = keys.iter().map(|key| limiter.acquire(&limit, key, 1));
+        permits.extend(join_all(calls).await.into_iter().map(|it| it.expect("admitted")));
+    }
+    let started = Instant::now();
+    while started.elapsed() < 5 * SECOND {
+        let lost = permits.iter().filter(|permit| permit.is_lost()).count();
+        assert_eq!(lost, 0, "after {:?}", started.elapsed());
+        sleep(SECOND / 4).await;
+    }
+    let other = process(&cluster);
+    let released = Instant::now();
+    drop(permits);
+    let mut waits = Vec::new();
+    for key in (0..KEYS).step_by(100) {
+        while other.acquire(&limit, key, 1).await.is_err() {}
+        waits.push(released.elapsed());
+    }
+    assert!(waits[0] < SECOND, "{:?}", waits[0]);
+}
