@@ -51,6 +51,8 @@ local function slots(
   end
   if version ~= VERSION then return end
   if now < clock then now = clock end
+  -- Units of before the last reset are lost by now.
+  if since > 0 and hold > 0 and since + hold <= now then since = 0 end
   -- Where the records are.
   local records, from, to = state or '', HEADER + 1, HEADER + count * RECORD
   if count > 0 and first <= now then

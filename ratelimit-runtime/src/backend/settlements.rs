@@ -185,7 +185,7 @@ impl Backend {
         };
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let (is_held, correction) = (charge.statement.is_some(), Correction::default());
+            let correction = Correction::default();
             let corrected = CorrectedCharge { charge, correction, opening };
             let result = backend.ask(&owner, corrected).await;
             if opening != OpeningChange::Reset {
@@ -193,11 +193,6 @@ impl Backend {
                 return result.map(|it| was_here || matches!(it.verdict, Verdict::Closed { .. }));
             }
             backend.in_flight_changed.notify_waiters();
-            if let Ok(outcome) = result.as_ref()
-                && is_held
-            {
-                owner.reset(key_id, outcome.remaining);
-            }
             result.map(|outcome| outcome.is_allowed() || was_here)
         })
     }

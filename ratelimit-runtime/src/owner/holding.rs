@@ -65,13 +65,6 @@ impl Owner {
         self.core.slot(charge.key_id, taken)
     }
 
-    /// Loses the units of a count that was reset at the time `epoch` of the store.
-    pub(crate) fn reset(&self, key_id: KeyId, epoch: u64) {
-        let mut queue = self.core.lock();
-        queue.slots.reset(key_id, epoch, self.core.real());
-        queue.changed.notify_one();
-    }
-
     /// Returns the units in flight that this process holds, and whether the store knows all of it.
     pub(crate) fn in_flight(&self) -> (u64, bool) {
         self.core.lock().slots.in_flight()

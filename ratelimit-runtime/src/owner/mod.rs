@@ -45,7 +45,9 @@ use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore, Store};
+use crate::store::{
+    Charge, CorrectError, CorrectedCharge, GivenBack, Reply, SharedStore, Stated, Store,
+};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]
@@ -324,7 +326,8 @@ impl Core {
         drop(queue);
         self.end_slots(ends);
         for request in requests {
-            tokio::spawn(Arc::clone(self).send_slot(request));
+            let sent = SentSlots { core: Arc::clone(self), request: Some(request), result: None };
+            tokio::spawn(sent.send());
         }
         let soon = soon.map(|at| at.saturating_sub(real));
         // A virtual clock moves at any time.
@@ -332,21 +335,33 @@ impl Core {
         soon.into_iter().chain(later).min().map(Duration::from_micros)
     }
 
-    async fn send_slot(self: Arc<Self>, request: SlotRequest) {
-        let mut ends = SlotEnds::default();
-        match request {
-            SlotRequest::State(charges) => {
-                let results = self.store.hold(&charges).await;
-                let times = (self.clock.steady(), self.real());
-                self.lock().slots.stated(&charges, results, times, &mut ends);
+    /// Ends a request about units in flight. Without a result, its task has ended before.
+    fn end_slot(self: &Arc<Self>, request: SlotRequest, result: Option<SlotResult>) {
+        let message = "the thread of the rate limiter has ended".into();
+        let unanswered = StoreError::Connection { message };
+        let (times, mut ends) = ((self.clock.steady(), self.real()), SlotEnds::default());
+        let mut queue = self.lock();
+        match (request, result) {
+            (SlotRequest::State(charges), result) => {
+                let results = match result {
+                    Some(SlotResult::State(results)) => results,
+                    _ => vec![Err(unanswered); charges.len()],
+                };
+                queue.slots.stated(&charges, results, times, &mut ends);
             }
-            SlotRequest::Take(request) => {
-                let result = self.store.execute(request.calls.clone()).await;
-                let times = (self.clock.steady(), self.real());
-                self.lock().slots.taken(request, result, times, &mut ends);
+            (SlotRequest::Take(request), result) => {
+                let result = match result {
+                    Some(SlotResult::Take(result)) => result,
+                    _ => Err(unanswered),
+                };
+                let slot = |charge: &Arc<Charge>| self.store.slot(charge);
+                let mut pairs = request.calls.counts.charges().windows(2);
+                let is_split = pairs.any(|pair| slot(&pair[0]) != slot(&pair[1]));
+                queue.slots.taken(request, is_split, result, times, &mut ends);
             }
         }
-        self.lock().changed.notify_one();
+        queue.changed.notify_one();
+        drop(queue);
         self.end_slots(ends);
     }
 
@@ -419,6 +434,12 @@ impl Core {
         let QueuedCorrection { corrected, reply_to, closing, pending, .. } = queued;
         let CorrectedCharge { charge, correction, opening } = corrected;
         drop(closing);
+        if let Ok(outcome) = &result
+            && opening == OpeningChange::Reset
+            && charge.statement.is_some()
+        {
+            self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
+        }
         if !matches!(result, Err(CorrectError::NotExecuted(_))) {
             let outcome = result.as_ref().ok().map(|outcome| (self.store.source(), *outcome));
             foreign(|| self.notices.corrected(charge.key_id, correction, outcome));
@@ -471,6 +492,41 @@ impl CorrectionRequest {
 impl Drop for CorrectionRequest {
     fn drop(&mut self) {
         self.core.replied(self.slot, mem::take(&mut self.results));
+    }
+}
+
+/// A request about units in flight. It ends when this is dropped: with its result, or without one if its task ends
+/// before.
+struct SentSlots {
+    core: Arc<Core>,
+    request: Option<SlotRequest>,
+    result: Option<SlotResult>,
+}
+
+enum SlotResult {
+    Take(Result<Reply, StoreError>),
+    State(Vec<Result<Stated, StoreError>>),
+}
+
+impl SentSlots {
+    async fn send(mut self) {
+        self.result = match &self.request {
+            Some(SlotRequest::State(charges)) => {
+                Some(SlotResult::State(self.core.store.hold(charges).await))
+            }
+            Some(SlotRequest::Take(request)) => {
+                Some(SlotResult::Take(self.core.store.execute(request.calls.clone()).await))
+            }
+            None => None,
+        };
+    }
+}
+
+impl Drop for SentSlots {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.core.end_slot(request, self.result.take());
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::background::seen_process;
 use crate::key::KeyId;
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, Counts, MAX_CORRECTED, Reply, Stated, Statement};
+use crate::store::{Calls, Charge, Counts, EqualCalls, MAX_CORRECTED, Reply, Stated, Statement};
 
 /// How long a release waits for others, and for a call that states it as well, in microseconds.
 const GATHERING: u64 = 2_000;
@@ -54,10 +54,13 @@ struct SlotCount {
     later: Option<u64>,
     /// Why the last statement has failed, and the end of the pause after it.
     failure: Option<(StoreError, u64)>,
+    /// Whether the last request has not confirmed the units: a statement that is due then comes before other calls.
+    is_unconfirmed: bool,
 }
 
 /// Calls that want units of some counts.
 pub(super) struct Want {
+    number: u64,
     calls: Calls,
     reply_to: WantReply,
 }
@@ -131,7 +134,18 @@ impl SlotCounts {
             self.count(charge).queue.push_back(number);
             self.plan(charge.key_id, real, 0);
         }
-        self.wants.insert(number, Want { calls, reply_to });
+        self.wants.insert(number, Want { number, calls, reply_to });
+    }
+
+    /// Puts wants that are not decided back in their order, before those that came later.
+    fn want_again(&mut self, wants: Vec<Want>, real: u64) {
+        for want in wants.into_iter().rev() {
+            for (_, charge) in slots_of(want.calls.counts.charges()) {
+                self.count(charge).queue.push_front(want.number);
+                self.plan(charge.key_id, real, 0);
+            }
+            self.wants.insert(want.number, want);
+        }
     }
 
     /// Takes units without the store.
@@ -231,7 +245,12 @@ impl SlotCounts {
                 self.counts.remove(&key_id);
                 continue;
             }
-            if let Some(number) = head.filter(|_| !is_pending) {
+            let is_due =
+                count.units.is_dirty() || count.units.next_statement().is_some_and(|at| at <= now);
+            let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
+            let can_state = is_due && paused_until <= real && self.statements < MAX_STATEMENTS;
+            let states_first = count.is_unconfirmed && can_state;
+            if let Some(number) = head.filter(|_| !is_pending && !states_first) {
                 match self.take(number, now, ends) {
                     Some(request) => requests.push(SlotRequest::Take(request)),
                     // Another count of the call is not free.
@@ -239,12 +258,9 @@ impl SlotCounts {
                 }
                 continue;
             }
-            let is_due =
-                count.units.is_dirty() || count.units.next_statement().is_some_and(|at| at <= now);
-            let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
             if !is_due || is_pending {
                 self.plan(key_id, real, 0);
-            } else if paused_until > real || self.statements >= MAX_STATEMENTS {
+            } else if !can_state {
                 self.plan_at(key_id, paused_until.max(real + GATHERING));
             } else {
                 let charge = Arc::clone(&count.charge);
@@ -274,15 +290,20 @@ impl SlotCounts {
     ) {
         self.statements -= 1;
         for (charge, result) in charges.iter().zip(results) {
-            self.end(charge.key_id, result.map(Some), (now, real), ends);
+            if let Some(count) = self.counts.get_mut(&charge.key_id) {
+                let until = real + PAUSE;
+                count.failure = result.as_ref().err().map(|error| (error.clone(), until));
+            }
+            self.end(charge.key_id, &result.map(Some), false, (now, real), ends);
         }
         self.changed.notify_waiters();
     }
 
-    /// Ends a request that takes units.
+    /// Ends a request that takes units. `is_split` says whether it was several requests, one for each hash slot.
     pub(super) fn taken(
         &mut self,
         TakeRequest { calls, wants }: TakeRequest,
+        is_split: bool,
         result: Result<Reply, StoreError>,
         (now, real): (u64, u64),
         ends: &mut SlotEnds,
@@ -294,7 +315,7 @@ impl SlotCounts {
                 result.as_ref().map(|reply| reply.statements.get(index).copied().flatten());
             let stated = stated.map_err(Clone::clone);
             let granted = stated.as_ref().map_or(0, |it| it.map_or(0, |it| it.granted));
-            let stamp = self.end(charge.key_id, stated, (now, real), ends);
+            let stamp = self.end(charge.key_id, &stated, is_split, (now, real), ends);
             places.push((place, charge.key_id, granted, stamp));
         }
         self.changed.notify_waiters();
@@ -322,10 +343,7 @@ impl SlotCounts {
         if is_late {
             // Others may have the units by now, so the calls ask again.
             ends.returns.extend(rates_of(&calls, &reply));
-            for Want { calls, reply_to } in wants {
-                self.want(calls, reply_to, real);
-            }
-            return;
+            return self.want_again(wants, real);
         }
         self.answer(wants, &calls, &reply, real, ends);
     }
@@ -349,14 +367,14 @@ impl SlotCounts {
         let width = calls.counts.charges().len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
-        let mut rejected: Option<(Calls, Vec<Outcome>)> = None;
+        let (mut rejected, mut again): (Option<(Calls, Vec<Outcome>)>, _) = (None, Vec::new());
         for want in wants {
             // A call of other costs than the rejected one may fit.
             let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
             let call = outcomes.next().map(<[_]>::to_vec);
             let like = rejected.as_ref().filter(is_like);
             let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
-                self.want(want.calls, want.reply_to, real);
+                again.push(want);
                 continue;
             };
             let mut of_call = Reply::new(call.into(), reply.source);
@@ -368,6 +386,7 @@ impl SlotCounts {
             let taken = TakenReply { reply: of_call, calls: want.calls };
             ends.replies.push((want.reply_to, Ok(taken)));
         }
+        self.want_again(again, real);
     }
 
     /// Records what a request has done to a count. Returns the stamp of what it has taken. Without a statement in the
@@ -375,15 +394,17 @@ impl SlotCounts {
     fn end(
         &mut self,
         key_id: KeyId,
-        result: Result<Option<Stated>, StoreError>,
+        result: &Result<Option<Stated>, StoreError>,
+        is_split: bool,
         (now, real): (u64, u64),
         ends: &mut SlotEnds,
     ) -> Option<u64> {
         let count = self.counts.get_mut(&key_id)?;
-        let replied = match result {
+        count.is_unconfirmed = !matches!(result, Ok(Some(_)));
+        let stamp = match result {
             Ok(Some(stated)) => {
                 count.failure = None;
-                let replied = count.units.replied(stated, now);
+                let replied = count.units.replied(*stated, now);
                 if replied.lost > 0 {
                     ends.lost.push((Arc::clone(&count.charge), replied.lost));
                 }
@@ -393,19 +414,22 @@ impl SlotCounts {
                 count.units.not_sent();
                 None
             }
-            Err(error) => {
-                match error {
-                    StoreError::CircuitOpen { .. }
-                    | StoreError::Overloaded { .. }
-                    | StoreError::NoRuntime => count.units.not_sent(),
-                    _ => count.units.unanswered(),
-                }
-                count.failure = Some((error, real + PAUSE));
+            // Of several requests, another one may have been executed.
+            Err(
+                StoreError::CircuitOpen { .. }
+                | StoreError::Overloaded { .. }
+                | StoreError::NoRuntime,
+            ) if !is_split => {
+                count.units.not_sent();
+                None
+            }
+            Err(_) => {
+                count.units.unanswered();
                 None
             }
         };
         self.plan(key_id, real, 0);
-        replied
+        stamp
     }
 
     /// Begins a request for the want with a number, if all its counts are free. Takes others of the same counts along.
@@ -448,9 +472,14 @@ impl SlotCounts {
             Some(_) => self.state(charge, now, waited_us),
             None => Arc::clone(charge),
         });
-        let runs = wants.iter().flat_map(|want| want.calls.runs.iter().cloned());
-        let calls =
-            Calls { counts: Counts::Each(charges), runs: runs.collect::<Vec<_>>().into(), ..first };
+        let mut runs: Vec<EqualCalls> = Vec::new();
+        for run in wants.iter().flat_map(|want| want.calls.runs.iter()) {
+            match runs.last_mut().filter(|last| last.costs == run.costs) {
+                Some(last) => last.count += run.count,
+                None => runs.push(run.clone()),
+            }
+        }
+        let calls = Calls { counts: Counts::Each(charges), runs: runs.into(), ..first };
         Some(TakeRequest { calls, wants })
     }
 
@@ -482,6 +511,7 @@ impl SlotCounts {
             soon: None,
             later: None,
             failure: None,
+            is_unconfirmed: false,
         });
         count.units.set_hold(charge.statement.map_or(0, |statement| statement.hold_us));
         count

@@ -10,6 +10,7 @@ use crate::algorithm::{Op, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
+use crate::store::redis::network::failure::is_of_another_node;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp, decode_acquired};
 use crate::store::{Charge, Reply, Stated};
 
@@ -54,8 +55,10 @@ impl Servers {
             }
             Err(error) => error,
         };
-        // Some keys of the hash slot may have migrated to another node: a statement can be repeated.
-        if matches!(error, StoreError::Server { .. }) {
+        // Some keys of the hash slot have migrated to another node, and nothing was executed.
+        if matches!(&error, StoreError::Server { code, .. } if &**code == "TRYAGAIN")
+            || is_of_another_node(&error)
+        {
             let mut results = Vec::with_capacity(charges.len());
             for charge in charges {
                 let (one, by) = (std::slice::from_ref(charge), Instant::now() + self.deadline);
