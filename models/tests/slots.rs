@@ -58,7 +58,7 @@ fn processes_crash() {
 
 #[test]
 fn fallbacks_take_slots() {
-    holds(Slots { threshold: 2, calls: 1, local_calls: 1, ..MODEL });
+    holds(Slots { threshold: 2, calls: 1, local_calls: 1, given_up: 0, ..MODEL });
 }
 
 #[test]
