@@ -86,7 +86,7 @@ pub enum Action {
     Refuse,
     /// The process receives no reply.
     Lose,
-    /// The server executes a request whose reply nobody awaits.
+    /// The server executes a request that the process has given up.
     ExecuteLate(usize),
     /// Another process resets the count.
     Reset,

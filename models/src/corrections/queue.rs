@@ -44,7 +44,7 @@ impl Queueable for Queued {
 }
 
 impl Queued {
-    /// Returns what is left to correct at `now`.
+    /// Returns this without what does not count any more at `now`.
     fn due(&self, now: u64) -> Self {
         let delay = now - self.at;
         let has_left = !self.is_bucket && delay >= PERIOD_US;

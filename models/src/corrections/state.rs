@@ -22,7 +22,7 @@ pub struct State {
     pub(super) pending: Option<Pending>,
     /// The real time of the process, by which a lane pauses.
     pub(super) real: u64,
-    /// Requests whose replies nobody awaits, and that the server has not executed.
+    /// Requests that the process has given up, before the server executes them.
     pub(super) late: Vec<Vec<Queued>>,
     /// What was admitted, also before a reset.
     pub(super) admissions: Vec<Admission>,

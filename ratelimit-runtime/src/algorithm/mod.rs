@@ -203,7 +203,7 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt of a charge. A state whose birth is 0 gets `birth`, of which 32 bits suffice, because the
+    /// Returns the receipt of a charge. A state without a birth gets 32 bits of `birth`: they suffice, because the
     /// place has to be the same as well.
     fn new(own_birth: &mut u32, birth: u64, place: u64) -> Self {
         if *own_birth == 0 {

@@ -178,7 +178,7 @@ impl<E: Queueable> Corrections<E> {
         sent.map(|(_, it)| it).chain(probed)
     }
 
-    /// Ends the request of a hash slot with the result of each of its corrections, or with that of the probe. Returns
+    /// Ends the pending request of a hash slot. `results` has one result for each correction; a probe has one. Returns
     /// the corrections that are done.
     pub(super) fn replied<T>(
         &mut self,

@@ -24,8 +24,7 @@ const STATEMENTS: u64 = 3;
 pub(super) struct SlotUnits {
     /// The units that are lost unless the store replies.
     ordinary: u64,
-    /// The units that fallbacks have taken and that the store has not confirmed: those that were stated, and the
-    /// others.
+    /// Units of fallbacks that the store has not confirmed: first those of which it was told, then the others.
     local: [u64; 2],
     /// For how long the store keeps units.
     hold_us: u64,
@@ -131,7 +130,7 @@ impl SlotUnits {
             return Replied { lost, stamp: None };
         }
         if stated.is_lost {
-            // Those that fallbacks have taken since then stay.
+            // Units that fallbacks have taken since the statement stay.
             lost += self.ordinary + self.local[0];
             (self.ordinary, self.local[0]) = (0, 0);
             self.lost_below = self.lost_below.max(seq);
@@ -197,7 +196,7 @@ impl SlotUnits {
         self.is_unsure = true;
     }
 
-    /// Returns whether the store does not know what is held.
+    /// Returns whether the store has to be told what is held.
     pub(super) fn is_dirty(&self) -> bool {
         self.units() != self.known || self.is_unsure
     }

@@ -121,9 +121,9 @@ struct QueuedCorrection {
 
 /// Who learns of the result.
 enum ReplyTo {
-    /// Nobody: it is a settlement, whose loss a flush reports.
+    /// Nobody. This is a settlement: a flush reports its loss.
     Nobody,
-    /// Units go back, sooner or later, whether somebody waits for it or not.
+    /// Whoever waits, if anybody does. The units go back in any case.
     Whoever(ResultSender),
     /// A caller. While the store executes nothing, it receives the error, and nothing stays queued.
     Caller(ResultSender),
