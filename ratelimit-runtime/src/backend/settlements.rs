@@ -11,7 +11,7 @@ use crate::clock::complete_by;
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Policy, Scope, Terms};
 use crate::local::LocalCharge;
-use crate::owner::Owner;
+use crate::owner::{Owner, ended};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report;
 use crate::store::{Charge, CorrectedCharge};
@@ -236,15 +236,10 @@ impl Backend {
         let (Charged::At(place), Some(owner)) = (charged, &self.owner) else { return None };
         charge.statement?;
         drop(owner.granted(charge, charge.cost, Receipt { birth: 1, place }));
-        self.notices.released(charge.key_id);
         Some(Outcome::UNDECIDED)
     }
 
     fn owner_for(&self, scope: Scope) -> Option<&Arc<Owner>> {
         self.owner.as_ref().filter(|_| scope == Scope::Global)
     }
-}
-
-fn ended() -> StoreError {
-    StoreError::Connection { message: "the thread of the rate limiter has ended".into() }
 }

@@ -373,7 +373,6 @@ impl PermitCharge {
                     return backend.settle(*scope, *source, charge, correction, opening);
                 }
                 drop(held.take());
-                backend.notices().released(charge.key_id);
                 // The store learns of released units by a statement. A fallback counts by itself.
                 let is_local = *source == Source::Fallback;
                 let correction = if is_local { correction } else { Correction::default() };

@@ -6,7 +6,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::held::TakenUnits;
 use super::slots::TakenReply;
-use super::{Core, Owner};
+use super::{Core, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -35,7 +35,6 @@ impl Owner {
         let (reply_to, reply) = oneshot::channel();
         self.core.lock().slots.want(calls, reply_to, self.core.real());
         self.wake();
-        let ended = || StoreError::Connection { message: "the rate limiter has ended".into() };
         reply.await.unwrap_or_else(|_| Err(ended())).and_then(|mut held| {
             let taken = held.taken.take();
             taken.map(|taken| taken.reply).ok_or_else(ended)
@@ -149,6 +148,8 @@ impl HeldSlot {
         let mut queue = self.core.lock();
         queue.slots.release(self.key_id, self.taken, hurries, self.core.real());
         queue.changed.notify_one();
+        drop(queue);
+        self.core.notices.released(self.key_id);
     }
 }
 

@@ -21,7 +21,6 @@ mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,9 +44,7 @@ use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{
-    Charge, CorrectError, CorrectedCharge, GivenBack, Reply, SharedStore, Stated, Store,
-};
+use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore, Store};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]
@@ -326,8 +323,7 @@ impl Core {
         drop(queue);
         self.end_slots(ends);
         for request in requests {
-            let sent = SentSlots { core: Arc::clone(self), request: Some(request), result: None };
-            tokio::spawn(sent.send());
+            self.send_slot(request);
         }
         let soon = soon.map(|at| at.saturating_sub(real));
         // A virtual clock moves at any time.
@@ -335,31 +331,40 @@ impl Core {
         soon.into_iter().chain(later).min().map(Duration::from_micros)
     }
 
-    /// Ends a request about units in flight. Without a result, its task has ended before.
-    fn end_slot(self: &Arc<Self>, request: SlotRequest, result: Option<SlotResult>) {
-        let message = "the thread of the rate limiter has ended".into();
-        let unanswered = StoreError::Connection { message };
-        let (times, mut ends) = ((self.clock.steady(), self.real()), SlotEnds::default());
-        let mut queue = self.lock();
-        match (request, result) {
-            (SlotRequest::State(charges), result) => {
-                let results = match result {
-                    Some(SlotResult::State(results)) => results,
-                    _ => vec![Err(unanswered); charges.len()],
-                };
-                queue.slots.stated(&charges, results, times, &mut ends);
+    fn send_slot(self: &Arc<Self>, request: SlotRequest) {
+        let (core, here) = (Arc::clone(self), Arc::clone(self));
+        match request {
+            SlotRequest::State(charges) => {
+                let stated = charges.clone();
+                let hold = async move { core.store.hold(&stated).await };
+                send(hold, move |results| {
+                    let results = results.unwrap_or_else(|| vec![Err(ended()); charges.len()]);
+                    here.end_slot(|slots, times, ends| {
+                        slots.stated(&charges, results, times, ends);
+                    });
+                });
             }
-            (SlotRequest::Take(request), result) => {
-                let result = match result {
-                    Some(SlotResult::Take(result)) => result,
-                    _ => Err(unanswered),
-                };
+            SlotRequest::Take(request) => {
+                let calls = request.calls.clone();
                 let slot = |charge: &Arc<Charge>| self.store.slot(charge);
-                let mut pairs = request.calls.counts.charges().windows(2);
+                let mut pairs = calls.counts.charges().windows(2);
                 let is_split = pairs.any(|pair| slot(&pair[0]) != slot(&pair[1]));
-                queue.slots.taken(request, is_split, result, times, &mut ends);
+                let execute = async move { core.store.execute(calls).await };
+                send(execute, move |result| {
+                    let result = result.unwrap_or_else(|| Err(ended()));
+                    here.end_slot(|slots, times, ends| {
+                        slots.taken(request, is_split, result, times, ends);
+                    });
+                });
             }
         }
+    }
+
+    /// Ends a request about units in flight.
+    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
+        let (times, mut ends) = ((self.clock.steady(), self.real()), SlotEnds::default());
+        let mut queue = self.lock();
+        end(&mut queue.slots, times, &mut ends);
         queue.changed.notify_one();
         drop(queue);
         self.end_slots(ends);
@@ -402,11 +407,12 @@ impl Core {
                 leave(left);
                 return wake.map(|at| Duration::from_micros(at.saturating_sub(real)));
             };
-            let message = "the thread of the rate limiter has ended".into();
-            let unanswered = CorrectError::NoReply(StoreError::Connection { message });
-            let results = vec![Err(unanswered); due.len()];
-            let request = CorrectionRequest { core: Arc::clone(self), slot, results };
-            tokio::spawn(request.send(due));
+            let (core, here, count) = (Arc::clone(self), Arc::clone(self), due.len());
+            let correct = async move { core.store.correct(&due).await };
+            send(correct, move |results| {
+                let unanswered = || vec![Err(CorrectError::NoReply(ended())); count];
+                here.replied(slot, results.unwrap_or_else(unanswered));
+            });
             leave(left);
         }
     }
@@ -476,58 +482,40 @@ impl Core {
     }
 }
 
-/// A request of corrections. It ends when this is dropped: with its reply, or without one if its task ends before.
-struct CorrectionRequest {
-    core: Arc<Core>,
-    slot: u16,
-    results: Vec<CorrectResult>,
-}
-
-impl CorrectionRequest {
-    async fn send(mut self, due: Vec<CorrectedCharge>) {
-        self.results = self.core.store.correct(&due).await;
+/// Sends a request by a task, and ends it with its result: without one if the task ends before.
+fn send<T: Send + 'static>(
+    request: impl Future<Output = T> + Send + 'static,
+    end: impl FnOnce(Option<T>) + Send + 'static,
+) {
+    struct Ending<T, F: FnOnce(Option<T>)> {
+        result: Option<T>,
+        end: Option<F>,
     }
-}
 
-impl Drop for CorrectionRequest {
-    fn drop(&mut self) {
-        self.core.replied(self.slot, mem::take(&mut self.results));
-    }
-}
-
-/// A request about units in flight. It ends when this is dropped: with its result, or without one if its task ends
-/// before.
-struct SentSlots {
-    core: Arc<Core>,
-    request: Option<SlotRequest>,
-    result: Option<SlotResult>,
-}
-
-enum SlotResult {
-    Take(Result<Reply, StoreError>),
-    State(Vec<Result<Stated, StoreError>>),
-}
-
-impl SentSlots {
-    async fn send(mut self) {
-        self.result = match &self.request {
-            Some(SlotRequest::State(charges)) => {
-                Some(SlotResult::State(self.core.store.hold(charges).await))
-            }
-            Some(SlotRequest::Take(request)) => {
-                Some(SlotResult::Take(self.core.store.execute(request.calls.clone()).await))
-            }
-            None => None,
-        };
-    }
-}
-
-impl Drop for SentSlots {
-    fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            self.core.end_slot(request, self.result.take());
+    impl<T, F: FnOnce(Option<T>)> Ending<T, F> {
+        fn with(mut self, result: T) {
+            self.result = Some(result);
         }
     }
+
+    impl<T, F: FnOnce(Option<T>)> Drop for Ending<T, F> {
+        fn drop(&mut self) {
+            if let Some(end) = self.end.take() {
+                end(self.result.take());
+            }
+        }
+    }
+
+    let ending = Ending { result: None, end: Some(end) };
+    tokio::spawn(async move {
+        let result = request.await;
+        ending.with(result);
+    });
+}
+
+/// The error of a caller whose request has no result.
+pub(crate) fn ended() -> StoreError {
+    StoreError::Connection { message: "the thread of the rate limiter has ended".into() }
 }
 
 impl QueuedCorrection {
