@@ -4,18 +4,16 @@
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: `take` or `peek`, and a zero byte; the birth of a take that needs receipts, or 0 (7). If there is
---              one limit: the reservations to cancel, or zeros: their end (7), the birth (7) and the place (7) in the
---              receipt of the last of them, the moment of the first (7), how many they are (4), and their units (7);
---              the units that the process holds (7) and the most that it reserves (7), or zeros. Then for each run: its
---              count (4); if there is one limit, the longest wait until a reserved moment (7); each cost (7)
+--              one limit: the moment that the first call gives up for an earlier one, or zeros: its cost (7, below 0 in
+--              two's complement), the birth (7) and the place (7) of its receipt, and the moment (7). Then for each
+--              run: its count (4); if there is one limit, the longest wait until a reserved moment (7); each cost (7)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the reply to the cancellation if there is one; for each limit of calls in flight of a take with receipts
---              the reply to its statement, with a receipt, see `slots.lua`. Then parts: a number of calls (4) and the
---              replies of the limits to the last of them, see `answer.lua`, with receipts if the take needs them, and
---              of a reserved call. A receipt is zeros if the cost is 0, or if nothing needs it. Equal calls that are
---              admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`. If the
---              cancellation is rejected, there are no parts. Or, if a limit failed, its index and its error
+-- Reply        for each limit of calls in flight of a take with receipts the reply to its statement, with a receipt,
+--              see `slots.lua`. Then parts: a number of calls (4) and the replies of the limits to the last of them,
+--              see `answer.lua`, with receipts if the take needs them. A receipt is zeros if the cost is 0. Equal calls
+--              that are admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`.
+--              If the moment cannot be given up, there are no parts. Or, if a limit failed, its index and its error
 --
 -- RUNTIME.slots is the function of calls in flight.
 
@@ -28,14 +26,12 @@ local runs, reply, current = ARGV[1], '', 1
 
 local function decide()
   local op, birth, position = unpack('>sI7', runs)
-  local held, most, wait, reserved = 0, 0, 0, 0
+  local wait, reserved = 0, 0
   if #KEYS == 1 then
-    local last, units = {}, 0
-    last.stop, last.birth, last.place, last.moment, last.count, units, held, most, position =
-      unpack('>I7I7I7I7I4I7I7I7', runs, position)
-    if last.stop > 0 then
-      reply = ask(1, KEYS[1], 'cancel', units, 0, last)
-      if string.byte(reply, 8) ~= 1 then return end
+    local cost, given_up, place, moment = unpack('>i7I7I7I7', runs, position)
+    position = position + 28
+    if given_up > 0 and string.byte(ask(1, KEYS[1], 'cancel', cost, given_up, { place, moment }), 8) ~= 1 then
+      return
     end
   end
   for limit = 1, birth > 0 and #KEYS or 0 do
@@ -62,7 +58,7 @@ local function decide()
         end
         parts[limit] = peeked
       end
-      local reserves = now == 0 and wait > 0 and (held == 0 or held + costs[1] <= most)
+      local reserves = now == 0 and wait > 0
       if op == 'peek' then
         now = 0
       elseif now > 0 then
@@ -73,8 +69,7 @@ local function decide()
       elseif reserves then
         local part = ask(1, KEYS[1], 'take', costs[1], birth, wait)
         if string.byte(part, 8) == 1 then
-          if #part == 36 then part = part .. string.rep('\0', 14) end
-          parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
+          parts[1], now, reserved = part, 1, reserved + 1
         end
       end
       if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == RUNTIME.slots then

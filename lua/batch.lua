@@ -3,23 +3,24 @@
 --
 -- KEYS[i]          the key of entry i. If there are none, the keys can be in any hash slots of a node: they are the
 --                  last arguments, one for each entry. A key of another node fails, and no other
--- ARGV[1]          for each entry its limit (1), its cost (7) and its count (4)
+-- ARGV[1]          for each entry its limit (1), its cost (7), the birth (7) if its calls need receipts or 0, and its
+--                  count (4)
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The
 --                  reply to an entry begins with its kind (1):
 --                  0  the entry failed
 --                  1  with a count of 1, the reply to the call follows, see `answer.lua`; with a larger count, the
---                     number of admitted calls (4), the reply to the last admitted call if there is one, and the
---                     reply to the rejected calls if there are any
+--                     number of admitted calls (4), the reply to the last admitted call if there is one, with the
+--                     receipt of all of them, and the reply to the rejected calls if there are any
 --                  2  the number of admitted calls (4) and the level of the bucket (7), see `usual.lua`
 
 --@include prelude
 
 local are_declared = #KEYS > 0
 if not are_declared then
-  -- The other files read KEYS and the limits in ARGV, so this comes first. An entry of ARGV[1] has 12 bytes.
-  local count = #ARGV[1] / 12
+  -- The other files read KEYS and the limits in ARGV, so this comes first. An entry of ARGV[1] has 19 bytes.
+  local count = #ARGV[1] / 19
   local others = #ARGV - count
   KEYS = {}
   for entry = 1, count do KEYS[entry], ARGV[others + entry] = ARGV[others + entry], nil end
@@ -32,7 +33,7 @@ local values = are_declared and are_all_buckets and #KEYS > 1 and call('MGET', u
 local entries = ARGV[1]
 
 -- Decides `count` equal calls: peeks how many fit, and charges these at once. Returns the reply to their entry.
-local function ask_equal(limit, key, cost, count)
+local function ask_equal(limit, key, cost, birth, count)
   local _, allowed, remaining = unpack('>I7I1I7', ask(limit, key, 'peek', 0))
   local admitted = 0
   if cost > 0 then
@@ -41,7 +42,7 @@ local function ask_equal(limit, key, cost, count)
     admitted = count
   end
   local reply = pack('>I1I4', 1, admitted)
-  if admitted > 0 then reply = reply .. ask(limit, key, 'take', admitted * cost) end
+  if admitted > 0 then reply = reply .. ask(limit, key, 'take', admitted * cost, birth) end
   if admitted < count then reply = reply .. ask(limit, key, 'peek', cost) end
   return reply
 end
@@ -50,15 +51,16 @@ end
 local changed = {}
 
 local replies = each(function(entry, key)
-  local limit, cost, count = unpack('>I1I7I4', entries, entry * 12 - 11)
-  if tokens[limit] and cost > 0 then
-    local value = not changed[key] and values[entry] or call('GET', key)
-    changed[key] = true
+  local limit, cost, birth, count = unpack('>I1I7I7I4', entries, entry * 19 - 18)
+  local known = not changed[key] and values[entry]
+  changed[key] = true
+  if tokens[limit] and cost > 0 and birth == 0 then
+    local value = known or call('GET', key)
     local reply = value and #value == 40 and decide_usual(limit, key, value, cost, count)
     if reply then return reply end
   end
-  if count > 1 then return ask_equal(limit, key, cost, count) end
-  return '\1' .. ask(limit, key, 'take', cost)
+  if count > 1 then return ask_equal(limit, key, cost, birth, count) end
+  return '\1' .. ask(limit, key, 'take', cost, birth)
 end, '\0')
 replies[1] = pack('>I7', clock) .. replies[1]
 return replies

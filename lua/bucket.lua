@@ -16,18 +16,16 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost, birth, operand
 --          see `prelude.lua`. A take with a wait is admitted now, or for a moment at most so many microseconds ahead:
---          `retry` is then the wait until that moment. The op `cancel` gives `cost` tokens of the last reservations
---          back; its operand is a table, see below
+--          `retry` is then the wait until that moment. The op `cancel` gives back a reserved moment that no call uses,
+--          if it is the last charge; otherwise it is rejected. Its cost is below 0, `birth` is the birth of the
+--          receipt, and its operand has the place and the moment
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
 -- term     microseconds, if the limit leases; otherwise a number without a meaning
 -- reserve  tokens, if the limit leases; otherwise nil
 --
--- The table of the last reservations is the twin of `LastReservations`: `stop` is the time of the full bucket after the
--- last one, `birth` and `place` are its receipt, `count` is their number, and `moment` is the moment of the first one.
---
--- Returns the arguments of `answer.lua`. A reserved moment has a receipt if the state has a birth.
+-- Returns the arguments of `answer.lua`.
 
 --@include least_levels
 
@@ -54,7 +52,7 @@ local function bucket(
   end
   if version ~= VERSION then return end
   local now = clock < at and at or clock
-  local lag, level_before, full = now - clock, level, nil
+  local lag, full = now - clock, nil
   local measures = op == 'peek' and operand == 1
   local is_take = op == 'take' or op == 'peek' and not measures
   -- The level at the time at which a rejected call fits, before its charge, and the level now that drains to it.
@@ -96,18 +94,11 @@ local function bucket(
   local allowed, retry, is_changed, changed, receipt = level - capacity + charge <= 0, 0, false, nil, nil
   local fits = allowed or not is_take
   if op == 'cancel' then
-    local last, full_at, is_last = operand, at + math.ceil(level_before / old_drain), false
-    if levels then
-      is_last = last.birth == own_birth and levels.take_back(last.place, last.count)
-    else
-      is_last = last.birth == 0 and last.stop == full_at
-    end
-    -- What has drained since the first moment may have been given back, or counts for a later charge that ends then.
-    charge = math.max(charge - math.max(now - last.moment, 0) * drain, 0)
-    -- If the bucket is full earlier, the count was reset or refunded since: then the script cannot tell which
-    -- units are of these reservations.
-    allowed = is_last or last.stop > full_at and level <= capacity
-    if not is_last then cost = 0 end
+    -- A count that was reset has no such charge, so nothing is left to give back.
+    allowed = birth ~= own_birth or levels.take_back(operand[1])
+    if birth ~= own_birth then cost = 0 end
+    -- What has drained since the moment may have been given back, or counts for other charges.
+    charge = math.min(charge + math.max(now - operand[2], 0) * drain, 0)
   else
     allowed = fits and closed <= clock or op == 'correct'
   end
@@ -138,12 +129,12 @@ local function bucket(
       end
       if not levels and birth > 0 then own_birth, levels = birth, least_levels(pack, unpack) end
       level = level + charge
-      if levels and (birth > 0 or retry > 0) then
+      if birth > 0 then
         if retry > 0 then levels.reserved = math.max(levels.reserved, clock + retry) end
         receipt = pack('>I7I7', own_birth, levels.count_charge(level))
       end
     elseif op == 'cancel' then
-      level = math.max(level - charge, 0)
+      level = math.max(level + charge, 0)
     elseif cost > 0 then
       level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
     elseif birth > 0 then

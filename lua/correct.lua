@@ -3,9 +3,10 @@
 --
 -- KEYS[i]          the key of entry i
 -- ARGV[1]          for each entry: the limit (1); the cost (7, below 0 in two's complement), the birth (7) and the
---                  operand (7), see `prelude.lua`; and a time (7). A time of 0 changes nothing, 2^53 - 1 opens the key,
---                  and 2^53 - 2 resets it: units in flight are freed if the operand is 1. Any other time closes the key
---                  for as many microseconds
+--                  operand (7), see `prelude.lua`; the moment (7) if a reserved moment of a bucket goes back, otherwise
+--                  0; and a time (7). A time of 0 changes nothing, 2^53 - 1 opens the key, and 2^53 - 2 resets it:
+--                  units in flight are freed if the operand is 1. Any other time closes the key for as many
+--                  microseconds
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The reply to an entry is the reply to its correction, see
@@ -17,7 +18,7 @@
 local entries = ARGV[1]
 
 return each(function(entry, key)
-  local limit, cost, birth, operand, time = unpack('>I1i7I7I7I7', entries, entry * 29 - 28)
+  local limit, cost, birth, operand, moment, time = unpack('>I1i7I7I7I7I7', entries, entry * 36 - 35)
   if time == 9007199254740990 then
     if operand == 0 then return pack('>I7I1I7I7I7I7', clock, call('UNLINK', key), 0, 0, 0, 0) end
     local reply = ask(limit, key, 'hold', 0, 0, operand)
@@ -26,5 +27,10 @@ return each(function(entry, key)
   local closing = time > 0 and time or nil
   -- The reply to a peek tells whether the key was closed.
   if cost == 0 and closing then return ask(limit, key, 'peek', 0, 0, 1, closing) end
+  if moment > 0 then
+    local reply = ask(limit, key, 'cancel', cost, birth, { operand, moment })
+    if string.byte(reply, 8) == 1 then return reply end
+  end
+  -- A moment before other charges goes back as far as these allow.
   return ask(limit, key, 'correct', cost, birth, operand, closing)
 end, string.rep('\0', 36))

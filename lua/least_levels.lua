@@ -51,10 +51,10 @@ local function least_levels(pack, unpack, state, from)
     return last
   end
 
-  -- Removes the last `count` charges and returns true. If the last charge has another number, removes none.
-  local function take_back(number, count)
-    if number ~= last or count > number then return false end
-    last = last - count
+  -- Removes the charge with this number and returns true, if it is the last one.
+  local function take_back(number)
+    if number ~= last then return false end
+    last = last - 1
     while size > 0 and first[size] > last do remove(size) end
     return true
   end

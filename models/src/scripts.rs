@@ -1,10 +1,10 @@
 //! Runs the scripts of rates on a server of the models, with arguments and replies as the store packs them
 //! (`store/redis/scripts/script.rs`, which needs a client of Redis).
 
-use crate::algorithm::{Charged, Correction, Outcome, Receipt, Verdict};
+use crate::algorithm::{Charged, Correction, Outcome, Receipt, Reservation, Verdict};
 use crate::form::Form;
 use crate::server::{Keys, Reply};
-use crate::store::{CancelledUnits, Charge};
+use crate::store::Charge;
 
 /// The key of the only count of a model.
 const KEY: &[u8] = b"count";
@@ -16,15 +16,17 @@ pub(crate) struct ScriptCall {
     cost: i64,
     birth: u64,
     operand: u64,
+    moment: u64,
 }
 
 impl ScriptCall {
     /// Counts the units in use.
-    pub(crate) const MEASURE: Self = Self { word: "peek", cost: 0, birth: 0, operand: 1 };
+    pub(crate) const MEASURE: Self =
+        Self { word: "peek", cost: 0, birth: 0, operand: 1, moment: 0 };
 
     /// Returns a take that needs no receipt, or a peek.
     pub(crate) fn new(word: &'static str, cost: u64) -> Self {
-        Self { word, cost: cost as i64, birth: 0, operand: 0 }
+        Self { word, cost: cost as i64, birth: 0, operand: 0, moment: 0 }
     }
 
     /// Returns a take that needs a receipt.
@@ -33,12 +35,15 @@ impl ScriptCall {
     }
 
     pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
-        let (birth, operand) = match charged {
-            Charged::Newest => (0, 0),
-            Charged::At(time) => (0, time),
-            Charged::By(Receipt { birth, place }) => (birth, place),
+        let (birth, operand, moment) = match charged {
+            Charged::Newest => (0, 0, 0),
+            Charged::At(time) => (0, time, 0),
+            Charged::By(Receipt { birth, place }) => (birth, place, 0),
+            Charged::Reserved(Reservation { receipt: Receipt { birth, place }, moment }) => {
+                (birth, place, moment)
+            }
         };
-        Self { word: "correct", cost: change, birth, operand }
+        Self { word: "correct", cost: change, birth, operand, moment }
     }
 
     fn put_numbers(self, out: &mut Vec<u8>) {
@@ -76,7 +81,9 @@ pub(crate) fn correct(
     let mut entries = Vec::new();
     for (correction, time) in corrections {
         entries.push(1);
-        ScriptCall::correct(*correction).put_numbers(&mut entries);
+        let correct = ScriptCall::correct(*correction);
+        correct.put_numbers(&mut entries);
+        put_7(&mut entries, correct.moment);
         put_7(&mut entries, *time);
     }
     let each = vec![KEY; corrections.len()];
@@ -94,45 +101,19 @@ pub(crate) fn reserve(
     script: &str,
     clock: u64,
     charge: &Charge,
-    (cost, wait): (u64, u64),
+    (cost, birth, wait): (u64, u64, u64),
 ) -> (Outcome, Receipt) {
-    let mut run = 1_u32.to_be_bytes().to_vec();
-    put_7(&mut run, wait);
-    put_7(&mut run, cost);
-    let reply = run_all(keys, script, clock, charge, (CancelledUnits::default(), run));
-    // Behind the number of calls.
-    decoded(&reply[4..])
-}
-
-/// Cancels reservations of a bucket by `lua/all.lua`.
-pub(crate) fn cancel(
-    keys: &mut Keys,
-    script: &str,
-    clock: u64,
-    charge: &Charge,
-    cancelled: CancelledUnits,
-) -> Outcome {
-    decoded(&run_all(keys, script, clock, charge, (cancelled, Vec::new()))).0
-}
-
-fn run_all(
-    keys: &mut Keys,
-    script: &str,
-    clock: u64,
-    charge: &Charge,
-    (CancelledUnits { units, last }, run): (CancelledUnits, Vec<u8>),
-) -> Vec<u8> {
     let mut calls = b"take\0".to_vec();
-    for number in [0, last.end, last.receipt.birth, last.receipt.place, last.moment] {
+    // The birth, and no moment that is given up.
+    for number in [birth, 0, 0, 0, 0] {
         put_7(&mut calls, number);
     }
-    calls.extend(last.count.to_be_bytes());
-    for number in [units, 0, 0] {
-        put_7(&mut calls, number);
-    }
-    calls.extend(run);
+    calls.extend(1_u32.to_be_bytes());
+    put_7(&mut calls, wait);
+    put_7(&mut calls, cost);
     match keys.run(script, clock, &[KEY], &[calls, Vec::new(), packed_limit(charge)]) {
-        Reply::Text(reply) => reply,
+        // Behind the number of calls.
+        Reply::Text(reply) => decoded(&reply[4..]),
         other => panic!("{other:?}"),
     }
 }

@@ -24,7 +24,7 @@ const MODEL: Settling = Settling {
 
 const BUCKET: Settling = Settling { is_bucket: true, ..MODEL };
 
-const CANCELLED: Settling = Settling { reserved: 2, cancelled: 1, plain: 1, ticks: 2, ..BUCKET };
+const CANCELLED: Settling = Settling { reserved: 2, cancelled: 2, plain: 1, ticks: 2, ..BUCKET };
 
 const LIMIT: &str = "never more than the limit";
 const EXECUTED: &str = "each settlement is executed";

@@ -53,8 +53,14 @@ fn a_grant_that_is_not_given_back_is_found() {
 }
 
 #[test]
-fn a_grant_that_is_used_twice_is_found() {
+fn a_grant_that_goes_back_twice_is_found() {
     let fault = Some(Fault::GrantIsGivenBackTwice);
+    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
+}
+
+#[test]
+fn a_grant_that_is_used_twice_is_found() {
+    let fault = Some(Fault::GrantIsUsedTwice);
     is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
     is_found(Lines { is_bucket: false, calls: 3, drops: 1, foreign: 1, fault, ..MODEL }, OVER);
 }

@@ -47,9 +47,9 @@ impl Player<'_> {
         self.except(process, Excepted::Call);
         self.except_paused(Excepted::Call);
         self.collect().await;
-        // Units go back to the count of the time at which they were charged. So the new count begins later, by any
-        // clock.
-        if self.has_waited || self.setup.most_leased() > 0 {
+        // Leased units go back to the count of the time at which they were charged. So the new count begins later, by
+        // any clock.
+        if self.setup.most_leased() > 0 {
             self.advance(1 + 2 * self.setup.skew).await;
         }
     }
@@ -73,8 +73,7 @@ impl Player<'_> {
     }
 
     /// A call is dropped. A refund may have given its moment back, and the call gives it back once more. A call that a
-    /// rule frees may be decided without a line: it keeps what it was charged. The grant of a call that cannot settle
-    /// can pass to a call that settles, and is not given back.
+    /// rule frees may be decided without a line: it keeps what it was charged.
     pub(crate) fn except_dropped(&mut self, waiting: &Waiting) {
         if waiting.is_free
             || self.is_free[waiting.process]
@@ -88,10 +87,6 @@ impl Player<'_> {
             self.judge.in_force(self.now(), limit.threshold());
         }
         self.see_grants();
-        if waiting.excepted == Excepted::Call && self.setup.gives_back_to_new_counts() {
-            let units = waiting.cost.into();
-            self.judge.excepted(self.now(), Exception::Refund { units });
-        }
     }
 
     /// Calls of processes that do not poll may have been charged, and may never start.

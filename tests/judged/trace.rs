@@ -84,12 +84,6 @@ impl Setup {
         matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
     }
 
-    /// Returns whether units that were charged in a lost count can go back to a new one: to a bucket, or to the window
-    /// with the same beginning.
-    pub(crate) fn gives_back_to_new_counts(&self) -> bool {
-        self.is_bucket() || self.align.is_some() || self.algorithm == Algorithm::SlidingCounter
-    }
-
     pub(crate) fn leaves_out(&self, kind: OperationKind) -> bool {
         self.left.contains(&kind)
     }

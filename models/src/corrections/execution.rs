@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::state::{Admission, Change, Queued, State};
 use super::{Fault, Settling};
-use crate::algorithm::{Correction, LastReservations, MOST, Outcome, Receipt};
+use crate::algorithm::{Charged, Correction, MOST, Outcome, Receipt, Reservation};
 use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::program;
 use crate::scripts::{self, ScriptCall};
-use crate::store::{CancelledUnits, Charge};
+use crate::store::Charge;
 
 const PERIOD: Duration = Duration::from_secs(10);
 pub(super) const PERIOD_US: u64 = PERIOD.as_micros() as u64;
@@ -67,10 +67,8 @@ impl Scripts {
             Some(Fault::BirthIsIgnored) => (" birth == own_birth", " true"),
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
-            Some(Fault::EarlierIsLast) => {
-                ("levels.take_back(last.place, last.count)", "last.stop == full_at")
-            }
-            Some(Fault::CancelledUnitsDoNotDrain) => ("now - last.moment, 0", "0"),
+            Some(Fault::EarlierIsLast) => ("levels.take_back(operand[1])", "true"),
+            Some(Fault::CancelledUnitsDoNotDrain) => ("now - operand[2], 0", "0"),
             Some(Fault::EmptyCountOpens) => ("if need > 0 then", "if false then"),
             _ => ("", ""),
         };
@@ -126,28 +124,29 @@ impl Settling {
     pub(super) fn reserve(&self, state: &mut State, units: u64) -> Option<()> {
         let (clock, charge) = (state.server_clock(), charge(self.is_bucket));
         let script = &Scripts::of(self.fault).all;
-        let call = (units, LONGEST_WAIT);
+        // The births of other calls are smaller.
+        let birth = 100 + u64::from(state.used.reserved);
+        let call = (units, birth, LONGEST_WAIT);
         let (outcome, receipt) = scripts::reserve(&mut state.server, script, clock, charge, call);
         outcome.is_allowed().then(|| {
             let receipt = (receipt.birth, receipt.place);
             state.admit(units, state.time + outcome.retry_us, receipt, true);
-            let until = (outcome.retry_us > 0).then_some(outcome.clock + outcome.reset_us);
-            state.admissions.last_mut().expect("admitted").reserved_until = until;
+            let last = state.admissions.last_mut().expect("admitted");
+            last.is_reserved = outcome.retry_us > 0;
         })
     }
 
-    /// A process cancels a reservation, whose call has not started. If it is not cancelled, its moment passes unused.
+    /// A process gives a reservation back, whose call has not started. If charges after it need it, its moment passes
+    /// unused.
     pub(super) fn cancel(&self, state: &mut State, index: usize) {
         let (clock, charge) = (state.server_clock(), charge(self.is_bucket));
-        let Admission { at, charged, receipt, reserved_until, .. } = &mut state.admissions[index];
-        let Some(end) = reserved_until.take() else { return };
-        let (birth, place) = *receipt;
-        let moment = clock - state.time + *at;
-        let last = LastReservations { end, receipt: Receipt { birth, place }, count: 1, moment };
-        let cancelled = CancelledUnits { units: *charged, last };
-        let script = &Scripts::of(self.fault).all;
-        state.admissions[index].used = 0;
-        scripts::cancel(&mut state.server, script, clock, charge, cancelled);
+        let Admission { at, charged, receipt: (birth, place), .. } = state.admissions[index];
+        (state.admissions[index].is_reserved, state.admissions[index].used) = (false, 0);
+        let reservation =
+            Reservation { receipt: Receipt { birth, place }, moment: clock - state.time + at };
+        let back = Correction::give_back(Charged::Reserved(reservation), charged);
+        let script = &Scripts::of(self.fault).correct;
+        scripts::correct(&mut state.server, script, clock, charge, &[(back, 0)]);
     }
 
     /// Executes a request of corrections.
@@ -232,7 +231,7 @@ impl State {
             is_settled,
             is_lost: false,
             receipt,
-            reserved_until: None,
+            is_reserved: false,
         });
     }
 }

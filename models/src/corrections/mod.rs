@@ -26,7 +26,7 @@ pub struct Settling {
     pub plain: u8,
     /// Calls of half a burst or of a whole one for which other processes reserve moments of a bucket.
     pub reserved: u8,
-    /// Reservations that are cancelled, before their moment or, if no task polls the call, after it.
+    /// Reservations that go back, before their moment or, if no task polls the call, after it.
     pub cancelled: u8,
     pub ticks: u8,
     /// Calls whose result closes the key.
@@ -57,7 +57,7 @@ pub enum Fault {
     DrainedUnitsComeBack,
     /// A settlement gives back units that the moments reserved since need.
     ReservedUnitsComeBack,
-    /// A reservation is the last one if the bucket is full when it was after it.
+    /// A reservation goes back as the last charge although it is not.
     EarlierIsLast,
     /// A cancellation gives back units that have drained since their moment.
     CancelledUnitsDoNotDrain,
@@ -130,7 +130,7 @@ impl Model for Settling {
         }
         if used.cancelled < self.cancelled {
             let admissions = state.admissions.iter().enumerate();
-            let reserved = admissions.filter(|(_, it)| it.reserved_until.is_some());
+            let reserved = admissions.filter(|(_, it)| it.is_reserved);
             actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
         }
         match &state.pending {

@@ -67,9 +67,8 @@ pub(super) struct Admission {
     pub(super) is_lost: bool,
     /// The birth and the place of its receipt.
     pub(super) receipt: (u64, u64),
-    /// If the units are reserved and can be cancelled, the time of the full bucket after them, by the clock of the
-    /// server.
-    pub(super) reserved_until: Option<u64>,
+    /// Whether the units are of a reserved moment that no call uses yet.
+    pub(super) is_reserved: bool,
 }
 
 /// A correction that is queued or sent.

@@ -171,7 +171,7 @@ impl Leases {
     /// A process that does not lease reserves a moment. Returns `None` if it is too far ahead.
     pub(super) fn reserve(&self, state: &mut State) -> Option<()> {
         let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).all);
-        let call = (burst(), LONGEST_WAIT);
+        let call = (burst(), 1, LONGEST_WAIT);
         let (outcome, _) = scripts::reserve(&mut state.server, script, clock, &PLAIN, call);
         outcome.is_allowed().then(|| state.admit(burst(), state.time + outcome.retry_us))
     }

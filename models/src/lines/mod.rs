@@ -38,9 +38,10 @@ pub struct Lines {
 pub enum Fault {
     /// The grant of a call that is dropped is not given back.
     GrantIsNotGivenBack,
-    /// The grant of a call that is dropped passes to the next call, and a copy of it to the call after that one, or
-    /// back to the store.
+    /// The grant of a call that is dropped goes back twice.
     GrantIsGivenBackTwice,
+    /// The grant of a call that is dropped passes to the next call, and goes back as well.
+    GrantIsUsedTwice,
     /// The first call of a line queues again behind the others when a reply comes.
     FirstCallQueuesAgain,
     /// The driver does not record that a request has failed.

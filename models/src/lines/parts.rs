@@ -20,15 +20,13 @@ impl Play {
         }
         let _ = write!(
             parts,
-            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {} {:?} {:?} {:?} {} {} {} {};",
+            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {};",
             line.queued,
             line.queued_units,
             line.granted,
             line.delay,
             line.last_arrival,
             line.spares,
-            line.held_back,
-            line.next_cancel,
             line.estimate,
             line.next_request,
             line.last_request,
@@ -37,7 +35,6 @@ impl Play {
             line.is_asking,
             line.returning,
             line.has_changed,
-            line.key_is_closed,
         );
         let _ = write!(
             parts,

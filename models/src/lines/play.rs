@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::super::grant::Returned;
+use super::super::grant::ReturnedGrant;
 use super::super::{
     Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
 };
@@ -68,7 +68,7 @@ pub(super) struct Play {
     pub(super) pending: Option<Asked>,
     pub(super) reply: Option<Reply>,
     /// The pending give-backs, each with its requests.
-    pub(super) returns: Vec<Returned>,
+    pub(super) returns: Vec<Vec<ReturnedGrant>>,
     pub(super) calls: Vec<Call>,
     /// The units that are taken: by calls, by other processes, and by replies that were lost.
     pub(super) taken_elsewhere: Vec<u64>,
@@ -102,7 +102,6 @@ impl Play {
             is_shared: true,
             is_closed: false,
             is_virtual: true,
-            settles: false,
             validity: VALIDITY,
         };
         let clock = VirtualClock::at(START);
@@ -146,7 +145,7 @@ impl Play {
             let duty = self.line.duty(self.now());
             self.line.take_wakers().into_iter().for_each(Waker::wake);
             match duty {
-                Duty::Request(asked) => self.pending = Some(asked),
+                Duty::Request(asked) => self.pending = Some(*asked),
                 Duty::Return(returned) => self.returns.push(returned),
                 Duty::FollowRules => {}
                 Duty::Sleep(_) | Duty::Rest => {
@@ -225,11 +224,20 @@ impl Play {
             Action::Drop(index) => {
                 self.drops += 1;
                 let spares = self.line.spares.len();
-                self.line.leave(index as u64);
+                let stage = self.line.waiters.get(&(index as u64)).map(|it| &it.stage);
+                let copy = match stage {
+                    Some(WaiterStage::Granted(grant)) => Some(grant.clone()),
+                    _ => None,
+                };
+                self.line.leave(index as u64, now);
                 match self.model.fault {
                     Some(Fault::GrantIsNotGivenBack) => self.line.spares.truncate(spares),
                     Some(Fault::GrantIsGivenBackTwice) => {
                         self.line.spares.extend_from_within(spares..);
+                    }
+                    Some(Fault::GrantIsUsedTwice) => {
+                        self.line.spares.truncate(spares);
+                        self.line.spares.extend(copy);
                     }
                     _ => {}
                 }
@@ -237,10 +245,12 @@ impl Play {
             }
             Action::Execute => {
                 let Some(asked) = &self.pending else { return };
-                let cancels = asked.request.cancels();
                 let request = asked.request.clone();
                 let reply = self.execute(&request);
-                self.charged += admitted(&reply, cancels).count();
+                // A moment that is given up for another one is not charged any more.
+                let given_up = request.replaces.is_some() && !reply.outcomes.is_empty();
+                self.given_back += usize::from(given_up);
+                self.charged += admitted(&reply).count();
                 self.reply = Some(reply);
             }
             Action::Deliver => {
@@ -259,7 +269,7 @@ impl Play {
                 else {
                     return;
                 };
-                let admitted = admitted(&reply, asked.request.cancels());
+                let admitted = admitted(&reply);
                 self.charged -= admitted.clone().count();
                 self.taken_elsewhere
                     .extend(admitted.map(|outcome| outcome.clock + outcome.retry_us));
@@ -271,18 +281,14 @@ impl Play {
                 debug_assert!(here.is_none(), "no call falls back to this process");
             }
             Action::GiveBack => {
-                let Returned { cancels, returns } = self.returns.remove(0);
-                for (_, calls) in cancels {
-                    // A reservation that is not cancelled passes unused.
-                    self.given_back += usize::from(self.execute(&calls).is_allowed());
-                }
-                for (_, charge, charged) in returns {
+                for (_, charge, charged) in self.returns.remove(0) {
+                    let _ = write!(self.log, "{:?} {charged:?};", self.clock.now());
                     let correction = Correction::give_back(charged, charge.cost);
                     self.store.correct((&*charge).into(), correction);
                     self.given_back += charge.cost as usize;
                 }
                 self.line.returned();
-                self.line.record_give_back(self.charge.key_id, None);
+                self.line.record_give_back(self.charge.key_id);
             }
             Action::TakeForeign => {
                 self.foreign += 1;
@@ -296,7 +302,7 @@ impl Play {
                 self.resets += 1;
                 self.log.push_str("reset;");
                 self.store.remove(self.charge.key_id);
-                self.line.record_reset(self.charge.key_id, now);
+                self.line.record_break(now);
             }
             Action::Tick => {
                 self.ticks += 1;
@@ -344,7 +350,6 @@ impl Play {
 }
 
 /// Returns the outcomes of the admitted calls of a request.
-fn admitted(reply: &Reply, cancels: bool) -> impl Iterator<Item = &Outcome> + Clone {
-    // A cancellation has the first outcome.
-    reply.outcomes.iter().skip(cancels.into()).filter(|outcome| outcome.is_allowed())
+fn admitted(reply: &Reply) -> impl Iterator<Item = &Outcome> + Clone {
+    reply.outcomes.iter().filter(|outcome| outcome.is_allowed())
 }

@@ -48,11 +48,12 @@ impl State for Window {
                     Charged::By(Receipt { birth, place }) => {
                         u64::from(self.birth) == birth && window.start == place
                     }
+                    Charged::Reserved(_) => false,
                 };
                 let less = if is_its { correction.less() } else { 0 };
                 window.count = (window.count.saturating_sub(less) + correction.more()).min(MOST);
             }
-            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
+            Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
         let count = window.count;
         if count != before {

@@ -46,11 +46,11 @@ impl LeastLevels {
         self.last
     }
 
-    /// Removes the last `count` charges and returns true. If the last charge has another number, removes none.
-    pub(crate) fn take_back(&mut self, number: u64, count: u64) -> bool {
-        let is_last = number == self.last && count <= number;
+    /// Removes the charge with this number and returns true, if it is the last one.
+    pub(crate) fn take_back(&mut self, number: u64) -> bool {
+        let is_last = number == self.last && number > 0;
         if is_last {
-            self.last -= count;
+            self.last -= 1;
             self.len = self.steps[..self.len].partition_point(|step| step.first <= self.last);
         }
         is_last

@@ -37,7 +37,7 @@ pub(crate) enum Op {
     /// most its limit: it can be above after a debt, a lowered threshold or reservations.
     ///
     /// A bucket also admits the call for a moment at most `wait` microseconds ahead: `retry_us` of the outcome is then
-    /// the time until that moment. `receipt` says whether the charge needs a receipt.
+    /// the time until that moment. `receipt` says whether the charge needs a receipt; a reserved moment does.
     Take { wait: u64, receipt: bool },
     /// Returns the outcome that a take without a wait would have, and changes nothing.
     Peek,
@@ -46,9 +46,6 @@ pub(crate) enum Op {
     Measure,
     /// Corrects what was charged. The cost is 0.
     Correct(Correction),
-    /// Cancels the last reservations of a bucket, of `cost` units. Rejected if another charge came later. If the count
-    /// was reset or refunded since, has no effect, and is rejected while the level is above the capacity.
-    Cancel(LastReservations),
 }
 
 /// A change of what was charged.
@@ -71,19 +68,16 @@ pub(crate) enum Charged {
     At(u64),
     /// The one of a receipt, if the count has it still.
     By(Receipt),
+    /// A reserved moment of a bucket that no call uses, if it is the last charge: then the bucket is as if it had never
+    /// been reserved. If a later charge exists, the correction is rejected and changes nothing.
+    Reserved(Reservation),
 }
 
-/// What identifies the last reservations of a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LastReservations {
-    /// The time of the full bucket after the last one: `clock` + `reset_us` of its outcome. Each charge moves this time
-    /// forward, so it identifies the last charge of a bucket without a birth. A settlement moves it back: a bucket with
-    /// a birth can have the same time again after a later charge.
-    pub(crate) end: u64,
-    /// The receipt of the last one, if the bucket had a birth.
+/// A reserved moment of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Reservation {
     pub(crate) receipt: Receipt,
-    pub(crate) count: u32,
-    /// The moment of the first one. From then on, its units drain.
+    /// The moment, by the clock of the store. From then on, the units drain.
     pub(crate) moment: u64,
 }
 
@@ -102,7 +96,7 @@ impl Op {
     pub(crate) fn is_take(self) -> bool {
         match self {
             Self::Take { .. } | Self::Peek => true,
-            Self::Measure | Self::Correct(_) | Self::Cancel(_) => false,
+            Self::Measure | Self::Correct(_) => false,
         }
     }
 }
@@ -218,8 +212,8 @@ pub(crate) trait State: Default {
     /// Returns the time from which this equals the default; 0 if it does now, [`u64::MAX`] if calls hold units.
     fn expires(&self) -> u64;
 
-    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one, and of a reserved
-    /// moment if the state has a birth; otherwise the default. A state without a birth gets `birth` with its first
-    /// receipt. No other state has it: the state of a key that was reset is another one.
+    /// Applies `op` at the time `clock`. Returns the receipt of an admitted charge that needs one; otherwise the
+    /// default. A state without a birth gets `birth` with its first receipt. No other state has it: the state of a key
+    /// that was reset is another one.
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied;
 }

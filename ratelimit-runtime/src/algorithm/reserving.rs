@@ -1,4 +1,4 @@
-//! Compares buckets whose calls reserve moments, are cancelled and are settled with a plain list of what each call has
+//! Compares buckets whose calls reserve moments, give them back and are settled with a plain list of what each call has
 //! really used, and when.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::bucket::Bucket;
-use super::{Charged, Correction, LastReservations, Op, Outcome, Receipt, State};
+use super::{Charged, Correction, Op, Outcome, Receipt, Reservation, State};
 use crate::limit::{Limit, Terms};
 
 /// The bucket drains a unit in each tick of 10 µs.
@@ -22,7 +22,7 @@ enum ReservingStep {
     Reserve(u64),
     /// The index of an open charge, and the units that its call has used.
     Settle(usize, u64),
-    /// The index of a reservation, and how many before it are cancelled with it.
+    /// The index of a reservation that no call uses, and how many before it go back after it.
     Cancel(usize, usize),
     /// The index of a charge whose call has not started.
     Return(usize),
@@ -49,8 +49,7 @@ struct ChargedUnits {
     moment: u64,
     units: u64,
     receipt: Receipt,
-    /// The time of the full bucket after a reservation; `None` for other charges.
-    end: Option<u64>,
+    is_reserved: bool,
     is_settled: bool,
 }
 
@@ -66,8 +65,8 @@ struct ReservingTrial<'a> {
 impl ReservingTrial<'_> {
     fn push(&mut self, outcome: Outcome, units: u64, receipt: Receipt) {
         let moment = outcome.clock + outcome.retry_us;
-        let end = (outcome.retry_us > 0).then_some(outcome.clock + outcome.reset_us);
-        self.charged.push(ChargedUnits { moment, units, receipt, end, is_settled: false });
+        let is_reserved = outcome.retry_us > 0;
+        self.charged.push(ChargedUnits { moment, units, receipt, is_reserved, is_settled: false });
     }
 
     fn play(&mut self, step: ReservingStep) {
@@ -89,8 +88,8 @@ impl ReservingTrial<'_> {
                 }
             }
             ReservingStep::Reserve(cost) => {
-                let reserve = Op::Take { wait: 1_000, receipt: false };
-                let (outcome, receipt) = self.state.apply(reserve, 0, terms, now, cost);
+                let reserve = Op::Take { wait: 1_000, receipt: true };
+                let (outcome, receipt) = self.state.apply(reserve, self.births, terms, now, cost);
                 if outcome.is_allowed() {
                     self.push(outcome, cost, receipt);
                 }
@@ -99,7 +98,7 @@ impl ReservingTrial<'_> {
             ReservingStep::Cancel(last, more) => self.cancel(last, more),
             ReservingStep::Return(which) => {
                 let is_charge = |index: &usize| {
-                    self.charged[*index].end.is_none() && !self.charged[*index].is_settled
+                    !self.charged[*index].is_reserved && !self.charged[*index].is_settled
                 };
                 let charges: Vec<_> = (0..self.charged.len()).filter(is_charge).collect();
                 if !charges.is_empty() {
@@ -126,47 +125,26 @@ impl ReservingTrial<'_> {
         let charged = &mut *open[index];
         let settled = Correction::settled(charged.receipt, charged.units, used);
         (charged.units, charged.is_settled) = (used, true);
-        let (outcome, _) = self.state.apply(Op::Correct(settled), 0, self.terms, now, 0);
-        // As a line does.
-        let ends = self.charged.iter_mut().filter(|it| it.moment > now);
-        for end in ends.filter_map(|it| it.end.as_mut()) {
-            *end = (*end).min(outcome.clock + outcome.reset_us);
-        }
+        self.state.apply(Op::Correct(settled), 0, self.terms, now, 0);
     }
 
     fn cancel(&mut self, last: usize, more: usize) {
-        let reserved: Vec<usize> = (0..self.charged.len())
-            .filter(|index| self.charged[*index].end.is_some() && !self.charged[*index].is_settled)
-            .collect();
+        let is_open =
+            |index: &usize| self.charged[*index].is_reserved && !self.charged[*index].is_settled;
+        let reserved: Vec<usize> = (0..self.charged.len()).filter(is_open).collect();
         if reserved.is_empty() {
             return;
         }
-        let last = last % reserved.len();
-        let mut group = vec![reserved[last]];
-        for index in reserved[..last].iter().rev().take(more) {
-            // A line knows which of its reservations follow each other.
-            let follows = *index + 1 == group[group.len() - 1]
-                && self.charged[*index].receipt.birth == self.charged[group[0]].receipt.birth;
-            if !follows {
-                break;
+        // The last first. A moment that does not go back as a whole may be used, unless its receipt gives it back.
+        for index in reserved[..=last % reserved.len()].iter().rev().take(more + 1) {
+            let ChargedUnits { receipt, moment, units, .. } = self.charged[*index];
+            let reservation = Charged::Reserved(Reservation { receipt, moment });
+            let op = Op::Correct(Correction::give_back(reservation, units));
+            if !self.state.apply(op, 0, self.terms, self.now, 0).0.is_allowed() {
+                let op = Op::Correct(Correction::give_back(Charged::By(receipt), units));
+                self.state.apply(op, 0, self.terms, self.now, 0);
             }
-            group.push(*index);
-        }
-        let [first, last] = [group[group.len() - 1], group[0]].map(|index| self.charged[index]);
-        let units = group.iter().map(|index| self.charged[*index].units).sum();
-        let reservations = LastReservations {
-            end: last.end.expect("reserved"),
-            receipt: last.receipt,
-            count: group.len() as u32,
-            moment: first.moment,
-        };
-        let op = Op::Cancel(reservations);
-        // A call with a reservation that is not cancelled may start.
-        if self.state.apply(op, 0, self.terms, self.now, units).0.is_allowed() {
-            // The last first.
-            for index in group {
-                self.charged.remove(index);
-            }
+            self.charged.remove(*index);
         }
     }
 

@@ -182,10 +182,10 @@ impl State for Log {
                     Charged::By(Receipt { birth, place }) if u64::from(self.birth) == birth => {
                         self.give_back(ticks, &mut live, place, less);
                     }
-                    Charged::By(_) => {}
+                    Charged::By(_) | Charged::Reserved(_) => {}
                 }
             }
-            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
+            Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
         let outcome = self.outcome_of(terms, clock, live.used);
         if live.used == 0 && before > 0 {

@@ -74,6 +74,7 @@ impl State for Counters {
                     Charged::By(Receipt { birth, place }) => {
                         (u64::from(self.birth) == birth).then_some(place)
                     }
+                    Charged::Reserved(_) => None,
                 };
                 // The units leave the window that counted them.
                 match from {
@@ -89,7 +90,7 @@ impl State for Counters {
                 let most = (MOST / scale.span).max(counters.current);
                 counters.current = (counters.current + more).min(most);
             }
-            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
+            Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
         if (counters.previous, counters.current) != (previous, current) {
             self.keep(period, start, counters.previous, counters.current);

@@ -41,12 +41,10 @@ impl State for Slots {
             }
             Op::Correct(correction) => match correction.charged {
                 Charged::By(receipt) => self.release(receipt, correction.less()),
-                // The receipt of a grant names the state.
-                Charged::At(time) if time == self.since => self.give_back(correction.less()),
-                // A credit cannot end a call.
-                Charged::At(_) | Charged::Newest => {}
+                // A credit cannot end a call, and nothing else says which call it is.
+                Charged::At(_) | Charged::Newest | Charged::Reserved(_) => {}
             },
-            Op::Take { .. } | Op::Peek | Op::Measure | Op::Cancel(_) => {}
+            Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
         let remaining = match op {
             Op::Measure => self.held,

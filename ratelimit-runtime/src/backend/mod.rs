@@ -157,9 +157,7 @@ impl Backend {
 
     /// Executes a request on the embedded store. The caller knows that [no other store](Self::is_shared) decides it.
     pub(crate) fn execute_here(&self, calls: &Calls) -> Reply {
-        let reply = self.local.apply(calls, Source::Embedded);
-        self.forget_cancelled(calls);
-        reply
+        self.local.apply(calls, Source::Embedded)
     }
 
     /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
@@ -178,15 +176,12 @@ impl Backend {
         let Some(shared) = self.shared_for(policy.scope()) else {
             return Ok(self.execute_here(calls));
         };
-        let closed = self.closed_here(calls);
-        let cancellation = closed.as_ref().map(|_| calls.without_calls());
-        let calls = match (&closed, &cancellation) {
-            (Some(rejection), _) if !calls.cancels() => return Ok(rejection.clone()),
-            (_, cancellation) => cancellation.as_ref().unwrap_or(calls),
-        };
+        if let Some(rejection) = self.closed_here(calls) {
+            return Ok(rejection);
+        }
         let stamp = self.notices.rejections.stamp(self.clock().local());
         let takes_slots = |charge: &Arc<Charge>| charge.statement.is_some();
-        let has_slots = calls.counts.charges().iter().any(takes_slots);
+        let has_slots = calls.charges.iter().any(takes_slots);
         let mut result = match self.owner.as_ref().filter(|_| has_slots) {
             Some(owner) if calls.op == Op::ACQUIRE => self.in_time(owner.take(calls.clone())).await,
             Some(owner) => shared.execute(owner.peek(calls)).await,
@@ -197,17 +192,6 @@ impl Backend {
         {
             without_times(calls, reply);
         }
-        if let (Some(rejection), Ok(reply)) = (closed, &mut result)
-            && reply.is_allowed()
-        {
-            reply.outcomes = reply
-                .outcomes
-                .iter()
-                .chain(&*rejection.outcomes)
-                .copied()
-                .collect::<Vec<_>>()
-                .into();
-        }
         // A rejection of several limits may hold for one of them only.
         if let Ok(reply) = &result
             && !matches!(calls.op, Op::Peek | Op::Measure)
@@ -217,16 +201,15 @@ impl Backend {
             let now = self.clock().local();
             self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        self.forget_cancelled(calls);
-        let name = calls.counts.charges().first().map_or("", |charge| charge.terms.name().as_str());
+        let name = calls.charges.first().map_or("", |charge| charge.terms.name().as_str());
         self.outages.record(self.clock(), name, self.on_error(policy), &result);
         result
     }
 
     /// Returns the rejection of a call of a key that this process has closed while the shared store does not know it.
     fn closed_here(&self, calls: &Calls) -> Option<Reply> {
-        let owner = self.owner.as_ref().filter(|_| calls.op.is_take() && !calls.runs.is_empty())?;
-        let (charges, now) = (calls.counts.charges(), self.clock().steady());
+        let owner = self.owner.as_ref().filter(|_| calls.op.is_take())?;
+        let (charges, now) = (&calls.charges, self.clock().steady());
         let opens_in = |charge: &Arc<Charge>| {
             let opening = owner.opening_of(charge.key_id)?;
             opening.checked_sub(now).filter(|wait| *wait > 0)
@@ -256,45 +239,18 @@ impl Backend {
         match self.on_error(policy) {
             _ if error == StoreError::NoRuntime => Err(error),
             OnError::Local => Ok(self.apply_share(calls)),
-            OnError::Allow if !calls.cancels() => {
-                let outcomes = calls.counts.charges().iter().map(|_| Outcome::UNDECIDED);
+            OnError::Allow => {
+                let outcomes = calls.charges.iter().map(|_| Outcome::UNDECIDED);
                 let outcomes = outcomes.collect::<Vec<_>>().into();
                 Ok(Reply::new(outcomes, Source::Fallback))
             }
-            OnError::Allow | OnError::Deny => Err(error),
+            OnError::Deny => Err(error),
         }
     }
 
     /// Returns whether this process decides by itself after an error.
     fn falls_back_here(&self, policy: Policy, error: &StoreError) -> bool {
         *error != StoreError::NoRuntime && self.on_error(policy) == OnError::Local
-    }
-
-    /// Cancels reservations in `source`, the store that has made them.
-    pub(crate) async fn cancel(
-        &self,
-        policy: Policy,
-        source: Source,
-        calls: Calls,
-    ) -> Result<Reply, StoreError> {
-        match self.shared_for(policy.scope()) {
-            Some(shared) if source == shared.source() => {
-                let result = shared.execute(calls.clone()).await;
-                self.forget_cancelled(&calls);
-                result
-            }
-            Some(_) => Ok(self.apply_share(&calls)),
-            None => Ok(self.execute_here(&calls)),
-        }
-    }
-
-    /// Removes the cached rejections of a count whose reservations were cancelled. The line that cancels them knows of
-    /// it.
-    fn forget_cancelled(&self, calls: &Calls) {
-        if calls.cancels() {
-            let charges = calls.counts.charges().iter();
-            charges.for_each(|charge| self.notices.rejections.forget(charge.key_id));
-        }
     }
 
     /// Succeeds if the store would decide now.
@@ -311,10 +267,7 @@ impl Backend {
 
     /// Executes a request on the embedded store, under the share of this process.
     pub(crate) fn apply_share(&self, calls: &Calls) -> Reply {
-        let share = calls.share(self.settings.instances);
-        let reply = self.local.apply(&share, Source::Fallback);
-        self.forget_cancelled(calls);
-        reply
+        self.local.apply(&calls.share(self.settings.instances), Source::Fallback)
     }
 
     pub(crate) fn on_error(&self, policy: Policy) -> OnError {
@@ -329,7 +282,7 @@ impl Backend {
 
 /// Clears the times of units in flight in a reply: the ends of calls are unknown.
 fn without_times(calls: &Calls, reply: &mut Reply) {
-    let charges = calls.counts.charges().iter().cycle();
+    let charges = calls.charges.iter().cycle();
     for (outcome, charge) in reply.outcomes.iter_mut().zip(charges) {
         if charge.terms.is_in_flight() && outcome.retry_us == 0 {
             outcome.reset_us = 0;

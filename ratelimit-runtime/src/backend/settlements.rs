@@ -33,8 +33,8 @@ impl Backend {
         correction: Correction,
         opening: OpeningChange,
     ) {
-        let outcome = self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
-        self.notices.corrected(key_id, correction, Some((Source::Embedded, outcome)));
+        self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
+        self.notices.corrected(key_id, correction);
         self.change_here(key_id, terms.algorithm(), opening);
         report::settled(terms.name(), correction.more());
     }
@@ -83,11 +83,11 @@ impl Backend {
         let is_here = owner.is_none() || source != self.source();
         if is_here {
             let share = || charge.share(self.settings.instances);
-            let outcome = match owner {
+            match owner {
                 Some(_) => self.local.correct((&share()).into(), correction),
                 None => self.local.correct((&**charge).into(), correction),
             };
-            self.notices.corrected(charge.key_id, correction, Some((source, outcome)));
+            self.notices.corrected(charge.key_id, correction);
             report::settled(charge.terms.name(), correction.more());
         }
         self.change_here(charge.key_id, charge.terms.algorithm(), opening);
@@ -107,7 +107,7 @@ impl Backend {
         charged: Charged,
     ) -> Answer<Outcome> {
         let Some(owner) = self.owner_for(scope) else {
-            return Answer::ready(Ok(self.give_back_here(&charge, charged, Source::Embedded)));
+            return Answer::ready(Ok(self.give_back_here(&charge, charged)));
         };
         if source != self.source() {
             return Answer::ready(Ok(self.give_back_share(&charge, charged)));
@@ -126,7 +126,7 @@ impl Backend {
         charge: Arc<Charge>,
     ) -> Answer<(Outcome, Source)> {
         let Some(owner) = self.owner_for(policy.scope()) else {
-            let outcome = self.give_back_here(&charge, Charged::Newest, Source::Embedded);
+            let outcome = self.give_back_here(&charge, Charged::Newest);
             return Answer::ready(Ok((outcome, Source::Embedded)));
         };
         let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
@@ -144,22 +144,17 @@ impl Backend {
         })
     }
 
-    pub(crate) fn give_back_here(
-        &self,
-        charge: &Charge,
-        charged: Charged,
-        source: Source,
-    ) -> Outcome {
+    pub(crate) fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
         let correction = Correction::give_back(charged, charge.cost);
         let outcome = self.local.correct(charge.into(), correction);
-        self.notices.corrected(charge.key_id, correction, Some((source, outcome)));
+        self.notices.corrected(charge.key_id, correction);
         outcome
     }
 
     /// Gives a charge of a fallback back.
     pub(crate) fn give_back_share(&self, charge: &Charge, charged: Charged) -> Outcome {
         let share = charge.share(self.settings.instances);
-        self.give_back_here(&share, charged, Source::Fallback)
+        self.give_back_here(&share, charged)
     }
 
     /// Closes, opens or resets a key: in this process at once, then in the shared store. Returns whether the key was
@@ -233,9 +228,9 @@ impl Backend {
 
     /// Releases the units in flight of a grant that no call has taken, if such units go back.
     fn release_grant(&self, charge: &Charge, charged: Charged) -> Option<Outcome> {
-        let (Charged::At(place), Some(owner)) = (charged, &self.owner) else { return None };
+        let (Charged::By(receipt), Some(owner)) = (charged, &self.owner) else { return None };
         charge.statement?;
-        drop(owner.granted(charge, charge.cost, Receipt { birth: 1, place }));
+        drop(owner.granted(charge, charge.cost, receipt));
         Some(Outcome::UNDECIDED)
     }
 

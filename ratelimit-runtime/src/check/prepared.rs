@@ -118,7 +118,7 @@ impl Checker {
         let op = Op::Take { wait: 0, receipt: options.settles };
         let calls = Calls::one(op, charges);
         let on_rejected = |index: usize| {
-            let ((limit, key), charge) = (owners[index], &calls.counts.charges()[index]);
+            let ((limit, key), charge) = (owners[index], &calls.charges[index]);
             let now = self.backend.clock().local();
             self.backend.count_rejection(limit, charge.key_id, key, now);
         };
@@ -134,7 +134,7 @@ impl Checker {
             let reply = self.backend.execute_here(&calls);
             return StartedCall::Decided(call.conclude(&Ok(reply), on_rejected));
         }
-        let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(calls.counts.charges()));
+        let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(&calls.charges));
         call.pending(rejectable, move || async move { backend.execute(policy, calls).await })
     }
 }

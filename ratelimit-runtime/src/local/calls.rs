@@ -7,7 +7,7 @@ use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
 use crate::algorithm::{Applied, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
-use crate::store::{Calls, CancelledUnits, EqualCalls, MAX_RESERVED, Reply, Reservations};
+use crate::store::{Calls, EqualCalls, MAX_RESERVED, Reply};
 
 /// The most counts of a call that is decided without an allocation: see [`Local::decide_few`].
 pub(crate) const FEW: usize = 8;
@@ -42,15 +42,9 @@ impl Local {
     }
 
     /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
-    pub(super) fn decide_calls(
-        &self,
-        Calls { op, counts, runs, .. }: &Calls,
-        source: Source,
-    ) -> Reply {
-        let Reservations { cancelled, mut held, most } = counts.reservations();
-        let settles = *op == Op::ACQUIRE;
+    pub(super) fn decide_calls(&self, calls: &Calls, source: Source) -> Reply {
+        let Calls { op, charges, runs, .. } = calls;
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
-        let charges = counts.charges();
         let mut guards: Vec<_> = iter::repeat_with(|| None).take(charges.len()).collect();
         let locals = charges.iter().map(|charge| (&**charge).into());
         let mut shards = self.lock(locals, *op != Op::Peek, &mut guards);
@@ -58,12 +52,10 @@ impl Local {
             shards.apply(op, LocalCharge { cost, ..(&*charges[index]).into() })
         };
         let mut decide = || {
-            if let Some(CancelledUnits { units, last }) = cancelled {
-                let (outcome, _) = apply(0, Op::Cancel(last), units);
-                outcomes.push(outcome);
-                if !outcome.is_allowed() {
-                    return;
-                }
+            if let Some(replacement) = calls.replacement()
+                && !apply(0, Op::Correct(replacement), 0).0.is_allowed()
+            {
+                return;
             }
             let calls = runs.iter().flat_map(|run| iter::repeat_n(run, run.count as usize));
             for EqualCalls { costs, wait, .. } in calls {
@@ -71,24 +63,22 @@ impl Local {
                     let apply = |(index, cost): (usize, &u64)| apply(index, op, *cost);
                     costs.iter().enumerate().map(apply).unzip()
                 };
-                let first_cost = costs.first().copied().unwrap_or(0);
                 let (mut decided, mut marks) = apply_all(Op::Peek);
                 let fits = decided.iter().all(Outcome::is_allowed);
                 if fits {
                     (decided, marks) = apply_all(*op);
-                } else if *wait > 0 && (held == 0 || held.saturating_add(first_cost) <= most) {
-                    (decided, marks) = apply_all(Op::Take { wait: *wait, receipt: settles });
+                } else if *wait > 0 {
+                    (decided, marks) = apply_all(Op::Take { wait: *wait, receipt: true });
                 }
                 let is_admitted = decided.iter().all(Outcome::is_allowed);
                 outcomes.append(&mut decided);
                 if !is_admitted || *op == Op::Peek {
                     return;
                 }
-                if settles || counts.may_reserve() {
+                if *op == Op::ACQUIRE {
                     receipts.append(&mut marks);
                 }
                 if !fits {
-                    held = held.saturating_add(first_cost);
                     reserved += 1;
                     if reserved == MAX_RESERVED {
                         return;

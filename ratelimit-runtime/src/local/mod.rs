@@ -24,7 +24,9 @@ use loom::thread;
 
 pub(crate) use self::calls::FEW;
 use self::shard::Shard;
-use crate::algorithm::{Applied, Correction, Op, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{
+    Applied, Charged, Correction, Op, OpeningChange, Outcome, Receipt, Reservation, Verdict,
+};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, Secret};
 use crate::limit::{Algorithm, Terms};
@@ -118,9 +120,18 @@ impl Local {
         self.apply_one(Op::ACQUIRE, charge)
     }
 
-    /// Corrects what was charged. The cost does not count.
+    /// Corrects what was charged. The cost does not count. A reserved moment that is not the last charge goes back as
+    /// far as the charges after it allow.
     pub(crate) fn correct(&self, charge: LocalCharge<'_>, correction: Correction) -> Outcome {
-        self.apply_one(Op::Correct(correction), LocalCharge { cost: 0, ..charge }).0
+        let charge = LocalCharge { cost: 0, ..charge };
+        let outcome = self.apply_one(Op::Correct(correction), charge).0;
+        match correction.charged {
+            Charged::Reserved(Reservation { receipt, .. }) if !outcome.is_allowed() => {
+                let correction = Correction { charged: Charged::By(receipt), ..correction };
+                self.apply_one(Op::Correct(correction), charge).0
+            }
+            _ => outcome,
+        }
     }
 
     /// Applies an operation to one count.

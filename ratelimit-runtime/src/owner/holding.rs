@@ -11,9 +11,8 @@ use crate::algorithm::Receipt;
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
 use crate::key::KeyId;
-use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, Counts, Reply};
+use crate::store::{Calls, Charge, Reply};
 
 /// Units of a call that runs. They are released when this is dropped.
 pub(crate) struct HeldSlot {
@@ -48,8 +47,7 @@ impl Owner {
             Some(_) => queue.slots.peeked(charge),
             None => Arc::clone(charge),
         };
-        let counts = Counts::Each(OneOrMany::of(calls.counts.charges(), stated));
-        Calls { counts, ..calls.clone() }
+        Calls { charges: calls.charges.map(stated), ..calls.clone() }
     }
 
     /// Returns the units of a call that a reply has admitted.
@@ -162,7 +160,7 @@ impl Drop for HeldSlot {
 impl Drop for HeldReply {
     fn drop(&mut self) {
         let Some(TakenReply { reply, calls }) = self.taken.take() else { return };
-        let charges = calls.counts.charges();
+        let charges = &calls.charges;
         for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
             let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
             for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {

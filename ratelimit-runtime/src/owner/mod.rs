@@ -33,7 +33,7 @@ use self::closings::{PendingClosing, PendingClosings};
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::holding::HeldReply;
 pub(crate) use self::holding::HeldSlot;
-pub(crate) use self::notices::{FreedUnits, Notices};
+pub(crate) use self::notices::{FreedBy, FreedUnits, Notices};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome};
 use crate::background::{
@@ -347,7 +347,7 @@ impl Core {
             SlotRequest::Take(request) => {
                 let calls = request.calls.clone();
                 let slot = |charge: &Arc<Charge>| self.store.slot(charge);
-                let mut pairs = calls.counts.charges().windows(2);
+                let mut pairs = calls.charges.windows(2);
                 let is_split = pairs.any(|pair| slot(&pair[0]) != slot(&pair[1]));
                 let execute = async move { core.store.execute(calls).await };
                 send(execute, move |result| {
@@ -447,8 +447,7 @@ impl Core {
             self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
         }
         if !matches!(result, Err(CorrectError::NotExecuted(_))) {
-            let outcome = result.as_ref().ok().map(|outcome| (self.store.source(), *outcome));
-            foreign(|| self.notices.corrected(charge.key_id, correction, outcome));
+            foreign(|| self.notices.corrected(charge.key_id, correction));
             foreign(|| self.notices.changed(charge.key_id, opening));
         }
         match (result, reply_to) {

@@ -6,18 +6,25 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 
 use super::rejections::RejectionCache;
-use crate::algorithm::{Correction, OpeningChange, Outcome};
+use crate::algorithm::{Correction, OpeningChange};
 use crate::key::KeyId;
-use crate::reply::Source;
 
-/// Units that were given back to a count.
+/// A count whose waiting calls ask again.
 #[derive(Clone, Copy)]
 pub(crate) struct FreedUnits {
     pub(crate) key_id: KeyId,
-    /// The outcome of the give-back, with the store that replied, if it is known.
-    pub(crate) outcome: Option<(Source, Outcome)>,
-    /// Whether all units were given back.
-    pub(crate) is_reset: bool,
+    pub(crate) by: FreedBy,
+}
+
+/// What has freed units, or will.
+#[derive(Clone, Copy)]
+pub(crate) enum FreedBy {
+    /// Some were given back, or the key was opened.
+    GiveBack,
+    /// The count was reset.
+    Reset,
+    /// The key was closed: no call starts before it opens.
+    Closing,
 }
 
 /// The rejection cache, and the listeners to units that go back and to closings.
@@ -59,18 +66,13 @@ impl Notices {
     /// Notifies of units of a count that may be free now.
     #[inline]
     pub(crate) fn released(&self, key_id: KeyId) {
-        self.returned(FreedUnits { key_id, outcome: None, is_reset: false });
+        self.returned(FreedUnits { key_id, by: FreedBy::GiveBack });
     }
 
-    /// Notifies of a charge that was corrected. After a failure, without an outcome, it may have been.
-    pub(crate) fn corrected(
-        &self,
-        key_id: KeyId,
-        correction: Correction,
-        outcome: Option<(Source, Outcome)>,
-    ) {
+    /// Notifies of a charge that was corrected, or may have been.
+    pub(crate) fn corrected(&self, key_id: KeyId, correction: Correction) {
         if correction.less() > 0 {
-            self.returned(FreedUnits { key_id, outcome, is_reset: false });
+            self.released(key_id);
         } else {
             // A debt makes the wait longer.
             self.rejections.forget(key_id);
@@ -80,16 +82,15 @@ impl Notices {
     /// Notifies that a key was closed, opened or reset: waiting calls ask again, and leased units of a closed key go
     /// back.
     pub(crate) fn changed(&self, key_id: KeyId, change: OpeningChange) {
-        match change {
+        let by = match change {
             OpeningChange::None => return,
-            OpeningChange::CloseFor(_) => {
-                if let Some(listener) = self.closed.get() {
-                    listener(key_id);
-                }
-            }
-            OpeningChange::Open | OpeningChange::Reset => {}
+            OpeningChange::CloseFor(_) => FreedBy::Closing,
+            OpeningChange::Open => FreedBy::GiveBack,
+            OpeningChange::Reset => FreedBy::Reset,
+        };
+        if let (FreedBy::Closing, Some(listener)) = (by, self.closed.get()) {
+            listener(key_id);
         }
-        let is_reset = change == OpeningChange::Reset;
-        self.returned(FreedUnits { key_id, outcome: None, is_reset });
+        self.returned(FreedUnits { key_id, by });
     }
 }

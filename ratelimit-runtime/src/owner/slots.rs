@@ -15,7 +15,7 @@ use crate::background::seen_process;
 use crate::key::KeyId;
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, Counts, EqualCalls, MAX_CORRECTED, Reply, Stated, Statement};
+use crate::store::{Calls, Charge, EqualCalls, MAX_CORRECTED, Reply, Stated, Statement};
 
 /// How long a release waits for others, and for a call that states it as well, in microseconds.
 const GATHERING: u64 = 2_000;
@@ -130,7 +130,7 @@ impl SlotCounts {
     pub(super) fn want(&mut self, calls: Calls, reply_to: WantReply, real: u64) {
         self.last_want += 1;
         let number = self.last_want;
-        for (_, charge) in slots_of(calls.counts.charges()) {
+        for (_, charge) in slots_of(&calls.charges) {
             self.count(charge).queue.push_back(number);
             self.plan(charge.key_id, real, 0);
         }
@@ -140,7 +140,7 @@ impl SlotCounts {
     /// Puts wants that are not decided back in their order, before those that came later.
     fn want_again(&mut self, wants: Vec<Want>, real: u64) {
         for want in wants.into_iter().rev() {
-            for (_, charge) in slots_of(want.calls.counts.charges()) {
+            for (_, charge) in slots_of(&want.calls.charges) {
                 self.count(charge).queue.push_front(want.number);
                 self.plan(charge.key_id, real, 0);
             }
@@ -308,7 +308,7 @@ impl SlotCounts {
         (now, real): (u64, u64),
         ends: &mut SlotEnds,
     ) {
-        let (charges, width) = (calls.counts.charges(), calls.counts.charges().len());
+        let (charges, width) = (&calls.charges, calls.charges.len());
         let mut places = Vec::new();
         for (index, (place, charge)) in slots_of(charges).enumerate() {
             let stated =
@@ -364,7 +364,7 @@ impl SlotCounts {
             }
             return;
         }
-        let width = calls.counts.charges().len();
+        let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
         let (mut rejected, mut again): (Option<(Calls, Vec<Outcome>)>, _) = (None, Vec::new());
@@ -435,7 +435,7 @@ impl SlotCounts {
     /// Begins a request for the want with a number, if all its counts are free. Takes others of the same counts along.
     fn take(&mut self, number: u64, now: u64, ends: &mut SlotEnds) -> Option<TakeRequest> {
         let want = self.wants.get(&number)?;
-        let charges = want.calls.counts.charges().to_vec();
+        let charges = want.calls.charges.to_vec();
         let key_ids: Vec<_> = slots_of(&charges).map(|(_, charge)| charge.key_id).collect();
         if !key_ids.iter().all(|key_id| self.is_next(*key_id, number)) {
             return None;
@@ -451,7 +451,7 @@ impl SlotCounts {
             && key_ids.iter().all(|key_id| self.is_next(*key_id, next))
             && let Some(want) = self.wants.get(&next)
             && is_single(want)
-            && have_equal_counts(want.calls.counts.charges(), &charges)
+            && have_equal_counts(&want.calls.charges, &charges)
             && let Some(want) = self.dequeue(next)
         {
             wants.push(want);
@@ -479,7 +479,7 @@ impl SlotCounts {
                 None => runs.push(run.clone()),
             }
         }
-        let calls = Calls { counts: Counts::Each(charges), runs: runs.into(), ..first };
+        let calls = Calls { charges, runs: runs.into(), ..first };
         Some(TakeRequest { calls, wants })
     }
 
@@ -525,7 +525,7 @@ impl SlotCounts {
 
     fn dequeue(&mut self, number: u64) -> Option<Want> {
         let want = self.wants.remove(&number)?;
-        for (_, charge) in slots_of(want.calls.counts.charges()) {
+        for (_, charge) in slots_of(&want.calls.charges) {
             if let Some(count) = self.counts.get_mut(&charge.key_id) {
                 count.queue.pop_front();
             }
@@ -587,7 +587,7 @@ impl SlotCounts {
 
 /// Returns the rates that were charged beside units in flight.
 fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
-    let charges = calls.counts.charges();
+    let charges = &calls.charges;
     let mut rates = Vec::new();
     for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
         let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());

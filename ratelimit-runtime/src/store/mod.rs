@@ -14,8 +14,7 @@ pub(crate) use self::correct_error::CorrectError;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    BucketCharge, Calls, CancelledUnits, Charge, CorrectedCharge, Counts, EqualCalls,
-    MAX_CORRECTED, MAX_RESERVED, Reply, Reservations,
+    Calls, Charge, CorrectedCharge, EqualCalls, MAX_CORRECTED, MAX_RESERVED, Reply,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{

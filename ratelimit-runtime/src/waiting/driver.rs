@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
+use crate::algorithm::Correction;
 use crate::background::{Job, PendingWork, RunningJob, lock_own};
 use crate::clock::{Clock, before};
 use crate::reply::StoreError;
@@ -61,17 +62,21 @@ impl Waiting {
             let wake = match duty {
                 Duty::Request(asked) => {
                     let reply = self.backend.execute_here(&asked.request);
-                    lock(&line.line).replied(asked, reply, self.now());
+                    lock(&line.line).replied(*asked, reply, self.now());
                     continue;
                 }
                 Duty::Return(returned) => {
-                    for (_, calls) in returned.cancels {
-                        self.backend.execute_here(&calls);
-                    }
-                    for (source, charge, charged) in returned.returns {
-                        self.backend.give_back_here(&charge, charged, source);
+                    let mut corrected = Vec::with_capacity(returned.len());
+                    for (_, charge, charged) in returned {
+                        let correction = Correction::give_back(charged, charge.cost);
+                        self.backend.local().correct((&*charge).into(), correction);
+                        corrected.push((charge.key_id, correction));
                     }
                     lock(&line.line).returned();
+                    // Other lines ask once all of it is back.
+                    for (key_id, correction) in corrected {
+                        self.backend.notices().corrected(key_id, correction);
+                    }
                     continue;
                 }
                 Duty::FollowRules => {
@@ -128,36 +133,30 @@ impl LineDriver {
             match duty {
                 Duty::Request(asked) => {
                     let (waiting, deadline) = (&job.waiting, job.waiting.backend.deadline());
-                    if !asked.request.runs.is_empty() {
-                        // Otherwise, it could reserve moments behind moments that are about to be cancelled.
-                        let cancelled =
-                            waiting.others_have_cancelled(&job.line, asked.request.cancels());
-                        let _ = timeout(deadline, cancelled).await;
-                    }
+                    // Otherwise, it could reserve moments behind moments that are about to go back.
+                    let _ = timeout(deadline, waiting.others_have_returned(&job.line)).await;
                     // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
                     let _place = waiting.asking.acquire().await;
-                    Box::pin(job.ask(asked)).await;
+                    Box::pin(job.ask(*asked)).await;
                     waiting.rested.notify_waiters();
                 }
                 Duty::Return(returned) => {
-                    // Requests of the line do not wait for give-backs.
                     let (waiting, line) = (Arc::clone(&job.waiting), Arc::clone(&job.line));
                     let pending = waiting.pending.begin();
                     job.waiting.backend.background().spawn(async move {
                         let (backend, policy) = (&waiting.backend, line.policy);
-                        for (source, calls) in returned.cancels {
-                            let result = backend.cancel(policy, source, calls).await;
-                            waiting.record_loss(result.err());
-                        }
-                        for (source, charge, charged) in returned.returns {
-                            let returned =
-                                backend.give_back(policy.scope(), source, charge, charged);
+                        let returned = returned.into_iter().map(|(source, charge, charged)| {
+                            backend.give_back(policy.scope(), source, charge, charged)
+                        });
+                        // All of them are queued, so that they leave together.
+                        for returned in returned.collect::<Vec<_>>() {
                             // What waits for Redis goes back later.
                             let late = StoreError::Timeout { deadline: backend.deadline() };
                             let returned = timeout(backend.deadline(), returned).await;
                             waiting.record_loss(returned.unwrap_or(Err(late)).err());
                         }
                         lock(&line.line).returned();
+                        waiting.rested.notify_waiters();
                         waiting.drive(&line);
                         drop(pending);
                     });
@@ -183,9 +182,6 @@ impl LineDriver {
             Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
             Err(error) => error,
         };
-        if asked.request.cancels() {
-            self.waiting.record_loss(Some(error.clone()));
-        }
         let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
         if let Some(asked) = asked {
             let reply = backend.apply_share(&asked.request);

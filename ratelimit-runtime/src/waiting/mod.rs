@@ -30,7 +30,7 @@ use crate::background::{JobCounter, OwnValue, WorkCount, is_in_runtime, lock_own
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::FreedUnits;
+use crate::owner::{FreedBy, FreedUnits};
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
@@ -207,7 +207,7 @@ impl Waiting {
             }
         }
         drop(lines);
-        // First the lines that cancel moments, so that the others can reserve these.
+        // First the lines that give moments back, so that the others can reserve these.
         for mut changed in [left, entered] {
             changed.sort_unstable_by_key(Arc::as_ptr);
             changed.dedup_by(|one, other| Arc::ptr_eq(one, other));
@@ -217,20 +217,19 @@ impl Waiting {
         }
     }
 
-    /// Completes once no other line that shares a count with `line` is about to cancel moments. `cancels` says whether
-    /// the request of `line` does: two lines that cancel do not wait for each other.
-    async fn others_have_cancelled(&self, line: &Arc<SharedLine>, cancels: bool) {
+    /// Completes once no other line that shares a count with `line` is about to give grants back.
+    async fn others_have_returned(&self, line: &Arc<SharedLine>) {
         loop {
             // Receives notifications from now on.
             let rested = self.rested.notified();
-            let have_cancelled = {
-                let (lines, inner) = (lock_own(&self.lines), lock(&line.line));
+            let have_returned = {
+                let (lines, inner, now) = (lock_own(&self.lines), lock(&line.line), self.now());
                 let counts: Vec<_> = inner.counts().iter().map(|charge| charge.key_id).collect();
                 drop(inner);
                 let mut others = counts.iter().filter_map(|id| lines.by_count.get(id)).flatten();
-                others.all(|it| Arc::ptr_eq(it, line) || !lock(&it.line).is_cancelling(cancels))
+                others.all(|it| Arc::ptr_eq(it, line) || !lock(&it.line).is_returning(now))
             };
-            if have_cancelled {
+            if have_returned {
                 return;
             }
             rested.await;
@@ -293,7 +292,6 @@ impl Waiting {
             is_shared: *is_shared,
             is_closed: *is_closed,
             is_virtual: self.clock().is_virtual(),
-            settles: false,
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
@@ -324,11 +322,12 @@ impl Waiting {
     fn record_return(self: &Arc<Self>, freed: FreedUnits) {
         let lines = lock_own(&self.lines).by_count.get(&freed.key_id).cloned().unwrap_or_default();
         for line in lines {
-            if freed.is_reset {
-                lock(&line.line).record_reset(freed.key_id, self.now());
-            } else {
-                lock(&line.line).record_give_back(freed.key_id, freed.outcome);
+            let mut inner = lock(&line.line);
+            match freed.by {
+                FreedBy::GiveBack => inner.record_give_back(freed.key_id),
+                FreedBy::Reset | FreedBy::Closing => inner.record_break(self.now()),
             }
+            drop(inner);
             self.drive(&line);
         }
     }

@@ -46,17 +46,18 @@ fn by_batch(
     clock: Option<u64>,
 ) -> ([Option<Reply>; 2], u64) {
     let Step { terms: Terms { burst, token, drain }, cost, count, .. } = *step;
-    let entry = [&[1], &u64::from(cost).to_be_bytes()[1..], &count.to_be_bytes()].concat();
+    let entry = |cost: u32, count: u32| {
+        [&[1], &u64::from(cost).to_be_bytes()[1..], &[0; 7], &count.to_be_bytes()].concat()
+    };
     let clock = clock.map_or_else(Vec::new, |clock| clock.to_be_bytes()[1..].to_vec());
     // The fourth of the algorithms in the script.
     let numbers = [u64::from(burst), token, u64::from(drain)];
     let terms = numbers.iter().flat_map(|number| number.to_be_bytes()[1..].to_vec());
     let terms: Vec<u8> = [4].into_iter().chain(terms).collect();
     // A second entry, so that the script reads the values of all keys at once.
-    let other = [&[1], &1_u64.to_be_bytes()[1..], &1_u32.to_be_bytes()].concat();
     let mut eval = redis::cmd("EVAL");
     eval.arg(script_text("batch")).arg(2).arg("batch").arg("other");
-    eval.arg([entry, other].concat()).arg(clock).arg(terms);
+    eval.arg([entry(cost, count), entry(1, 1)].concat()).arg(clock).arg(terms);
     let replies: Vec<Vec<u8>> = eval.query(connection).expect("a list");
     assert_eq!(replies.len(), 1, "an entry failed");
     let packed = &mut &replies[0][..];

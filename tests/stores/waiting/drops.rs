@@ -99,9 +99,10 @@ async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
                     }
                     moments.push((test.clock.now() - start).as_millis() as u64);
                 }
-                // As if the dropped call had never come: the bucket refills from the start on.
-                let first = costs[0].max(costs[1]);
-                let expected = [first, first.max(2 * costs[1])].map(|units| u64::from(units) * 100);
+                // As if the dropped call had never come: the bucket refills from the start on. A call of another cost
+                // cannot use its moment, and keeps its own.
+                let first = if costs[0] == costs[1] { costs[0] } else { costs[0] + costs[1] };
+                let expected = [first, first + costs[1]].map(|units| u64::from(units) * 100);
                 let within = |(moment, expected): (&u64, u64)| {
                     (expected..=expected + late / 1_000 + 1).contains(moment)
                 };

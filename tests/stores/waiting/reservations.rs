@@ -243,10 +243,9 @@ async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1]);
 }
 
-/// Moments that other processes hold between two reservations are not cancelled with these, so they are not reserved a
-/// second time.
+/// Calls start at the moments that are at most a second ahead, also after a refund: another call has its units.
 #[tokio::test]
-async fn moments_of_other_processes_are_not_reserved_again() {
+async fn near_moments_stay_where_they_are() {
     let server = Server::start();
     let mut fleet = Fleet::redis(&server, 2).await;
     let limit = patient_limit(1);
@@ -254,7 +253,6 @@ async fn moments_of_other_processes_are_not_reserved_again() {
     for (number, process) in [0, 1, 1, 0].into_iter().enumerate() {
         fleet.start_call(process, number, &limit, "key", 1).await;
     }
-    // All moments of this process are reserved again, one unit earlier.
     fleet.processes[0].credit(&self::limit(1), "key", 1).await.expect("a decision");
     fleet.run_until_idle().await;
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
@@ -262,8 +260,65 @@ async fn moments_of_other_processes_are_not_reserved_again() {
     let start = fleet.clock.now().as_micros() as u64 - 400_000;
     let moments: Vec<_> =
         fleet.admitted.iter().map(|(number, at, _)| (*number, (at - start) / 1_000)).collect();
-    // The last call has the unit that was refunded.
-    assert_eq!(moments, [(0, 100), (1, 200), (2, 300), (3, 300)]);
+    assert_eq!(moments, [(0, 100), (1, 200), (2, 300), (3, 400)]);
+}
+
+/// Starts a call that waits ten seconds for its moment, beside calls of another process.
+async fn start_far_call(server: &Server) -> (Fleet, Limit) {
+    let mut fleet = Fleet::redis(server, 2).await;
+    let limit = Limit::token_bucket("far", 100, Duration::from_secs(100)).burst(10);
+    fleet.processes[0].check(&limit, "key", 10).await.expect("a new key");
+    let waiting = limit.wait(Duration::from_secs(60));
+    fleet.start_call(0, 0, &waiting, "key", 10).await;
+    assert!(fleet.admitted.is_empty());
+    (fleet, limit)
+}
+
+/// Units that go back let a call start at once that has reserved a far moment: in its own process immediately, in
+/// another one within a second.
+#[tokio::test]
+async fn a_far_moment_moves_forward_after_a_refund() {
+    let server = Server::start();
+    for (refunds, ticks) in [(0, 0), (1, 101)] {
+        let (mut fleet, limit) = start_far_call(&server).await;
+        fleet.processes[refunds].credit(&limit, "key", 10).await.expect("a decision");
+        fleet.advance(ticks).await;
+        fleet.run_until_idle().await;
+        assert_eq!(fleet.admitted.len(), 1, "{refunds}");
+        assert_eq!(fleet.peek(&limit, "key").await.remaining, 0);
+        fleet.processes[0].reset(&limit, "key").await.expect("a decision");
+    }
+}
+
+/// A moment that another process has reserved behind a far one keeps it where it is. That other moment is the last, so
+/// it moves forward.
+#[tokio::test]
+async fn a_far_moment_before_another_stays() {
+    let server = Server::start();
+    let (mut fleet, limit) = start_far_call(&server).await;
+    fleet.start_call(1, 1, &limit.wait(Duration::from_secs(60)), "key", 1).await;
+    fleet.processes[0].credit(&limit, "key", 5).await.expect("a decision");
+    fleet.advance(999).await;
+    assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1]);
+    fleet.advance(1).await;
+    assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1, 0]);
+}
+
+/// Another process blocks the key of a call that has reserved a far moment. The call does not start, and its units are
+/// free once the key opens.
+#[tokio::test]
+async fn a_far_moment_goes_back_when_another_process_closes_the_key() {
+    let server = Server::start();
+    let (mut fleet, limit) = start_far_call(&server).await;
+    fleet.processes[1].close(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
+    let (_, call) = fleet.waiting.remove(&0).expect("it waits");
+    fleet.advance(1_100).await;
+    let (at, result) = call.await.expect("no panic");
+    // It learns within a second that the key opens too late for it.
+    let took = at - (fleet.clock.now() - 1_100 * TICK);
+    assert!(result.is_err() && took <= Duration::from_secs(1), "{took:?}: {result:?}");
+    fleet.processes[1].open(&limit, "key").await.expect("a decision");
+    assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
 }
 
 #[derive(Clone, Debug)]

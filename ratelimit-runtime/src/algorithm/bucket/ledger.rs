@@ -43,9 +43,14 @@ impl Ledger {
         if receipt.birth == self.birth { self.levels.give_back(receipt.place, units) } else { 0 }
     }
 
-    /// Removes the last `count` charges and returns true. If the last charge has another receipt, removes none.
-    pub(super) fn take_back(&mut self, receipt: Receipt, count: u64) -> bool {
-        receipt.birth == self.birth && self.levels.take_back(receipt.place, count)
+    /// Returns whether a receipt is of this state.
+    pub(super) fn has_birth(&self, receipt: Receipt) -> bool {
+        receipt.birth == self.birth
+    }
+
+    /// Removes the charge of a receipt and returns true, if it is the last one.
+    pub(super) fn take_back(&mut self, receipt: Receipt) -> bool {
+        self.levels.take_back(receipt.place)
     }
 
     /// Returns whether a reserved moment is after `now`.

@@ -15,7 +15,7 @@ mod ledger;
 use self::contents::Contents;
 pub(crate) use self::decided::DecidedBucket;
 use self::ledger::Ledger;
-use super::{Applied, Charged, Correction, LastReservations, MOST, Op, Receipt, State};
+use super::{Applied, Charged, Correction, MOST, Op, Receipt, Reservation, State};
 use crate::limit::{Rate, Terms};
 
 /// The longest time in which a debt drains: 100 years, as the longest period.
@@ -96,36 +96,24 @@ impl Bucket {
                     if wait_us > 0 {
                         self.reserve(terms, &before, wait_us);
                     }
-                    if needs_receipt || wait_us > 0 && self.ledger().is_some() {
+                    if needs_receipt {
                         receipt = self.mark(birth, if wait_us > 0 { clock + wait_us } else { 0 });
                     }
                 }
             }
-            Op::Correct(correction) => {
-                let changed = self.corrected(correction, terms, &before, has_rate);
-                if changed != level {
-                    decided = self.keep(terms, &before, changed);
-                }
-            }
-            Op::Cancel(last) => {
-                if let Some(units) = self.cancelled(last, terms, &before) {
-                    if charge > 0 {
-                        decided = self.keep(terms, &before, level.saturating_sub(units));
-                    }
-                } else if last.end <= before.full_at || level > capacity {
-                    decided.allowed = false;
-                }
-                // Otherwise the bucket is full earlier, because the count was reset or refunded. No reservation holds
-                // up calls.
-            }
+            Op::Correct(correction) => match self.corrected(correction, terms, &before, has_rate) {
+                None => decided.allowed = false,
+                Some(changed) if changed != level => decided = self.keep(terms, &before, changed),
+                Some(_) => {}
+            },
             Op::Peek | Op::Measure => {}
         }
         let mut outcome = decided.outcome(terms, clock, cost);
         match op {
             Op::Take { .. } => outcome.retry_us = wait_us,
-            Op::Cancel(_) => outcome.retry_us = 0,
+            Op::Correct(_) => outcome.retry_us = 0,
             Op::Measure => outcome.remaining = level.div_ceil(terms.rate().token),
-            Op::Peek | Op::Correct(_) => {}
+            Op::Peek => {}
         }
         (outcome, receipt)
     }
@@ -151,23 +139,24 @@ impl Bucket {
         if keeps { terms.with_rate(Rate { token: own.token, drain: own.drain }) } else { *terms }
     }
 
-    /// Returns the level after a correction. `has_rate` says whether the limit has the rate of the state.
+    /// Returns the level after a correction; `None` if a later charge forbids it. `has_rate` says whether the limit has
+    /// the rate of the state.
     fn corrected(
         &mut self,
         correction: Correction,
         terms: &Terms,
         before: &BucketAtCall,
         has_rate: bool,
-    ) -> u64 {
+    ) -> Option<u64> {
         let BucketAtCall { now, level, full, capacity, .. } = *before;
         let Rate { token, drain } = terms.rate();
         let in_units = |tokens: u64| tokens.saturating_mul(token);
         let less = in_units(correction.less());
         if correction.change > 0 {
             let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(level);
-            return level.saturating_add(in_units(correction.more())).min(most);
+            return Some(level.saturating_add(in_units(correction.more())).min(most));
         }
-        match correction.charged {
+        let left = match correction.charged {
             Charged::Newest => level.saturating_sub(less),
             // How much has drained since the charge is known at one rate only. While a moment is reserved, less than
             // all may be left for it.
@@ -178,11 +167,23 @@ impl Bucket {
                 level.saturating_sub(less.min(capacity).saturating_sub(drained))
             }
             Charged::By(receipt) => {
-                let Some(ledger) = self.ledger() else { return level };
+                let Some(ledger) = self.ledger() else { return Some(level) };
                 ledger.bring_to(level, full);
                 level - ledger.give_back(receipt, less)
             }
-        }
+            Charged::Reserved(Reservation { receipt, moment }) => {
+                let ledger = self.ledger().filter(|ledger| ledger.has_birth(receipt));
+                // A count that was reset has no such charge, so nothing is left to give back.
+                let Some(ledger) = ledger else { return Some(level) };
+                if !ledger.take_back(receipt) {
+                    return None;
+                }
+                // What has drained since the moment may have been given back, or counts for other charges.
+                let drained = now.saturating_sub(moment).saturating_mul(drain);
+                level.saturating_sub(less.saturating_sub(drained))
+            }
+        };
+        Some(left)
     }
 
     /// Returns whether a reserved moment is after `now`, as far as the ledger knows. Without a ledger, the level is
@@ -211,31 +212,12 @@ impl Bucket {
         }
     }
 
-    /// Returns the units of the last reservations that are given back; `None` if another charge came after these.
-    fn cancelled(
-        &mut self,
-        last: LastReservations,
-        terms: &Terms,
-        before: &BucketAtCall,
-    ) -> Option<u64> {
-        let is_last = match self.ledger() {
-            None => last.receipt == Receipt::default() && last.end == before.full_at,
-            Some(ledger) => ledger.take_back(last.receipt, last.count.into()),
-        };
-        // What has drained since the first moment may have been given back, or counts for a later charge that ends
-        // at the same time.
-        let elapsed = before.now.saturating_sub(last.moment);
-        let drained = elapsed.saturating_mul(terms.rate().drain);
-        is_last.then(|| before.charge.saturating_sub(drained))
-    }
-
     fn at(&self, terms: &Terms, clock: u64, cost: u64) -> BucketAtCall {
         let before = self.contents();
         let now = clock.max(before.at);
         // At an unchanged rate, the level gives the time until the bucket is full.
         let full = if before.has_rate(terms.rate()) { u64::MAX } else { before.full_in(now) };
         BucketAtCall {
-            full_at: before.full_at(),
             now,
             lag: now - clock,
             level: before.level_at(now, terms.rate(), full),
@@ -264,8 +246,6 @@ impl Bucket {
 
 /// A bucket at the time of a call.
 struct BucketAtCall {
-    /// The time at which it is full at the rate of its last charge.
-    full_at: u64,
     /// The later of the clock and the last change; `lag` is its difference to the clock.
     now: u64,
     lag: u64,

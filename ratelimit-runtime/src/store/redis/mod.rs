@@ -98,16 +98,14 @@ impl Redis {
 impl Store for Redis {
     async fn execute(&self, calls: Calls) -> Result<Reply, StoreError> {
         let servers = &self.servers;
-        // A cancellation makes room, so it does not count as a pending decision.
-        let (by, _guard) = servers.admit(!calls.cancels())?;
+        let (by, _guard) = servers.admit(true)?;
         let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
         if charge.statement.is_some() && calls.op == Op::ACQUIRE {
             return servers.take_slot(&charge, by).await;
         }
-        let decided = if calls.op == Op::TAKE {
-            (servers.decide_one(charge, by).await?, Receipt::default())
-        } else {
-            servers.apply_one(servers.script_op(calls.op, charge.cost), &charge, by).await?
+        let decided = match calls.op {
+            Op::Take { .. } => servers.decide_one(calls.op, charge, by).await?,
+            _ => servers.apply_one(servers.script_op(calls.op, charge.cost), &charge, by).await?,
         };
         Ok(Reply::to_call(calls.op, decided, Source::Redis))
     }

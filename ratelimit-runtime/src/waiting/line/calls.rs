@@ -14,7 +14,6 @@ impl Line {
     pub(in crate::waiting) fn enter(&mut self, waiter: Waiter, to: &Destination, now: Now) {
         let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
         let is_asleep = matches!(waiter.stage, WaiterStage::Asleep);
-        self.settings.settles |= waiter.ticket.settles;
         self.change_by(to.changes_at);
         let costs = to.charges.map(|charge| charge.cost);
         self.waiters.insert(arrival, Waiter { costs, has_old_rules: false, ..waiter });
@@ -24,8 +23,7 @@ impl Line {
         self.queue(arrival);
         if arrival < self.last_arrival {
             self.estimate = None;
-            let ahead = self.take_ahead(now, |_| true);
-            self.spares.extend(ahead);
+            self.withdraw(now);
         }
         self.last_arrival = self.last_arrival.max(arrival);
         if let Some(earliest) = self.earliest_of_last()
@@ -61,7 +59,7 @@ impl Line {
             WaiterStage::Ended(_) => return None,
             _ => self.wakers.push(waiter.waker.clone()),
         }
-        self.leave(arrival)
+        self.leave(arrival, now)
     }
 
     /// Polls a call. A pending call polls again at its [`wake_time`](Self::wake_time), or when the line wakes it.
@@ -143,15 +141,15 @@ impl Line {
         queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
     }
 
-    /// Removes a call. Its grant, if it has one, becomes a spare.
-    pub(in crate::waiting) fn leave(&mut self, arrival: u64) -> Option<Waiter> {
+    /// Removes a call. Its grant, if it has one, passes on.
+    pub(in crate::waiting) fn leave(&mut self, arrival: u64, now: Now) -> Option<Waiter> {
         let is_first = self.queued.first() == Some(&arrival);
         self.dequeue(arrival);
         let mut waiter = self.remove(arrival)?;
         match mem::replace(&mut waiter.stage, WaiterStage::Queued) {
             WaiterStage::Granted(grant) => {
                 self.granted.remove(&(grant.at, arrival));
-                self.spares.push(grant);
+                self.pass_on(arrival, grant, now);
                 self.wake_first();
             }
             WaiterStage::Asleep => waiter.stage = WaiterStage::Asleep,
@@ -179,7 +177,6 @@ impl Line {
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         self.is_asking = false;
         self.spares.clear();
-        self.held_back.clear();
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
             let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
             if !matches!(stage, Some(WaiterStage::Granted(_) | WaiterStage::Ended(_))) {
@@ -224,7 +221,7 @@ impl Line {
         }
     }
 
-    /// Ends a call. Its grant, if it has one, becomes a spare.
+    /// Ends a call. Its grant, if it has one, goes back.
     pub(super) fn end(&mut self, arrival: u64, result: Result<Reply, StoreError>) {
         self.dequeue(arrival);
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };

@@ -5,13 +5,13 @@
 //! embedded store (`waiting/call.rs`).
 //!
 //! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
-//! `reservations.rs` chooses the moments of a bucket that a request cancels. `turns.rs` passes grants to calls.
-//! `late.rs` rejects the calls that cannot be admitted in time. `overdue.rs` measures how long calls in flight of other
-//! processes hold up the line.
+//! `turns.rs` passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time. `overdue.rs`
+//! measures how long calls in flight of other processes hold up the line.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
-//! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
-//! its grant to the next call. If no call can use it, it goes back to the store.
+//! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead: up to a second, and to the first
+//! call at any distance. A call that leaves the line passes its grant to the next call. If no call can use it, it goes
+//! back to the store.
 
 mod calls;
 mod estimate;
@@ -22,7 +22,6 @@ mod late;
 pub mod model;
 mod overdue;
 mod requests;
-mod reservations;
 mod time;
 mod turns;
 
@@ -33,7 +32,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use self::estimate::Estimate;
-use self::grant::{Grant, Returned};
+pub(super) use self::grant::ReturnedGrant;
+use self::grant::{Grant, returned};
 use self::overdue::OverdueWait;
 pub(super) use self::requests::Asked;
 use self::requests::PAUSE;
@@ -43,7 +43,7 @@ use super::ticket::{Destination, Ticket};
 use crate::limit::OnError;
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, Charge, Reply};
+use crate::store::{Charge, Reply};
 
 /// The number of calls of a long line, which an event reports.
 const LONG_LINE: usize = 1_000;
@@ -51,7 +51,8 @@ const LONG_LINE: usize = 1_000;
 pub(super) struct Line {
     /// The counts. Their costs have no meaning.
     counts: OneOrMany<Arc<Charge>>,
-    bucket: Option<BucketCharge>,
+    /// Whether the line waits for one bucket, which grants moments ahead.
+    is_bucket: bool,
     settings: LineSettings,
     waiters: HashMap<u64, Waiter>,
     /// The calls without a grant that are polled, by arrival.
@@ -64,13 +65,8 @@ pub(super) struct Line {
     delay: Option<(Source, u64)>,
     /// The latest arrival of a call that has entered.
     last_arrival: u64,
-    /// Grants that no call uses.
+    /// Grants that no call uses. They go back to the store, the moments ahead once no call has a later one.
     spares: Vec<Grant>,
-    /// Reservations of a closed key that cannot be cancelled yet, because another process has later ones. No call uses
-    /// them.
-    held_back: Vec<Grant>,
-    /// The time at which the reservations that are held back are cancelled again, by the clock of the limiter.
-    next_cancel: u64,
     /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
     /// The wait for units in flight.
@@ -88,8 +84,6 @@ pub(super) struct Line {
     changed_counts: Vec<usize>,
     /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
-    /// Whether the last reply has rejected a call because a key of the line is closed.
-    key_is_closed: bool,
     /// When a rule of a call ends, by the clock of the limiter.
     changes_at: Option<u64>,
     wakers: Vec<Waker>,
@@ -106,8 +100,6 @@ pub(super) struct LineSettings {
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
     pub(super) is_virtual: bool,
-    /// Whether the charges of a call can be settled. Then those of all later calls can.
-    pub(super) settles: bool,
     /// How long a grant is valid once its moment has come.
     pub(super) validity: Duration,
 }
@@ -140,8 +132,9 @@ enum WaiterStage {
 
 /// The next step of the driver of a line.
 pub(super) enum Duty {
-    Request(Asked),
-    Return(Returned),
+    Request(Box<Asked>),
+    /// Gives grants back to their stores. The line then sends no request before this has [ended](Line::returned).
+    Return(Vec<ReturnedGrant>),
     /// Resolves the rules again, because one of them has ended.
     FollowRules,
     /// Sleeps until one of these times, or until the line changes.
@@ -152,14 +145,10 @@ pub(super) enum Duty {
 
 impl Line {
     pub(super) fn new(counts: OneOrMany<Arc<Charge>>, settings: LineSettings) -> Self {
-        let bucket = match &counts {
-            OneOrMany::One(charge) => BucketCharge::new(Arc::clone(charge)),
-            OneOrMany::Many(_) => None,
-        };
         Self {
             queued_units: vec![0; counts.len()],
+            is_bucket: matches!(&counts[..], [only] if only.terms.is_bucket()),
             counts,
-            bucket,
             settings,
             waiters: HashMap::new(),
             queued: BTreeSet::new(),
@@ -167,8 +156,6 @@ impl Line {
             delay: None,
             last_arrival: 0,
             spares: Vec::new(),
-            held_back: Vec::new(),
-            next_cancel: 0,
             estimate: None,
             overdue: OverdueWait::default(),
             next_request: 0,
@@ -179,7 +166,6 @@ impl Line {
             returning: 0,
             changed_counts: Vec::new(),
             has_changed: false,
-            key_is_closed: false,
             changes_at: None,
             wakers: Vec::new(),
             long: LONG_LINE,
@@ -212,7 +198,7 @@ impl Line {
 
     /// Returns whether a driver has something to do, now or later.
     pub(super) fn has_work(&self) -> bool {
-        !(self.queued.is_empty() && self.granted.is_empty()) || self.holds_spares()
+        !(self.queued.is_empty() && self.granted.is_empty() && self.spares.is_empty())
     }
 
     pub(super) fn validity(&self) -> Duration {
@@ -233,7 +219,7 @@ impl Line {
         !self.is_asking
             && self.changes_at.is_none_or(|at| at > now.local)
             && self.returning == 0
-            && self.spares.is_empty()
+            && !self.has_returns(now)
             && self.request_time(now).is_none_or(is_later)
     }
 
@@ -252,19 +238,25 @@ impl Line {
         self.waiters.is_empty()
     }
 
-    /// Returns whether the line is about to cancel moments: all, or some beside those of its calls. `but_some` leaves
-    /// the latter out.
-    pub(super) fn is_cancelling(&self, but_some: bool) -> bool {
-        self.is_deserted() && self.holds_units() || !but_some && !self.spares.is_empty()
+    /// Returns the last moment ahead that a call has.
+    fn last_moment(&self, now: Now) -> Option<u64> {
+        self.granted.last().map(|(at, _)| *at).filter(|at| *at > now.local)
+    }
+
+    /// Returns whether grants go back now.
+    fn has_returns(&self, now: Now) -> bool {
+        let last = self.last_moment(now);
+        self.spares.iter().any(|grant| last.is_none_or(|last| grant.at > last))
+    }
+
+    /// Returns whether grants are about to go back.
+    pub(super) fn is_returning(&self, now: Now) -> bool {
+        self.has_returns(now) || self.returning > 0
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
     pub(super) fn holds_units(&self) -> bool {
-        !self.granted.is_empty() || self.holds_spares() || self.is_asking || self.returning > 0
-    }
-
-    fn holds_spares(&self) -> bool {
-        !(self.spares.is_empty() && self.held_back.is_empty())
+        !(self.granted.is_empty() && self.spares.is_empty()) || self.returning > 0 || self.is_asking
     }
 
     /// Returns what the driver does next.
@@ -274,18 +266,21 @@ impl Line {
         }
         let mut wake = self.expire(now);
         wake = wake.or_earlier(WakeTimes { local: self.changes_at, real: None });
-        self.pass_on(now);
-        if self.is_asking {
-            return Duty::Sleep(wake);
-        }
-        if let Some(returned) = self.take_return(now) {
+        if self.has_returns(now) {
+            let last = self.last_moment(now);
+            let returns = |grant: &mut Grant| last.is_none_or(|last| grant.at > last);
+            let spares = self.spares.extract_if(.., returns).collect();
             self.returning += 1;
-            return Duty::Return(returned);
+            return Duty::Return(returned(&self.counts, spares));
+        }
+        // A moment that is about to go back would be before the ones that a request reserves.
+        if self.is_asking || self.returning > 0 {
+            return Duty::Sleep(wake);
         }
         match self.request_time(now) {
             Some(time) if time.has_come(now) => {
                 if let Some(asked) = self.ask(now) {
-                    return Duty::Request(asked);
+                    return Duty::Request(Box::new(asked));
                 }
             }
             Some(time) => wake = wake.or_earlier(time),
@@ -333,10 +328,6 @@ impl Waiter {
             WaiterStage::Granted(grant) => Some(grant),
             _ => None,
         }
-    }
-
-    fn first_cost(&self) -> u64 {
-        self.costs.first().copied().unwrap_or(0)
     }
 }
 

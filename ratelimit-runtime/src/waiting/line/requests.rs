@@ -1,17 +1,15 @@
-//! The requests of a line: which calls it asks for, which reservations it cancels, and when.
+//! The requests of a line: which calls it asks for, and when.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::estimate::Estimate;
 use super::grant::Grant;
-use super::reservations::Cancellation;
-use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
+use super::{Line, Now, ReplyTimes, WaiterStage, WakeTimes};
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, Calls, Charge, Counts, EqualCalls, Reply, Reservations};
+use crate::store::{Calls, Charge, EqualCalls, Reply};
 
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
@@ -24,8 +22,9 @@ pub(super) const LOOK_AGAIN: u64 = 1_000_000;
 const MAX_RUNS: usize = 64;
 pub(super) const MAX_CALLS: usize = 1024;
 
-/// A process reserves at most the tokens that refill in this time, in microseconds.
-const RESERVED_AHEAD: u128 = 1_000_000;
+/// How far ahead a line reserves moments, in microseconds. Without moments, it reserves one for its first call at any
+/// distance: otherwise, smaller calls of other processes could keep it out for ever.
+const RESERVED_AHEAD: u64 = 1_000_000;
 
 /// Calls with a longer wait share runs, which have the shortest of their waits. A call that such a run does not reserve
 /// is first in a later request, in a run of its own.
@@ -36,35 +35,25 @@ const SHARED_WAIT: u64 = 50_000;
 pub(in crate::waiting) struct Asked {
     pub(in crate::waiting) request: Calls,
     calls: Vec<u64>,
-    /// The grants that the request cancels, with the calls that held some of them.
-    cancelled: Vec<(Option<u64>, Grant)>,
+    /// The grant that the first call gives up for an earlier moment.
+    replaced: Option<Grant>,
 }
 
 impl Line {
     /// Applies the reply to a request. Calls that it admits hold grants, and calls that cannot be admitted in time are
     /// rejected.
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
-        let Asked { request, calls, cancelled } = asked;
+        let Asked { request, calls, replaced } = asked;
         self.end_request(&calls);
         let Reply { outcomes, receipts, source, .. } = reply;
         self.apply_changed_counts(&outcomes);
-        let mut outcomes = &outcomes[..];
-        let mut receipts = receipts.chunks(self.counts.len());
-        if request.cancels() {
-            let Some((cancellation, rest)) = outcomes.split_first() else { return };
-            outcomes = rest;
-            if !cancellation.is_allowed() {
-                // Another process has reserved a later moment: the reservations stay.
-                self.pause_if(true);
-                if is_closed(cancellation) {
-                    return self.hold_back(cancelled, now);
-                }
-                self.record_closing(false);
-                return self.restore(cancelled);
-            }
+        if outcomes.is_empty() {
+            // Another process has reserved a later moment, so the first call keeps its own.
+            self.pause_if(true);
+            return self.restore(&calls, replaced);
         }
+        let mut receipts = receipts.chunks(self.counts.len());
         let (mut granted, mut rejected) = (0, None);
-        self.forget_lost_moments(outcomes, source, now);
         let times = ReplyTimes { asked: self.last_request.unwrap_or(now), received: now };
         // Replies take different times. The moments of a bucket stay in their order all the same.
         let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
@@ -77,23 +66,22 @@ impl Line {
             granted += 1;
             let moment = self.moment_of(outcomes, now);
             let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
-            last = if self.bucket.is_some() { at } else { last };
+            last = if self.is_bucket { at } else { last };
             let due = self.due_of(at, now);
             let charged = (outcomes, receipts.next().unwrap_or(&[]));
-            let grant = Grant::new(costs.clone(), charged, source, at, due, times.asked.real);
+            let grant = Grant::new(costs.clone(), charged, source, at, due);
             self.assign(*arrival, grant, times);
         }
-        let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
+        let is_ahead = self.last_moment(now).is_some();
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());
         self.estimate = None;
         if granted > 0 || !rejected.is_some_and(|(_, outcomes)| self.is_busy(outcomes)) {
             self.overdue.end();
         }
-        if !calls.is_empty() {
-            let rejected = rejected.map_or(&[][..], |(_, outcomes)| outcomes);
-            self.record_closing(rejected.iter().any(is_closed));
-        }
         if let Some((arrival, outcomes)) = rejected {
+            if outcomes.iter().any(is_closed) {
+                self.withdraw(now);
+            }
             let at = self.moment_of(outcomes, now);
             // The run had a shorter wait than this call. If the store rejected the call because of that, the line asks
             // again at once.
@@ -122,10 +110,10 @@ impl Line {
     ) -> Option<Asked> {
         self.end_request(&asked.calls);
         self.apply_changed_counts(&[]);
-        // If the request may have been executed, the cancelled reservations may not exist any more.
-        let cancelled = mem::take(&mut asked.cancelled);
+        // If the request may have been executed, the first call may have another moment.
+        let replaced = asked.replaced.take();
         if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
-            self.restore(cancelled);
+            self.restore(&asked.calls, replaced);
         }
         self.pause_if(true);
         for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
@@ -137,7 +125,29 @@ impl Line {
             }
         }
         let is_left = !self.queued.is_empty();
-        if is_left { self.ask_for(Cancellation::default(), now) } else { None }
+        if is_left { self.ask_for(None, now) } else { None }
+    }
+
+    /// Gives its grant back to the first call of a request, because the store has not replaced it.
+    fn restore(&mut self, calls: &[u64], replaced: Option<Grant>) {
+        let (Some(grant), Some(first)) = (replaced, calls.first()) else { return };
+        if self.queued.contains(first) {
+            self.grant(*first, grant);
+        } else {
+            self.spares.push(grant);
+        }
+    }
+
+    /// Returns the call whose moment is farther ahead than the line reserves others, if it has to be reserved again:
+    /// units were given back, or another process may have given units back, or closed the key.
+    fn replaced(&self, now: Now) -> Option<u64> {
+        let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
+        let (at, arrival) = self.granted.last().copied().filter(|_| is_due)?;
+        let is_far = at > now.local.saturating_add(RESERVED_AHEAD);
+        let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
+        let is_of_fallback =
+            matches!(stage, Some(WaiterStage::Granted(it)) if it.source == Source::Fallback);
+        (is_far && !is_of_fallback).then_some(arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
@@ -145,20 +155,20 @@ impl Line {
         if self.settings.is_closed {
             return None;
         }
-        let cancels = !self.spares.is_empty() || self.cancels_held_back(now) || self.rebooks(now);
+        let replaces = self.replaced(now).is_some();
         let again = self.looks_again();
-        if self.queued.is_empty() && !cancels {
-            // Another process may have given units back, so that reserved calls can be admitted earlier.
-            let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
-            return again.filter(|_| is_ahead).map(|at| WakeTimes { local: Some(at), real: None });
+        if self.queued.is_empty() && !replaces {
+            // Another process may have given units back.
+            let far = now.local.saturating_add(RESERVED_AHEAD);
+            let is_far = self.granted.last().is_some_and(|(at, _)| *at > far);
+            return again.filter(|_| is_far).map(|at| WakeTimes { local: Some(at), real: None });
         }
         let earliest = self.pause_end.unwrap_or(now.real);
-        if cancels || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
+        if replaces || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
         {
             return Some(WakeTimes { local: None, real: Some(earliest) });
         }
-        let next_cancel = (!self.held_back.is_empty()).then_some(self.next_cancel);
-        let next = [again, next_cancel].into_iter().flatten().fold(self.next_request, u64::min);
+        let next = again.into_iter().fold(self.next_request, u64::min);
         Some(WakeTimes { local: Some(next), real: None })
     }
 
@@ -174,18 +184,21 @@ impl Line {
         Some(last.local.saturating_add(LOOK_AGAIN))
     }
 
-    /// Creates the next request: cancels spare reservations, and asks for the first queued calls.
+    /// Creates the next request: asks for the first queued calls.
     pub(super) fn ask(&mut self, now: Now) -> Option<Asked> {
-        let cancellation = self.cancel(now);
-        self.ask_for(cancellation, now)
+        let replaced = self.replaced(now);
+        self.ask_for(replaced, now)
     }
 
-    pub(super) fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
-        let Cancellation { units: cancelled_units, grants: cancelled } = cancellation;
+    /// Creates a request. `replaced` is the call that gives up its moment for an earlier one.
+    fn ask_for(&mut self, replaced: Option<u64>, now: Now) -> Option<Asked> {
         self.put_pinged_to_sleep(now);
-        let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
+        let replaced = replaced.and_then(|arrival| Some((arrival, self.take_moment(arrival)?)));
+        let first = replaced.as_ref().map(|(arrival, _)| *arrival);
+        let behind = self.queued.iter().copied().filter(|arrival| Some(*arrival) != first);
+        let calls: Vec<u64> = first.into_iter().chain(behind).take(MAX_CALLS).collect();
         let (runs, calls) = self.runs(calls, now);
-        if runs.is_empty() && cancelled_units.is_none() {
+        if runs.is_empty() {
             self.has_changed = false;
             return None;
         }
@@ -194,33 +207,33 @@ impl Line {
                 waiter.stage = WaiterStage::Asked;
             }
         }
-        let counts = match &self.bucket {
-            None => Counts::Each(self.counts.clone()),
-            Some(bucket) => {
-                let (held, most) = (self.held(now), most_reserved(bucket));
-                let reservations = Reservations { cancelled: cancelled_units, held, most };
-                Counts::Bucket(bucket.clone(), reservations)
-            }
-        };
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
-        let op = Op::Take { wait: 0, receipt: self.settings.settles };
-        let waited_us = self.overdue.waited(now.local);
-        let request = Calls { op, counts, runs: runs.into(), waited_us };
-        Some(Asked { request, calls, cancelled })
+        let replaced = replaced.map(|(_, grant)| grant);
+        let request = Calls {
+            op: Op::ACQUIRE,
+            charges: self.counts.clone(),
+            runs: runs.into(),
+            replaces: replaced.as_ref().and_then(Grant::reservation),
+            waited_us: self.overdue.waited(now.local),
+        };
+        Some(Asked { request, calls, replaced })
     }
 
     /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
     pub(super) fn runs(&self, calls: Vec<u64>, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
         let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
+        let has_moments = self.last_moment(now).is_some();
         for arrival in calls {
             let Some(waiter) = self.waiters.get(&arrival) else { continue };
-            let ahead = waiter.deadline.saturating_sub(now.local).min(1 << 52);
-            let wait = if self.bucket.is_some() { ahead } else { 0 };
+            let is_first = runs.is_empty() && !has_moments;
+            let longest = if is_first { 1 << 52 } else { RESERVED_AHEAD };
+            let ahead = waiter.deadline.saturating_sub(now.local).min(longest);
+            let wait = if self.is_bucket { ahead } else { 0 };
             // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
-            let is_second = runs.len() == 1 && self.bucket.is_some();
+            let is_second = runs.len() == 1 && self.is_bucket;
             let is_open = |run: &&mut EqualCalls| {
-                let has_time = self.bucket.is_none() || run.wait.min(wait) >= SHARED_WAIT;
+                let has_time = !self.is_bucket || run.wait.min(wait) >= SHARED_WAIT;
                 !is_second && has_time && run.costs == waiter.costs
             };
             let is_full = runs.len() == MAX_RUNS;
@@ -239,20 +252,11 @@ impl Line {
 
     /// Returns whether the bucket would reserve the moment `at` for a queued call.
     fn may_reserve(&self, arrival: u64, at: u64, now: Now) -> bool {
-        let (Some(bucket), Some(waiter)) = (&self.bucket, self.waiters.get(&arrival)) else {
-            return false;
-        };
-        let held = self.held(now);
-        let has_room =
-            held == 0 || held.saturating_add(waiter.first_cost()) <= most_reserved(bucket);
-        has_room && at <= waiter.deadline
-    }
-
-    /// Returns the tokens that are reserved.
-    fn held(&self, now: Now) -> u64 {
-        let held = self.granted.range((now.local + 1, 0)..);
-        let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
-        held.fold(0, |sum, waiter| sum.saturating_add(waiter.first_cost()))
+        let waiter = self.waiters.get(&arrival).filter(|_| self.is_bucket);
+        let is_near = at <= now.local.saturating_add(RESERVED_AHEAD);
+        waiter.is_some_and(|waiter| {
+            at <= waiter.deadline && (is_near || self.last_moment(now).is_none())
+        })
     }
 
     /// Returns whether calls in flight hold units that a rejected call needs.
@@ -289,7 +293,7 @@ impl Line {
     /// now on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would
     /// be used at once.
     fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
-        let last = self.granted.last().filter(|(at, _)| self.bucket.is_some() && *at > now.local);
+        let last = self.granted.last().filter(|(at, _)| self.is_bucket && *at > now.local);
         let Some((last, arrival)) = last.copied() else {
             self.delay = None;
             return 0;
@@ -313,26 +317,12 @@ impl Line {
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.
     pub(super) fn next_after(&self, at: u64, now: Now) -> u64 {
-        let Some(bucket) = &self.bucket else { return at };
-        // Half of the reservations that a process may hold: the line asks before it has none.
-        let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u64);
-        for (moment, arrival) in self.granted.range((now.local + 1, 0)..).rev() {
-            ahead = ahead.saturating_add(self.waiters.get(arrival).map_or(0, Waiter::first_cost));
-            if ahead > half {
-                return at.min(*moment);
-            }
-        }
-        at
+        // The line asks before it has no moments, and when it can reserve one at any distance.
+        let last = self.last_moment(now);
+        last.map_or(at, |last| at.saturating_sub(RESERVED_AHEAD / 2).min(last))
     }
 }
 
 fn is_closed(outcome: &Outcome) -> bool {
     matches!(outcome.verdict, Verdict::Closed { .. })
-}
-
-/// Returns the most tokens that a process reserves in a bucket: the refill of a second.
-fn most_reserved(bucket: &BucketCharge) -> u64 {
-    let rate = bucket.charge().terms.rate();
-    let tokens = RESERVED_AHEAD * u128::from(rate.drain) / u128::from(rate.token);
-    u64::try_from(tokens).unwrap_or(u64::MAX)
 }

@@ -1,40 +1,26 @@
 //! Turns: which call gets a grant, and what happens to a grant that its call does not take.
 
 use std::mem;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
-use super::grant::{Grant, Returned};
+use super::grant::Grant;
 use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
 use crate::algorithm::Outcome;
 use crate::key::KeyId;
-use crate::reply::Source;
 
 /// The most calls that a line wakes to learn whether they are polled.
 const MAX_PINGED: usize = 1024;
 
 impl Line {
-    /// Records that units were given back to a count of the line. `outcome` is the reply of the store, if it replied.
+    /// Records that units were given back to a count of the line, or that its key was opened.
     ///
     /// The units are of no use to the first call if only another count rejects it. So a line does not ask again because
     /// of the units that its own request gives back, once a later hash slot has rejected it.
-    pub(in crate::waiting) fn record_give_back(
-        &mut self,
-        key_id: KeyId,
-        outcome: Option<(Source, Outcome)>,
-    ) {
+    pub(in crate::waiting) fn record_give_back(&mut self, key_id: KeyId) {
         let Some(count) = self.counts.iter().position(|charge| charge.key_id == key_id) else {
             return;
         };
-        if let Some((source, outcome)) = outcome.filter(|_| self.bucket.is_some()) {
-            // The moments ahead now end earlier. The bucket would not cancel them by their old ends. Behind a moment
-            // that has come may be charges of other calls.
-            let end = outcome.clock + outcome.reset_us;
-            let is_ahead =
-                |grant: &&mut Grant| grant.source == source && grant.moment() > outcome.clock;
-            for grant in self.grants().filter(is_ahead) {
-                grant.end = grant.end.min(end);
-            }
-        }
         let is_of_use = self.estimate.as_ref().is_none_or(|it| it.is_because_of(count));
         if !self.is_asking {
             self.has_changed |= is_of_use;
@@ -51,57 +37,38 @@ impl Line {
     /// the reply to the request; empty if the request has failed.
     pub(super) fn apply_changed_counts(&mut self, outcomes: &[Outcome]) {
         let is_rejected = |of_call: &&[Outcome]| !of_call.iter().all(Outcome::is_allowed);
-        let mut of_calls = outcomes.chunks(self.counts.len()).filter(|_| self.bucket.is_none());
+        let mut of_calls = outcomes.chunks(self.counts.len()).filter(|_| !self.is_bucket);
         let rejected = of_calls.find(is_rejected);
         let is_of_use = |count: usize| rejected.is_none_or(|of_call| !of_call[count].is_allowed());
         self.has_changed |= self.changed_counts.drain(..).any(is_of_use);
     }
 
-    /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has
-    /// come keeps its grant, but its units do not go back to the count.
-    pub(in crate::waiting) fn record_reset(&mut self, key_id: KeyId, now: Now) {
+    /// Records that a count of the line was reset, or that its key was closed. The moments ahead go back, and their
+    /// calls queue again. A call whose moment has come keeps its grant.
+    pub(in crate::waiting) fn record_break(&mut self, now: Now) {
         self.has_changed = true;
         self.estimate = None;
-        let reset = self.counts.iter().position(|charge| charge.key_id == key_id);
-        for grant in self.grants() {
-            grant.reset.extend(reset);
-        }
-        if self.bucket.is_some() {
-            self.spares.clear();
-            self.held_back.clear();
-        }
-        self.take_ahead(now, |_| true);
+        self.withdraw(now);
         self.wake_first();
     }
 
-    /// Takes some of the moments ahead from their calls. The calls queue again.
-    pub(super) fn take_ahead(
-        &mut self,
-        now: Now,
-        is_chosen: impl Fn(&Grant) -> bool,
-    ) -> Vec<Grant> {
+    /// Gives the moments ahead back. Their calls queue again.
+    pub(super) fn withdraw(&mut self, now: Now) {
         let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
-        let mut taken = Vec::new();
-        for (at, arrival) in ahead {
-            let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
-            if let Some(WaiterStage::Granted(grant)) = stage
-                && is_chosen(grant)
-            {
-                taken.push(grant.clone());
-                self.granted.remove(&(at, arrival));
-                self.queue(arrival);
-            }
+        for (_, arrival) in ahead {
+            let grant = self.take_moment(arrival);
+            self.spares.extend(grant);
         }
-        taken
     }
 
-    /// Returns the grants of all calls, and the spare ones.
-    fn grants(&mut self) -> impl Iterator<Item = &mut Grant> {
-        let held = self.waiters.values_mut().filter_map(|waiter| match &mut waiter.stage {
-            WaiterStage::Granted(grant) => Some(grant),
-            _ => None,
-        });
-        held.chain(&mut self.spares).chain(&mut self.held_back)
+    /// Takes a grant from its call, which queues again.
+    pub(super) fn take_moment(&mut self, arrival: u64) -> Option<Grant> {
+        let waiter = self.waiters.get_mut(&arrival)?;
+        let stage = mem::replace(&mut waiter.stage, WaiterStage::Queued);
+        let WaiterStage::Granted(grant) = stage else { return None };
+        self.granted.remove(&(grant.at, arrival));
+        self.queue(arrival);
+        Some(grant)
     }
 
     /// Records that a give-back has ended.
@@ -157,53 +124,29 @@ impl Line {
         waiter.stage = WaiterStage::Granted(grant);
     }
 
-    /// Passes grants that no call uses to the calls behind them. These move up in order, so the last grants are left
-    /// for the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind
-    /// it.
-    pub(super) fn pass_on(&mut self, now: Now) {
-        let (void, mut grants): (Vec<_>, Vec<_>) =
-            mem::take(&mut self.spares).into_iter().partition(|grant| grant.is_void);
-        self.spares = void;
-        grants.sort_by_key(|grant| grant.at);
-        while let Some(first) = grants.first() {
-            let costs = first.costs.clone();
-            let from = first.at.max(now.local.saturating_add(1));
-            let has_costs = |(_, arrival): &&(u64, u64)| {
-                self.waiters.get(arrival).is_some_and(|waiter| waiter.costs == costs)
+    /// Passes the grant of a call that does not use it to the calls behind it: each hands its own grant on, so that no
+    /// call has a later moment than before. What the last one hands on goes back. A call with other costs cannot move
+    /// up, and neither can the calls behind it.
+    pub(super) fn pass_on(&mut self, arrival: u64, mut grant: Grant, now: Now) {
+        let mut from = (grant.at, arrival).max((now.local, u64::MAX));
+        loop {
+            let ahead = self.granted.range((Excluded(from), Unbounded)).next().copied();
+            let next = ahead.map(|(_, arrival)| arrival).or_else(|| self.queued.first().copied());
+            let Some(next) = next.filter(|next| self.can_use(*next, &grant, now)) else { break };
+            let Some(place) = ahead else {
+                self.estimate = None;
+                return self.grant(next, grant);
             };
-            let ahead = self.granted.range((from, 0)..);
-            let moves: Vec<_> = ahead.clone().take_while(has_costs).copied().collect();
-            let blocked = ahead.map(|(at, _)| *at).nth(moves.len());
-            let (mut group, rest): (Vec<_>, Vec<_>) = grants.into_iter().partition(|grant| {
-                grant.costs == costs && blocked.is_none_or(|blocked| grant.at <= blocked)
-            });
-            grants = rest;
-            for (at, arrival) in &moves {
-                self.granted.remove(&(*at, *arrival));
-                let waiter = self.waiters.get_mut(arrival);
-                let stage =
-                    waiter.map(|waiter| mem::replace(&mut waiter.stage, WaiterStage::Asked));
-                if let Some(WaiterStage::Granted(grant)) = stage {
-                    group.push(grant);
-                }
-            }
-            group.sort_by_key(|grant| grant.at);
-            let mut group = group.into_iter();
-            // In the order of their moments, so that no call has a later one than before.
-            for ((_, arrival), grant) in moves.into_iter().zip(&mut group) {
-                self.grant(arrival, grant);
-            }
-            for grant in group {
-                let first = self.queued.first().copied().filter(|_| blocked.is_none());
-                match first.filter(|first| self.can_use(*first, &grant, now)) {
-                    Some(first) => {
-                        self.grant(first, grant);
-                        self.estimate = None;
-                    }
-                    None => self.spares.push(grant),
-                }
+            let Some(waiter) = self.waiters.get_mut(&next) else { break };
+            self.granted.remove(&place);
+            self.granted.insert((grant.at, next));
+            self.wakers.push(waiter.waker.clone());
+            match mem::replace(&mut waiter.stage, WaiterStage::Granted(grant)) {
+                WaiterStage::Granted(own) => (grant, from) = (own, place),
+                _ => return,
             }
         }
+        self.spares.push(grant);
     }
 
     /// Takes grants from calls that do not take their turn. Returns when to look again.
@@ -229,9 +172,13 @@ impl Line {
                 was_untaken = true;
                 let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
                 let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
-                if let WaiterStage::Granted(mut grant) = stage {
-                    (grant.is_void, grant.was_passed) = (is_void, true);
-                    self.spares.push(grant);
+                match stage {
+                    WaiterStage::Granted(grant) if is_void => self.spares.push(grant),
+                    WaiterStage::Granted(mut grant) => {
+                        grant.was_passed = true;
+                        self.pass_on(arrival, grant, now);
+                    }
+                    _ => {}
                 }
                 self.estimate = None;
             } else {
@@ -249,8 +196,7 @@ impl Line {
     pub(super) fn void(&mut self, arrival: u64) {
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
-        if let WaiterStage::Granted(mut grant) = stage {
-            grant.is_void = true;
+        if let WaiterStage::Granted(grant) = stage {
             self.spares.push(grant);
         }
     }
@@ -291,19 +237,5 @@ impl Line {
                 waiter.stage = WaiterStage::Asleep;
             }
         }
-    }
-
-    /// Takes the spares that go back to their store in requests of their own. The next request of the line cancels the
-    /// others.
-    pub(super) fn take_return(&mut self, now: Now) -> Option<Returned> {
-        let returns = |grant: &Grant| match self.bucket {
-            Some(_) => {
-                !grant.is_reserved() && grant.at <= now.local || grant.source == Source::Fallback
-            }
-            None => true,
-        };
-        let (returned, cancelled) = mem::take(&mut self.spares).into_iter().partition(returns);
-        self.spares = cancelled;
-        Returned::new(&self.counts, self.bucket.as_ref(), returned)
     }
 }

@@ -39,12 +39,12 @@ impl Servers {
     /// outcomes, and returns whether all calls were admitted.
     async fn decide_run(
         self: &Arc<Self>,
-        calls @ Calls { op, counts, .. }: &Calls,
+        calls @ Calls { op, charges, .. }: &Calls,
         EqualCalls { costs, count, .. }: &EqualCalls,
         decided: &mut DecidedCalls,
         by: Instant,
     ) -> Result<bool, StoreError> {
-        let (charges, holds) = (counts.charges(), holds(calls));
+        let holds = holds(calls);
         let groups = |calls: u32| {
             let costs = costs.iter().map(|cost| cost.saturating_mul(calls.into()));
             self.groups(charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(cost)))
@@ -193,7 +193,7 @@ fn keep<T: Copy>(parts: &mut [T], group: &SlotGroup, of_group: &[T]) {
 
 /// Returns whether calls take units in flight.
 fn holds(calls: &Calls) -> bool {
-    let mut charges = calls.counts.charges().iter();
+    let mut charges = calls.charges.iter();
     calls.op == Op::ACQUIRE && charges.any(|charge| charge.statement.is_some())
 }
 

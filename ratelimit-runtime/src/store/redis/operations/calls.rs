@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{LastReservations, Op, Outcome, Receipt};
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
 use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
-use crate::store::{Calls, CancelledUnits, Charge, EqualCalls, Reply, Stated};
+use crate::store::{Calls, Charge, EqualCalls, Reply, Stated};
 
 /// The outcomes and the receipts of a [`Reply`].
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl Servers {
         by: Instant,
     ) -> Result<Reply, StoreError> {
         let slot = |charge: &Arc<Charge>| self.slot(&charge.count_name);
-        let mut slots = calls.counts.charges().windows(2);
+        let mut slots = calls.charges.windows(2);
         let DecidedCalls { outcomes, receipts, statements } =
             if slots.all(|pair| slot(&pair[0]) == slot(&pair[1])) {
                 self.decide_in_slot(calls, by).await?
@@ -45,7 +45,7 @@ impl Servers {
         calls: &Calls,
         by: Instant,
     ) -> Result<DecidedCalls, StoreError> {
-        let charges = calls.counts.charges();
+        let charges = &calls.charges;
         let call = ScriptCall {
             script: &script::ALL,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
@@ -80,21 +80,15 @@ impl DecidedCalls {
 
 /// Returns the arguments of `lua/all.lua`.
 fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>> {
-    let (charges, reservations) = (calls.counts.charges(), calls.counts.reservations());
+    let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
     op.put_word(&mut packed);
     script::put_7(&mut packed, op.birth);
     if may_reserve {
-        let CancelledUnits { units, last } = reservations.cancelled.unwrap_or_default();
-        let LastReservations { end, receipt, count, moment } = last;
-        for number in [end, receipt.birth, receipt.place, moment] {
-            script::put_7(&mut packed, number);
-        }
-        packed.extend(count.to_be_bytes());
-        for number in [units, reservations.held, reservations.most] {
-            script::put_7(&mut packed, number);
-        }
+        let given_up = ScriptOp::correct(calls.replacement().unwrap_or_default());
+        given_up.put_numbers(&mut packed);
+        given_up.put_moment(&mut packed);
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
         packed.extend(count.to_be_bytes());
@@ -110,10 +104,7 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
 
 /// Decodes a reply of `lua/all.lua`; `None` if it is malformed.
 fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
-    let (charges, mut decided) = (calls.counts.charges(), DecidedCalls::default());
-    if calls.cancels() {
-        decided.outcomes.push(script::decode_reply(take(&mut reply, REPLY)?)?);
-    }
+    let (charges, mut decided) = (&calls.charges, DecidedCalls::default());
     let places = charges.iter().enumerate().filter(|_| calls.op == Op::ACQUIRE);
     let places = places.filter(|(_, charge)| charge.terms.is_in_flight()).map(|(place, _)| place);
     let mut stated = Vec::new();
@@ -126,10 +117,7 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
     let (mut costs, mut left): (&[u64], _) = (&[], 0);
     while !reply.is_empty() {
         let count = u32::from_be_bytes(*take(&mut reply, 4)?.first_chunk()?);
-        let is_reserved = count > 0
-            && calls.counts.may_reserve()
-            && script::decode_reply(reply.get(..REPLY)?)?.retry_us > 0;
-        let has_receipts = is_reserved || count > 0 && calls.op == Op::ACQUIRE;
+        let has_receipts = count > 0 && calls.op == Op::ACQUIRE;
         let length = if has_receipts { REPLY + RECEIPT } else { REPLY };
         let replies = take(&mut reply, length * charges.len())?.chunks(length);
         let acquired = replies.clone().map(script::decode_acquired).collect::<Option<Vec<_>>>()?;
@@ -144,8 +132,7 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         }
         left = left.checked_sub(count)?;
         let slacks = replies.map(script::decode_slack).collect::<Option<Vec<_>>>()?;
-        let keeps = has_receipts || calls.counts.may_reserve();
-        let receipts = if keeps { &receipts[..] } else { &[] };
+        let receipts = if has_receipts { &receipts[..] } else { &[] };
         decided.add(count, charges, costs, (&last, &slacks), receipts);
     }
     let admitted = decided.receipts.len() / charges.len();

@@ -6,7 +6,9 @@ use redis::Cmd;
 
 use super::form::Form;
 use super::program;
-use crate::algorithm::{Charged, Correction, MOST, Op, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{
+    Charged, Correction, MOST, Op, OpeningChange, Outcome, Receipt, Reservation, Verdict,
+};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::redis::network::failure::server_error;
@@ -87,11 +89,16 @@ pub(crate) struct ScriptOp {
     cost: i64,
     pub(crate) birth: u64,
     operand: u64,
+    /// The moment that a correction gives back; otherwise 0.
+    moment: u64,
 }
 
 impl ScriptOp {
     /// States what this process holds of a count of calls in flight.
-    pub(crate) const HOLD: Self = Self { word: "hold", cost: 0, birth: 0, operand: 0 };
+    pub(crate) const HOLD: Self = Self { word: "hold", ..Self::NOTHING };
+
+    /// A correction of nothing.
+    const NOTHING: Self = Self { word: "correct", cost: 0, birth: 0, operand: 0, moment: 0 };
 
     /// Frees the units in flight of all processes.
     const RESET: Self = Self { operand: 1, ..Self::HOLD };
@@ -100,21 +107,24 @@ impl ScriptOp {
     pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
         let cost = cost as i64;
         match op {
-            Op::Take { .. } => Self { word: "take", cost, birth, operand: 0 },
-            Op::Measure => Self { word: "peek", cost, birth: 0, operand: 1 },
-            Op::Peek => Self { word: "peek", cost, birth: 0, operand: 0 },
-            Op::Correct(_) | Op::Cancel(_) => unreachable!("they decide no call"),
+            Op::Take { .. } => Self { word: "take", cost, birth, ..Self::NOTHING },
+            Op::Measure => Self { word: "peek", cost, operand: 1, ..Self::NOTHING },
+            Op::Peek => Self { word: "peek", cost, ..Self::NOTHING },
+            Op::Correct(_) => unreachable!("it decides no call"),
         }
     }
 
     pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
-        let (birth, operand) = match charged {
-            Charged::Newest => (0, 0),
+        let (birth, operand, moment) = match charged {
+            Charged::Newest => (0, 0, 0),
             // A time of 0 would mean the newest units.
-            Charged::At(time) => (0, time.max(1)),
-            Charged::By(Receipt { birth, place }) => (birth, place),
+            Charged::At(time) => (0, time.max(1), 0),
+            Charged::By(Receipt { birth, place }) => (birth, place, 0),
+            Charged::Reserved(Reservation { receipt, moment }) => {
+                (receipt.birth, receipt.place, moment)
+            }
         };
-        Self { word: "correct", cost: change, birth, operand }
+        Self { cost: change, birth, operand, moment, ..Self::NOTHING }
     }
 
     /// Appends the word, and the zero byte that ends it.
@@ -123,11 +133,16 @@ impl ScriptOp {
         out.push(0);
     }
 
-    /// Appends the numbers.
-    fn put_numbers(self, out: &mut Vec<u8>) {
+    /// Appends the numbers, but for the moment.
+    pub(crate) fn put_numbers(self, out: &mut Vec<u8>) {
         out.extend(&self.cost.to_be_bytes()[1..]);
         put_7(out, self.birth);
         put_7(out, self.operand);
+    }
+
+    /// Appends the moment.
+    pub(crate) fn put_moment(self, out: &mut Vec<u8>) {
+        put_7(out, self.moment);
     }
 }
 
@@ -166,8 +181,9 @@ pub(crate) fn arguments_of_each<'a, E>(
 }
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
-pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u64, count: u32) {
-    put_7(out, cost);
+pub(crate) fn put_calls(out: &mut Vec<u8>, op: ScriptOp, count: u32) {
+    out.extend(&op.cost.to_be_bytes()[1..]);
+    put_7(out, op.birth);
     out.extend(count.to_be_bytes());
 }
 
@@ -181,6 +197,7 @@ pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
     let resets_slots = *opening == OpeningChange::Reset && charge.terms.is_in_flight();
     let op = if resets_slots { ScriptOp::RESET } else { ScriptOp::correct(*correction) };
     op.put_numbers(out);
+    op.put_moment(out);
     put_7(
         out,
         match *opening {
@@ -207,15 +224,19 @@ pub(crate) const REPLY: usize = 36;
 /// The length of the receipt after a reply, in bytes.
 pub(crate) const RECEIPT: usize = 14;
 
+/// Decodes a receipt.
+pub(crate) fn decode_receipt(receipt: &[u8]) -> Option<Receipt> {
+    let (birth, place) = receipt.split_first_chunk()?;
+    Some(Receipt { birth: get_7(*birth), place: get_7(place.try_into().ok()?) })
+}
+
 /// Decodes a reply that has a receipt, unless nothing was charged.
 pub(crate) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
     let (reply, receipt) = reply.split_at_checked(REPLY)?;
     let outcome = decode_reply(reply)?;
-    let receipt = match receipt.split_first_chunk() {
-        None => Receipt::default(),
-        Some((birth, place)) => {
-            Receipt { birth: get_7(*birth), place: get_7(place.try_into().ok()?) }
-        }
+    let receipt = match receipt {
+        [] => Receipt::default(),
+        receipt => decode_receipt(receipt)?,
     };
     Some((outcome, receipt))
 }

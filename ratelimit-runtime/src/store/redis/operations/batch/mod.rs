@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use self::reply::BatchReply;
 use super::script_call::{ScriptCall, unexpected};
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Applied, Op};
 use crate::background::{Job, NeedOfJob, RunningJob, WorkQueues};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
@@ -79,13 +79,15 @@ impl BatchTarget {
 }
 
 pub(crate) struct PendingCall {
+    /// A take, with a receipt or without.
+    op: Op,
     charge: Arc<Charge>,
     digest: u64,
     by: Instant,
     reply_to: CallReply,
 }
 
-type CallReply = oneshot::Sender<Result<Outcome, StoreError>>;
+type CallReply = oneshot::Sender<Result<Applied, StoreError>>;
 
 /// Returns a number that is the same for equal calls and differs for most others.
 fn digest(charge: &Charge) -> u64 {
@@ -96,18 +98,18 @@ fn digest(charge: &Charge) -> u64 {
 }
 
 impl Servers {
-    /// Decides a call, alone or in a batch.
+    /// Decides a take, alone or in a batch.
     pub(crate) async fn decide_one(
         self: &Arc<Self>,
+        op: Op,
         charge: Arc<Charge>,
         by: Instant,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<Applied, StoreError> {
         if self.pending() <= self.most_unqueued() {
-            let decided = self.apply_one(self.script_op(Op::TAKE, charge.cost), &charge, by).await;
-            return decided.map(|(outcome, _)| outcome);
+            return self.apply_one(self.script_op(op, charge.cost), &charge, by).await;
         }
         let target = self.batch_target(&charge.count_name);
-        let mut reply = self.enqueue(&target, charge, by);
+        let mut reply = self.enqueue(&target, op, charge, by);
         let mut next_check =
             by - self.deadline / SENDER_WAITS_PER_DEADLINE * (SENDER_WAITS_PER_DEADLINE - 1);
         loop {
@@ -126,12 +128,13 @@ impl Servers {
     fn enqueue(
         self: &Arc<Self>,
         target: &BatchTarget,
+        op: Op,
         charge: Arc<Charge>,
         by: Instant,
-    ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
+    ) -> oneshot::Receiver<Result<Applied, StoreError>> {
         let (reply_to, reply) = oneshot::channel();
         // Hashed before the lock, because every call locks a busy queue.
-        let call = PendingCall { digest: digest(&charge), charge, by, reply_to };
+        let call = PendingCall { op, digest: digest(&charge), charge, by, reply_to };
         let sender = self.queues.add(target.queue(), call, SENDERS, || self.sender(target));
         // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
         sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
@@ -184,6 +187,7 @@ impl BatchSender {
 
 /// An entry of a batch: equal calls.
 struct BatchEntry {
+    op: Op,
     charge: Arc<Charge>,
     by: Instant,
     reply_to: Vec<CallReply>,
@@ -197,7 +201,7 @@ impl BatchEntry {
         let mut calls = 0;
         while calls < MAX_CALLS
             && entries.len() < MAX_ENTRIES
-            && let Some(PendingCall { charge, digest, by, reply_to }) = pending.pop_front()
+            && let Some(PendingCall { op, charge, digest, by, reply_to }) = pending.pop_front()
         {
             // A call whose caller has dropped it is not charged.
             if reply_to.is_closed() {
@@ -205,13 +209,14 @@ impl BatchEntry {
             }
             calls += 1;
             let equal = digests.iter().zip(&mut entries);
-            let mut equal =
-                equal.filter(|(other, entry)| **other == digest && entry.charge == charge);
+            let mut equal = equal.filter(|(other, entry)| {
+                **other == digest && entry.op == op && entry.charge == charge
+            });
             if let Some((_, entry)) = equal.next() {
                 entry.reply_to.push(reply_to);
                 entry.by = entry.by.max(by);
             } else {
-                entries.push(Self { charge, by, reply_to: vec![reply_to] });
+                entries.push(Self { op, charge, by, reply_to: vec![reply_to] });
                 digests.push(digest);
             }
         }
@@ -228,7 +233,10 @@ impl Servers {
     ) {
         let arguments = script::arguments_of_each(
             entries.iter().map(|entry| (&*entry.charge, entry)),
-            |out, entry| script::put_calls(out, entry.charge.cost, entry.reply_to.len() as u32),
+            |out, entry| {
+                let op = self.script_op(entry.op, entry.charge.cost);
+                script::put_calls(out, op, entry.reply_to.len() as u32);
+            },
             self.clock.sent(),
         );
         let reply = match target {
@@ -294,12 +302,12 @@ impl Servers {
         reply: &Value,
     ) -> Vec<BatchEntry> {
         let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
-        for BatchEntry { charge, by, reply_to } in entries {
-            let outcome = reply.as_mut().and_then(|reply| reply.next(&charge, reply_to.len()));
+        for BatchEntry { op, charge, by, reply_to } in entries {
+            let outcome = reply.as_mut().and_then(|reply| reply.next(op, &charge, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
                 if matches!(target, BatchTarget::Node(_)) && is_of_another_node(error) {
-                    elsewhere.push(BatchEntry { charge, by, reply_to });
+                    elsewhere.push(BatchEntry { op, charge, by, reply_to });
                     continue;
                 }
                 self.back_off_if_unfit(error);

@@ -4,11 +4,11 @@ use std::slice;
 
 use redis::Value;
 
-use crate::algorithm::Outcome;
 use crate::algorithm::bucket::{self, DecidedBucket};
+use crate::algorithm::{Applied, Op, Outcome, Receipt};
 use crate::reply::StoreError;
 use crate::store::Charge;
-use crate::store::redis::scripts::script::{self, REPLY};
+use crate::store::redis::scripts::script::{self, RECEIPT, REPLY};
 
 /// The kinds of replies to an entry.
 const FAILED: u8 = 0;
@@ -31,9 +31,10 @@ impl<'a> BatchReply<'a> {
         Some(Self { clock: script::get_7(*clock), outcomes, errors: parts })
     }
 
-    /// Reads the outcome of `calls` calls with an equal charge; `None` if the reply is malformed.
+    /// Reads the outcome of `calls` equal takes; `None` if the reply is malformed.
     pub(super) fn next(
         &mut self,
+        op: Op,
         charge: &Charge,
         calls: usize,
     ) -> Option<Result<EntryOutcome, StoreError>> {
@@ -50,16 +51,19 @@ impl<'a> BatchReply<'a> {
                 Some(Ok(EntryOutcome::of_level(charge, self.clock, admitted, level)))
             }
             FULL if calls == 1 => {
-                let (outcome, slack) = self.outcome()?;
-                let admitted = usize::from(outcome.is_allowed());
-                Some(Ok(EntryOutcome { admitted, last: outcome, slack, rejected: outcome }))
+                let (last, slack) = self.outcome()?;
+                let admitted = usize::from(last.is_allowed());
+                let receipt = self.receipt(op, admitted)?;
+                Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected: last }))
             }
             FULL => {
                 let admitted = (u32::from_be_bytes(self.take()?) as usize).min(calls);
                 let last = if admitted > 0 { Some(self.outcome()?) } else { None };
+                let receipt = self.receipt(op, admitted)?;
                 let rejected = if admitted < calls { Some(self.outcome()?.0) } else { None };
                 let (last, slack) = last.or(rejected.map(|rejected| (rejected, 0)))?;
-                Some(Ok(EntryOutcome { admitted, last, slack, rejected: rejected.unwrap_or(last) }))
+                let rejected = rejected.unwrap_or(last);
+                Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected }))
             }
             _ => None,
         }
@@ -68,6 +72,14 @@ impl<'a> BatchReply<'a> {
     fn outcome(&mut self) -> Option<(Outcome, u64)> {
         let reply: [u8; REPLY] = self.take()?;
         Some((script::decode_reply(&reply)?, script::decode_slack(&reply)?))
+    }
+
+    /// Reads the receipt that admitted calls share, if they need one.
+    fn receipt(&mut self, op: Op, admitted: usize) -> Option<Receipt> {
+        if op != Op::ACQUIRE || admitted == 0 {
+            return Some(Receipt::default());
+        }
+        script::decode_receipt(&self.take::<RECEIPT>()?)
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -83,6 +95,8 @@ pub(super) struct EntryOutcome {
     /// The outcome of the last admitted call.
     last: Outcome,
     slack: u64,
+    /// The receipt of all admitted calls.
+    receipt: Receipt,
     /// The outcome of each rejected call.
     rejected: Outcome,
 }
@@ -94,15 +108,17 @@ impl EntryOutcome {
         let outcome =
             |allowed| DecidedBucket::at_level(level, allowed).outcome(terms, clock, *cost);
         let slack = bucket::slack(level, terms.rate());
-        Self { admitted, last: outcome(true), slack, rejected: outcome(false) }
+        let (last, rejected) = (outcome(true), outcome(false));
+        Self { admitted, last, slack, receipt: Receipt::default(), rejected }
     }
 
-    /// Returns the outcome of the call `index`, as if the calls had come in sequence.
-    pub(super) fn of_call(&self, index: usize, charge: &Charge) -> Outcome {
+    /// Returns the outcome of the call `index`, as if the calls had come in sequence, and its receipt.
+    pub(super) fn of_call(&self, index: usize, charge: &Charge) -> Applied {
         if index >= self.admitted {
-            return self.rejected;
+            return (self.rejected, Receipt::default());
         }
         let later = (self.admitted - 1 - index) as u64;
-        script::outcome_before(self.last, &charge.terms, later * charge.cost, self.slack)
+        let units = later * charge.cost;
+        (script::outcome_before(self.last, &charge.terms, units, self.slack), self.receipt)
     }
 }
