@@ -94,11 +94,19 @@ local function bucket(
   local allowed, retry, is_changed, changed, receipt = level - capacity + charge <= 0, 0, false, nil, nil
   local fits = allowed or not is_take
   if op == 'cancel' then
-    -- A count that was reset has no such charge, so nothing is left to give back.
-    allowed = birth ~= own_birth or levels.take_back(operand[1])
-    if birth ~= own_birth then cost = 0 end
-    -- What has drained since the moment may have been given back, or counts for other charges.
-    charge = math.min(charge + math.max(now - operand[2], 0) * drain, 0)
+    allowed = birth ~= own_birth
+    if allowed then
+      -- A count that was reset has no such charge, so nothing is left to give back.
+      cost = 0
+    else
+      levels.lower(level, full)
+      local given = levels.take_back(operand[1], -charge)
+      allowed = given ~= nil
+      -- The charges before it were recorded with this moment after them. Without it, they can give back what has not
+      -- drained since.
+      local rest = -charge - math.max(now - operand[2], 0) * drain
+      charge = -math.max(given or 0, rest)
+    end
   else
     allowed = fits and closed <= clock or op == 'correct'
   end

@@ -51,14 +51,6 @@ local function least_levels(pack, unpack, state, from)
     return last
   end
 
-  -- Removes the charge with this number and returns true, if it is the last one.
-  local function take_back(number)
-    if number ~= last then return false end
-    last = last - 1
-    while size > 0 and first[size] > last do remove(size) end
-    return true
-  end
-
   -- Gives back up to `units` of the charge with this number. Returns how many.
   local function give_back(number, units)
     local step = size
@@ -69,6 +61,15 @@ local function least_levels(pack, unpack, state, from)
     for index = step, size do level[index] = level[index] - given end
     for index = 1, step - 1 do level[index] = math.min(level[index], level[step]) end
     merge()
+    return given
+  end
+
+  -- Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how many.
+  local function take_back(number, units)
+    if number ~= last then return end
+    local given = give_back(number, units)
+    last = last - 1
+    while size > 0 and first[size] > last do remove(size) end
     return given
   end
 

@@ -46,14 +46,15 @@ impl LeastLevels {
         self.last
     }
 
-    /// Removes the charge with this number and returns true, if it is the last one.
-    pub(crate) fn take_back(&mut self, number: u64) -> bool {
-        let is_last = number == self.last && number > 0;
-        if is_last {
-            self.last -= 1;
-            self.len = self.steps[..self.len].partition_point(|step| step.first <= self.last);
+    /// Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how many.
+    pub(crate) fn take_back(&mut self, number: u64, units: u64) -> Option<u64> {
+        if number == 0 || number != self.last {
+            return None;
         }
-        is_last
+        let given = self.give_back(number, units);
+        self.last -= 1;
+        self.len = self.steps[..self.len].partition_point(|step| step.first <= self.last);
+        Some(given)
     }
 
     /// Forgets all charges: nothing can be given back to them.

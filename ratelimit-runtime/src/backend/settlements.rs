@@ -169,13 +169,9 @@ impl Backend {
         let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
             return Answer::ready(Ok(self.change_here(key_id, algorithm, opening)));
         };
-        // Lines learn of a reset once it is made.
         let was_here = match opening {
-            OpeningChange::Reset => {
-                let was_here = self.local.change_opening(key_id, algorithm, opening);
-                self.notices.released(key_id);
-                was_here
-            }
+            // Lines and the cache of rejections learn of a reset once it is made.
+            OpeningChange::Reset => self.local.change_opening(key_id, algorithm, opening),
             _ => self.change_here(key_id, algorithm, opening),
         };
         let backend = Arc::clone(self);

@@ -71,6 +71,37 @@ async fn a_call_that_is_dropped_after_its_moment_leaves_nothing() {
     }
 }
 
+/// Ten calls are dropped after their moments, in either order. What drains after the last moment is all that can be
+/// missing.
+#[tokio::test]
+async fn calls_that_are_dropped_together_after_their_moments_leave_nothing() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        for (burst, is_reversed) in [(1, false), (5, true), (5, false), (10, true), (10, false)] {
+            let (limit, what) = (limit(burst), format!("{burst}, {is_reversed}"));
+            let key = format!("{what}, dropped");
+            for key in [&key, &what] {
+                test.limiter.check(&limit, &**key, burst).await.expect("a new key");
+            }
+            let mut calls = Vec::new();
+            for _ in 0..10 {
+                calls.push(reserve(&test.limiter, &limit, &key, 1).await);
+            }
+            test.advance(1_000_000);
+            wait_until_idle(&test.limiter).await;
+            if is_reversed {
+                calls.reverse();
+            }
+            drop(calls);
+            wait_until_idle(&test.limiter).await;
+            test.limiter.flush().await.expect("given back");
+            let left = decision(test.limiter.peek(&limit, &*key, 1).await);
+            let control = decision(test.limiter.peek(&limit, &*what, 1).await);
+            assert_is_as_if_dropped(left, control, 100_000, &what);
+        }
+    }
+}
+
 /// The next call has the moment of the dropped call, and all calls behind move up.
 #[tokio::test]
 async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {

@@ -48,9 +48,9 @@ impl Ledger {
         receipt.birth == self.birth
     }
 
-    /// Removes the charge of a receipt and returns true, if it is the last one.
-    pub(super) fn take_back(&mut self, receipt: Receipt) -> bool {
-        self.levels.take_back(receipt.place)
+    /// Removes the charge of a receipt, if it is the last one, and gives back up to `units` of it. Returns how many.
+    pub(super) fn take_back(&mut self, receipt: Receipt, units: u64) -> Option<u64> {
+        self.levels.take_back(receipt.place, units)
     }
 
     /// Returns whether a reserved moment is after `now`.

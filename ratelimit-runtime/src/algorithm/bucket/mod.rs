@@ -175,12 +175,12 @@ impl Bucket {
                 let ledger = self.ledger().filter(|ledger| ledger.has_birth(receipt));
                 // A count that was reset has no such charge, so nothing is left to give back.
                 let Some(ledger) = ledger else { return Some(level) };
-                if !ledger.take_back(receipt) {
-                    return None;
-                }
-                // What has drained since the moment may have been given back, or counts for other charges.
+                ledger.bring_to(level, full);
+                let given = ledger.take_back(receipt, less)?;
+                // The charges before it were recorded with this moment after them. Without it, they can give back what
+                // has not drained since.
                 let drained = now.saturating_sub(moment).saturating_mul(drain);
-                level.saturating_sub(less.saturating_sub(drained))
+                level.saturating_sub(given.max(less.saturating_sub(drained)))
             }
         };
         Some(left)

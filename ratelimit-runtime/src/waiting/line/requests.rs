@@ -138,16 +138,23 @@ impl Line {
         }
     }
 
-    /// Returns the call whose moment is farther ahead than the line reserves others, if it has to be reserved again:
-    /// units were given back, or another process may have given units back, or closed the key.
+    /// Returns the call that reserves its moment again, because units were given back, or another process may have
+    /// given units back or closed the key: the last one with a moment, if that was more than a second ahead when the
+    /// line last asked.
     fn replaced(&self, now: Now) -> Option<u64> {
         let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
-        let (at, arrival) = self.granted.last().copied().filter(|_| is_due)?;
-        let is_far = at > now.local.saturating_add(RESERVED_AHEAD);
+        let arrival = self.far_call(now).filter(|_| is_due)?;
         let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
         let is_of_fallback =
             matches!(stage, Some(WaiterStage::Granted(it)) if it.source == Source::Fallback);
-        (is_far && !is_of_fallback).then_some(arrival)
+        (!is_of_fallback).then_some(arrival)
+    }
+
+    /// Returns the call whose moment is farther ahead than a line reserves others.
+    fn far_call(&self, now: Now) -> Option<u64> {
+        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD);
+        let (at, arrival) = self.granted.last()?;
+        (*at > near && *at > now.local).then_some(*arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
@@ -159,9 +166,8 @@ impl Line {
         let again = self.looks_again();
         if self.queued.is_empty() && !replaces {
             // Another process may have given units back.
-            let far = now.local.saturating_add(RESERVED_AHEAD);
-            let is_far = self.granted.last().is_some_and(|(at, _)| *at > far);
-            return again.filter(|_| is_far).map(|at| WakeTimes { local: Some(at), real: None });
+            let at = again.filter(|_| self.far_call(now).is_some());
+            return at.map(|at| WakeTimes { local: Some(at), real: None });
         }
         let earliest = self.pause_end.unwrap_or(now.real);
         if replaces || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
