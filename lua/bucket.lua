@@ -140,6 +140,8 @@ local function bucket(
       if birth > 0 then
         if retry > 0 then levels.reserved = math.max(levels.reserved, clock + retry) end
         receipt = pack('>I7I7', own_birth, levels.count_charge(level))
+      elseif levels then
+        levels.pass()
       end
     elseif op == 'cancel' then
       level = math.max(level + charge, 0)

@@ -39,6 +39,8 @@ local function least_levels(pack, unpack, state, from)
   -- back to the charges before.
   local function lower(now, is_changed)
     if is_changed or now == 0 then size, first, level = 0, {}, {} end
+    -- The moment of the last charge was reserved at another rate.
+    if is_changed then last = last + 1 end
     for step = 1, size do level[step] = math.min(level[step], now) end
     merge()
   end
@@ -64,6 +66,11 @@ local function least_levels(pack, unpack, state, from)
     return given
   end
 
+  -- Records a charge to which nothing can be given back.
+  local function pass()
+    last = last + 1
+  end
+
   -- Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how many.
   local function take_back(number, units)
     if number ~= last then return end
@@ -79,7 +86,7 @@ local function least_levels(pack, unpack, state, from)
     return table.concat(parts)
   end
 
-  levels.lower, levels.count_charge, levels.take_back = lower, count_charge, take_back
+  levels.lower, levels.count_charge, levels.pass, levels.take_back = lower, count_charge, pass, take_back
   levels.give_back, levels.packed = give_back, packed
   return levels
 end

@@ -46,9 +46,14 @@ impl LeastLevels {
         self.last
     }
 
+    /// Records a charge to which nothing can be given back.
+    pub(crate) fn pass(&mut self) {
+        self.last += 1;
+    }
+
     /// Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how many.
     pub(crate) fn take_back(&mut self, number: u64, units: u64) -> Option<u64> {
-        if number == 0 || number != self.last {
+        if number != self.last {
             return None;
         }
         let given = self.give_back(number, units);

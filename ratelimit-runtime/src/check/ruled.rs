@@ -2,11 +2,16 @@
 
 use std::{mem, slice};
 
-use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
+use tokio::time::Instant;
+
+use super::call::{
+    AdmittedCall, BoxedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall,
+};
 use super::fast::Conclusion;
 use super::wait::{borrowed, may_wait, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
+use crate::clock::complete_by;
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
@@ -18,6 +23,8 @@ use crate::waiting::OwnedPart;
 struct TrailingParts {
     checker: Checker,
     options: CallOptions,
+    /// The end of the call. Shadows that are not decided by then are left out.
+    by: Instant,
     /// How many parts the call has.
     parts: usize,
     /// The indexes of the parts that are decided first.
@@ -94,24 +101,27 @@ impl Checker {
         if !may_be_ruled(parts, &self.rules) {
             return self.decide_as_written(parts, options, None);
         }
-        // One set of rules for all parts.
-        let table = self.rules.table();
-        let under = |part: &AnyPart<'_>| {
-            part.under(table.as_deref(), &self.backend, Asker::Call).into_owned()
-        };
-        let ruled = OneOrMany::of(parts, under);
-        self.decide_ruled(parts, &ruled, options, None)
+        let ruled = self.ruled(parts);
+        let by = Instant::now() + self.backend.deadline();
+        let call = self.decide_enforced(parts, &ruled, options, None, by);
+        call.beside(self.trials(parts, &ruled, options))
     }
 
-    /// Decides a call as `ruled` says, and the trials beside it.
-    pub(super) fn decide_ruled(
+    /// Returns the limits of a call under the rules in force: one set of rules for all parts.
+    pub(super) fn ruled(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
+        let table = self.rules.table();
+        OneOrMany::of(parts, |part| {
+            part.under(table.as_deref(), &self.backend, Asker::Call).into_owned()
+        })
+    }
+
+    /// Returns the trials of a call that need a request, and lets the others decide it.
+    pub(super) fn trials(
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],
         options: CallOptions,
-        reply: Option<LineReply>,
-    ) -> StartedCall {
-        let call = self.decide_enforced(parts, ruled, options, reply);
+    ) -> Vec<BoxedCall> {
         let trials = parts.iter().zip(ruled).filter_map(|(part, ruled)| {
             let trial = ruled.trial.as_deref()?;
             // No request decides a call that is decided at once.
@@ -125,17 +135,18 @@ impl Checker {
                 StartedCall::Pending(trial) => Some(trial),
             }
         });
-        call.beside(trials.collect())
+        trials.collect()
     }
 
-    /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
-    /// waited.
-    fn decide_enforced(
+    /// Decides a call as `ruled` says, by a time: first the parts that can reject it, by the reply to their line if they
+    /// have waited.
+    pub(super) fn decide_enforced(
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],
         options: CallOptions,
         reply: Option<LineReply>,
+        by: Instant,
     ) -> StartedCall {
         if let ([part], [ruled]) = (parts, ruled) {
             // Nothing is allocated for the usual call.
@@ -163,6 +174,7 @@ impl Checker {
         let trailing = TrailingParts {
             checker: self.clone(),
             options,
+            by,
             parts: parts.len(),
             first: indexes(&first),
             shadow_indexes: indexes(&shadows),
@@ -221,7 +233,11 @@ impl TrailingParts {
         if !self.shadows.is_empty() {
             let decision =
                 self.checker.decide_as_written(&borrowed(&self.shadows), self.options, None);
-            shadows = decision.result().await.map(|it| it.permits).unwrap_or_default();
+            let decided = match decision {
+                StartedCall::Decided(decided) => Some(decided),
+                StartedCall::Pending(call) => complete_by(self.by, call).await,
+            };
+            shadows = decided.and_then(Result::ok).map(|it| it.permits).unwrap_or_default();
         }
         if !self.options.settles {
             return Ok(admission);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::call::{CallOptions, CallResult, StartedCall};
+use tokio::time::Instant;
+
+use super::call::{BoxedCall, CallOptions, CallResult, StartedCall};
 use super::ruled::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
@@ -35,11 +37,26 @@ impl Checker {
         parts: OneOrMany<OwnedPart>,
         options: CallOptions,
     ) -> CallResult {
-        let started = Started::now();
+        let (started, start) = (Started::now(), Instant::now());
+        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        // Not beside the call: it must neither end later nor lose a grant that it has taken.
+        for trial in self.trials_of(&parts, options) {
+            self.backend.background().spawn(async { drop(trial.await) });
+        }
         let (ticket, reply) = waiting.admit(parts, options.settles).await;
+        let late = start.elapsed().saturating_sub(wait);
+        let by = Instant::now() + self.backend.deadline().saturating_sub(late);
         let reply = reply.map(|reply| (started, reply));
-        let decision = self.decide_ruled(&borrowed(&ticket.parts), &ticket.ruled(), options, reply);
+        let decision = {
+            let (parts, ruled) = (borrowed(&ticket.parts), ticket.ruled());
+            self.decide_enforced(&parts, &ruled, options, reply, by)
+        };
         decision.result().await
+    }
+
+    fn trials_of(&self, parts: &[OwnedPart], options: CallOptions) -> Vec<BoxedCall> {
+        let parts = borrowed(parts);
+        self.trials(&parts, &self.ruled(&parts), options)
     }
 }
 

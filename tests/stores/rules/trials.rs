@@ -1,12 +1,13 @@
 //! Trials: another threshold that decides each call beside the limit, and rejects nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source,
 };
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, limit};
+use support::proxy::{Network, Proxy};
 use support::server::Server;
 use support::{ALGORITHMS, poll_once};
 
@@ -134,7 +135,10 @@ on_both_stores! {
         for _ in 0..3 {
             test.limiter.check(&waiting, "waits", 1).await.expect("admitted");
         }
-        assert_eq!(rejected(&test.limiter).1 - before.1, 2);
+        // They end on their own.
+        while rejected(&test.limiter).1 - before.1 < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let leased = Limit::sliding("ruled", 50, HOUR).lease(10);
         for _ in 0..20 {
             test.limiter.check(&leased, "leased", 1).await.expect("admitted");
@@ -216,6 +220,50 @@ async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
     let allowed = limiter.check(&enforced.on_error(OnError::Allow), "key", 1).await;
     assert!(allowed.is_ok());
     assert_eq!(rejected(&limiter), (1, 2), "no store has decided");
+}
+
+/// A call with a trial, or with a limit that a rule makes a shadow, ends within one deadline and its wait.
+#[tokio::test]
+async fn what_a_rule_adds_takes_no_second_deadline() {
+    let server = Server::start();
+    let second = Duration::from_secs(1);
+    let [enforced, other] = ["ruled", "other"].map(|name| Limit::fixed(name, 5, HOUR));
+    for wait in [None, Some(second / 20)] {
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+        let limiter = builder.deadline(second).build().expect("valid");
+        limiter.check(&enforced, "connects", 1).await.expect("admitted");
+        let mut rules = of_limit(Rule::new().trial(1));
+        rules.set("other", Rule::new().shadow(true)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        proxy.set(Network::Blackhole);
+        let limits = [enforced, other].map(|limit| wait.map_or(limit, |wait| limit.wait(wait)));
+        let parts = limits.each_ref().map(|limit| Part::new(limit, &"key", 1));
+        let start = Instant::now();
+        limiter.check_all(&parts).await.expect("admitted by this process");
+        let took = start.elapsed();
+        assert!(took < 3 * second / 2, "{wait:?}: {took:?}");
+    }
+}
+
+/// The trial of a call that waits is decided beside it: once the call has taken its grant, it ends.
+#[tokio::test]
+async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let limiter = builder.deadline(MINUTE).build().expect("valid");
+    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    let waiting = Limit::fixed("ruled", 5, HOUR).wait(MINUTE);
+    for expected in [0, 1] {
+        let start = Instant::now();
+        limiter.check(&waiting, "key", 1).await.expect("admitted");
+        let took = start.elapsed();
+        assert!(expected == 0 || took < Duration::from_millis(390), "{took:?}");
+        while rejected(&limiter).1 < expected {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 /// The embedded store decides the trial at once, too.

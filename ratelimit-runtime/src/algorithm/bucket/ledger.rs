@@ -24,6 +24,10 @@ impl Ledger {
         if level == 0 || full != u64::MAX {
             self.levels.forget();
         }
+        if full != u64::MAX {
+            // The moment of the last charge was reserved at another rate.
+            self.levels.pass();
+        }
         self.levels.lower(level);
     }
 
@@ -36,6 +40,11 @@ impl Ledger {
     pub(super) fn charge(&mut self, level: u64, reserved: u64) -> Receipt {
         self.reserved = self.reserved.max(reserved);
         Receipt { birth: self.birth, place: self.levels.charge(level) }
+    }
+
+    /// Records a charge without a receipt.
+    pub(super) fn pass(&mut self) {
+        self.levels.pass();
     }
 
     /// Gives back up to `units` of a charge. Returns how many.

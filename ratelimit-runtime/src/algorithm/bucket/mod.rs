@@ -98,6 +98,8 @@ impl Bucket {
                     }
                     if needs_receipt {
                         receipt = self.mark(birth, if wait_us > 0 { clock + wait_us } else { 0 });
+                    } else if let Some(ledger) = self.ledger() {
+                        ledger.pass();
                     }
                 }
             }
