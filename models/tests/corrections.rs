@@ -114,8 +114,3 @@ fn an_empty_count_that_opens_is_found() {
 fn an_earlier_reservation_that_is_taken_for_the_last_is_found() {
     is_found(Settling { fault: Some(Fault::EarlierIsLast), ..CANCELLED }, LIMIT);
 }
-
-#[test]
-fn cancelled_units_that_do_not_drain_are_found() {
-    is_found(Settling { fault: Some(Fault::CancelledUnitsDoNotDrain), ..CANCELLED }, LIMIT);
-}

@@ -50,12 +50,11 @@ struct Scripts {
     correct: String,
 }
 
-const IN_SCRIPTS: [Option<Fault>; 7] = [
+const IN_SCRIPTS: [Option<Fault>; 6] = [
     Some(Fault::BirthIsIgnored),
     Some(Fault::DrainedUnitsComeBack),
     Some(Fault::ReservedUnitsComeBack),
     Some(Fault::EarlierIsLast),
-    Some(Fault::CancelledUnitsDoNotDrain),
     Some(Fault::EmptyCountOpens),
     None,
 ];
@@ -67,8 +66,9 @@ impl Scripts {
             Some(Fault::BirthIsIgnored) => (" birth == own_birth", " true"),
             Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
             Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
-            Some(Fault::EarlierIsLast) => ("levels.take_back(operand[1])", "true"),
-            Some(Fault::CancelledUnitsDoNotDrain) => ("now - operand[2], 0", "0"),
+            Some(Fault::EarlierIsLast) => {
+                ("if number ~= last then return end", "if number > last then return end")
+            }
             Some(Fault::EmptyCountOpens) => ("if need > 0 then", "if false then"),
             _ => ("", ""),
         };

@@ -59,8 +59,6 @@ pub enum Fault {
     ReservedUnitsComeBack,
     /// A reservation goes back as the last charge although it is not.
     EarlierIsLast,
-    /// A cancellation gives back units that have drained since their moment.
-    CancelledUnitsDoNotDrain,
     /// A correction that empties a count opens its key.
     EmptyCountOpens,
 }

@@ -114,9 +114,8 @@ impl ReservingTrial<'_> {
     fn settle(&mut self, which: usize, used: u64) {
         let now = self.now;
         // A call is settled once it has started.
-        let is_open = |it: &&mut ChargedUnits| {
-            !it.is_settled && it.receipt.birth != 0 && it.moment <= now && used <= it.units
-        };
+        let is_open =
+            |it: &&mut ChargedUnits| !it.is_settled && it.receipt.birth != 0 && it.moment <= now;
         let mut open: Vec<_> = self.charged.iter_mut().filter(is_open).collect();
         if open.is_empty() {
             return;
@@ -124,7 +123,16 @@ impl ReservingTrial<'_> {
         let index = which % open.len();
         let charged = &mut *open[index];
         let settled = Correction::settled(charged.receipt, charged.units, used);
-        (charged.units, charged.is_settled) = (used, true);
+        // What a call has used beyond its charge counts from now on.
+        let debt = used.saturating_sub(charged.units);
+        (charged.units, charged.is_settled) = (used - debt, true);
+        let receipt = charged.receipt;
+        if debt > 0 {
+            let (is_reserved, is_settled) = (false, true);
+            let of_debt =
+                ChargedUnits { moment: now, units: debt, receipt, is_reserved, is_settled };
+            self.charged.push(of_debt);
+        }
         self.state.apply(Op::Correct(settled), 0, self.terms, now, 0);
     }
 
