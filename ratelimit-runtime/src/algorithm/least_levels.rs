@@ -51,7 +51,8 @@ impl LeastLevels {
         self.last += 1;
     }
 
-    /// Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how many.
+    /// Removes the charge with this number, if it is the last one, and gives back up to `units` of it. Returns how
+    /// many.
     pub(crate) fn take_back(&mut self, number: u64, units: u64) -> Option<u64> {
         if number != self.last {
             return None;

@@ -273,9 +273,7 @@ impl Permit {
     /// ```
     pub async fn lost(&self) {
         match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
-            Some(PermitCharge { held: Some(held), backend, .. }) => {
-                held.lost(backend.clock()).await;
-            }
+            Some(PermitCharge { held: Some(held), .. }) => held.lost().await,
             Some(PermitCharge { backend, made, receipt, .. }) => {
                 backend.lost_here(made.key_id(), *receipt).await;
             }
@@ -333,7 +331,7 @@ impl PermitCharge {
 
     fn is_lost(&self) -> bool {
         if let Some(held) = &self.held {
-            return self.charged > 0 && held.is_lost(self.backend.clock().steady());
+            return self.charged > 0 && held.is_lost();
         }
         !self.backend.holds_here(self.made.key_id(), self.receipt)
     }

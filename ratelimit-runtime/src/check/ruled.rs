@@ -138,8 +138,8 @@ impl Checker {
         trials.collect()
     }
 
-    /// Decides a call as `ruled` says, by a time: first the parts that can reject it, by the reply to their line if they
-    /// have waited.
+    /// Decides a call as `ruled` says, by a time: first the parts that can reject it, by the reply to their line if
+    /// they have waited.
     pub(super) fn decide_enforced(
         &self,
         parts: &[AnyPart<'_>],

@@ -54,6 +54,16 @@ impl Clock {
         }
     }
 
+    /// Returns a time like [`steady`](Self::steady) that also counts how long the machine was suspended, as far as the
+    /// wall clock tells: a step ahead of the wall clock counts, and one back does not.
+    pub(crate) fn boottime(&self) -> u64 {
+        static AHEAD: AtomicU64 = AtomicU64::new(0);
+        match self {
+            Self::Store | Self::Client => boottime(steady(), wall(), &AHEAD),
+            Self::Virtual(clock) => clock.now_us(),
+        }
+    }
+
     /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the
     /// caller first checks [`can_sleep`](Self::can_sleep).
     pub(crate) async fn sleep_until_steady(&self, at: u64) {
@@ -213,6 +223,12 @@ pub(crate) async fn complete_by<T>(
     None
 }
 
+/// Returns the steady time, plus what the wall clock has ever been `ahead` of it: both start together.
+fn boottime(steady: u64, wall: u64, ahead: &AtomicU64) -> u64 {
+    let now = wall.saturating_sub(steady);
+    steady + ahead.fetch_max(now, Ordering::Relaxed).max(now)
+}
+
 fn wall() -> u64 {
     // A time before 1970 counts as 1970, the earliest time that this type can hold.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
@@ -222,4 +238,20 @@ fn wall() -> u64 {
 /// `f64` of scripts.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_while_the_machine_is_suspended() {
+        let ahead = AtomicU64::new(0);
+        assert_eq!(boottime(10, 10, &ahead), 10);
+        // Suspended for 90 microseconds.
+        assert_eq!(boottime(20, 110, &ahead), 110);
+        // The wall clock steps back.
+        assert_eq!(boottime(30, 5, &ahead), 120);
+        assert_eq!(boottime(40, 140, &ahead), 140);
+    }
 }

@@ -6,10 +6,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::held::TakenUnits;
 use super::slots::TakenReply;
-use super::{Core, Owner, ended};
+use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
-use crate::clock::{Clock, before};
+use crate::clock::before;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::{Calls, Charge, Reply};
@@ -90,8 +90,9 @@ impl Core {
 }
 
 impl HeldSlot {
-    /// Returns whether the units were lost at `now`, by the clock of the limiter.
-    pub(crate) fn is_lost(&self, now: u64) -> bool {
+    /// Returns whether the units were lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        let now = self.core.clock.boottime();
         self.core.lock().slots.is_lost(self.key_id, self.taken, now)
     }
 
@@ -103,17 +104,23 @@ impl HeldSlot {
     }
 
     /// Completes once the units are lost.
-    pub(crate) async fn lost(&self, clock: &Clock) {
+    pub(crate) async fn lost(&self) {
+        let clock = &self.core.clock;
         loop {
             let changed = Arc::clone(&self.core.lock().slots.changed);
             // Receives notifications from now on.
             let changed = changed.notified();
-            if self.is_lost(clock.steady()) {
+            if self.is_lost() {
                 return;
             }
             let until = self.core.lock().slots.alive_until(self.key_id);
             match until.filter(|_| !self.taken.is_local) {
-                Some(until) => drop(before(clock.sleep_until_steady(until), changed).await),
+                Some(until) => {
+                    // No timer tells that the machine was suspended.
+                    let rest = until.saturating_sub(clock.boottime()).min(LOOK_AGAIN);
+                    let look = clock.sleep_until_steady(clock.steady().saturating_add(rest));
+                    let _ = before(look, changed).await;
+                }
                 None => changed.await,
             }
         }

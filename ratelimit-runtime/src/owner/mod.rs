@@ -316,7 +316,7 @@ impl Core {
 
     /// Sends the requests about units in flight that are due. Returns the time until the next ones.
     fn send_slots(self: &Arc<Self>) -> Option<Duration> {
-        let (now, real, mut ends) = (self.clock.steady(), self.real(), SlotEnds::default());
+        let (now, real, mut ends) = (self.clock.boottime(), self.real(), SlotEnds::default());
         let mut queue = self.lock();
         let requests = queue.slots.due(now, real, |charge| self.store.slot(charge), &mut ends);
         let [soon, later] = queue.slots.next_looks();
@@ -362,7 +362,7 @@ impl Core {
 
     /// Ends a request about units in flight.
     fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
-        let (times, mut ends) = ((self.clock.steady(), self.real()), SlotEnds::default());
+        let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
         let mut queue = self.lock();
         end(&mut queue.slots, times, &mut ends);
         queue.changed.notify_one();
