@@ -3,10 +3,11 @@
 -- ratelimit-runtime/src/local/calls.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
--- ARGV[1]      op: `take` or `peek`, and a zero byte; the birth of a take that needs receipts, or 0 (7). If there is
---              one limit: the moment that the first call gives up for an earlier one, or zeros: its cost (7, below 0 in
---              two's complement), the birth (7) and the place (7) of its receipt, and the moment (7). Then for each
---              run: its count (4); if there is one limit, the longest wait until a reserved moment (7); each cost (7)
+-- ARGV[1]      op: `take`, `peek` or `mixed`, and a zero byte; the birth of a take that needs receipts, or 0 (7). If
+--              there is one limit: the moment that the first call gives up for an earlier one, or zeros: its cost (7,
+--              below 0 in two's complement), the birth (7) and the place (7) of its receipt, and the moment (7). Then
+--              for each run: its count (4); if there is one limit, the longest wait until a reserved moment (7); each
+--              cost (7)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
 -- Reply        for each limit of calls in flight of a take with receipts the reply to its statement, with a receipt,
@@ -14,6 +15,9 @@
 --              see `answer.lua`, with receipts if the take needs them. A receipt is zeros if the cost is 0. Equal calls
 --              that are admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`.
 --              If the moment cannot be given up, there are no parts. Or, if a limit failed, its index and its error
+--
+-- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
+-- are all decided, also after a rejected one. Each has a part, with the replies of its own limits.
 --
 -- RUNTIME.slots is the function of calls in flight.
 
@@ -26,7 +30,8 @@ local runs, reply, current = ARGV[1], '', 1
 
 local function decide()
   local op, birth, position = unpack('>sI7', runs)
-  local wait, reserved = 0, 0
+  local wait, reserved, is_mixed = 0, 0, op == 'mixed'
+  if is_mixed then op = 'take' end
   if #KEYS == 1 then
     local cost, given_up, place, moment = unpack('>i7I7I7I7', runs, position)
     position = position + 28
@@ -49,12 +54,14 @@ local function decide()
       -- The calls that all limits admit now.
       local now, lacking, lacks = is_full and 0 or count, nil, 0
       for limit = 1, is_full and 0 or #KEYS do
-        current = limit
-        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit], 0, op == 'peek' and 0 or 2)
-        if string.byte(peeked, 8) ~= 1 then
-          now, lacking, lacks = 0, limit, lacks + 1
-        elseif now > 1 and cost > 0 then
-          now = math.min(now, math.floor(unpack('>I7', peeked, 9) / cost))
+        local cost, peeked = costs[limit], ''
+        if cost > 0 or not is_mixed then
+          current, peeked = limit, ask(limit, KEYS[limit], 'peek', cost, 0, op == 'peek' and 0 or 2)
+          if string.byte(peeked, 8) ~= 1 then
+            now, lacking, lacks = 0, limit, lacks + 1
+          elseif now > 1 and cost > 0 then
+            now = math.min(now, math.floor(unpack('>I7', peeked, 9) / cost))
+          end
         end
         parts[limit] = peeked
       end
@@ -63,8 +70,9 @@ local function decide()
         now = 0
       elseif now > 0 then
         for limit = 1, #KEYS do
-          current = limit
-          parts[limit] = ask(limit, KEYS[limit], op, costs[limit] * now, birth)
+          if costs[limit] > 0 or not is_mixed then
+            current, parts[limit] = limit, ask(limit, KEYS[limit], op, costs[limit] * now, birth)
+          end
         end
       elseif reserves then
         local part = ask(1, KEYS[1], 'take', costs[1], birth, wait)
@@ -78,6 +86,7 @@ local function decide()
       end
       is_first = false
       if now > 0 or not is_full then reply = reply .. pack('>I4', now) .. table.concat(parts) end
+      if is_mixed then now = 1 end
       if now == 0 and not is_full or reserved == MAX_RESERVED then return end
       -- A bucket with reservations is full. Saves a peek at each of them.
       count, is_full = count - now, reserves and now > 0

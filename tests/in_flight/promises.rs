@@ -148,6 +148,67 @@ async fn rates_and_calls_in_flight_are_one_decision() {
     }
 }
 
+/// Calls of many users take slots of one count, each beside a rate of its user. They share scripts, and each of them is
+/// decided by its own limits: first come, first served, all or nothing.
+#[tokio::test]
+async fn calls_that_have_only_slots_in_common_share_scripts() {
+    let server = Server::start();
+    for (is_redis, test) in [false, true].into_iter().zip(TestLimiter::each(&server)) {
+        let slots = Limit::in_flight("shared", 30).hold(HOLD);
+        let rate = Limit::sliding("of a user", 2, MINUTE);
+        drop(test.limiter.acquire(&slots, "connects", 1).await.expect("admitted"));
+        let before = server.script_calls();
+        // Of 60 calls of 20 users, each user has three.
+        let users: Vec<u32> = (0..60).map(|call| call % 20).collect();
+        let calls = users.iter().map(|user| {
+            let parts = [Part::new(&slots, &"key", 1), Part::new(&rate, user, 1)];
+            test.limiter.acquire_all(&parts)
+        });
+        let ended = futures::future::join_all(calls).await;
+        let scripts = server.script_calls() - before;
+        assert!(!is_redis || (2..10).contains(&scripts), "{scripts} scripts");
+        // The first 30 have slots. The others find none, and the third of each user has no units either.
+        let admitted: Vec<_> = ended.iter().map(Result::is_ok).collect();
+        assert_eq!(admitted, (0..60).map(|call| call < 30).collect::<Vec<_>>());
+        for user in 0..20 {
+            let left = test.limiter.peek(&rate, user, 0).await.expect("admitted").remaining;
+            assert_eq!(left, u32::from(user >= 10), "{user}");
+        }
+        let in_flight = async || {
+            let peeked = test.limiter.peek(&slots, "key", 0).await.expect("admitted");
+            peeked.limit - peeked.remaining
+        };
+        assert_eq!(in_flight().await, 30);
+        // Rejected by its rate, a call holds no slot; with a slot, another one is admitted.
+        let mut running: Vec<_> = ended.into_iter().filter_map(Result::ok).collect();
+        running.truncate(10);
+        test.limiter.flush().await.expect("stated");
+        let calls = users[..20].iter().map(|user| {
+            let parts = [Part::new(&slots, &"key", 1), Part::new(&rate, user, 1)];
+            test.limiter.acquire_all(&parts)
+        });
+        let ended = futures::future::join_all(calls).await;
+        let admitted: Vec<_> = ended.iter().map(Result::is_ok).collect();
+        assert_eq!(admitted, (0..20).map(|user| user >= 10).collect::<Vec<_>>());
+        for rejected in ended.iter().take(10) {
+            assert!(matches!(rejected, Err(Rejection::Limited { .. })), "{rejected:?}");
+        }
+        assert_eq!(in_flight().await, 20);
+        // A settlement finds the charge of its own call.
+        for mut permits in ended.into_iter().flatten() {
+            permits.remove(1).settle(0);
+        }
+        test.limiter.flush().await.expect("settled");
+        for user in 10..20 {
+            let left = test.limiter.peek(&rate, user, 0).await.expect("admitted").remaining;
+            assert_eq!(left, 1, "{user}");
+        }
+        drop(running);
+        test.limiter.flush().await.expect("stated");
+        assert_eq!(in_flight().await, 0);
+    }
+}
+
 /// Parts with one limit and one key are one charge, whose units their permits share.
 #[tokio::test]
 async fn parts_of_one_count_are_freed_one_by_one() {

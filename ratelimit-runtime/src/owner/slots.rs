@@ -26,8 +26,10 @@ const PAUSE: u64 = 100_000;
 /// The most requests without calls that are pending.
 const MAX_STATEMENTS: usize = 256;
 
-/// The most calls that one request decides for callers that do not know each other.
+/// The most calls that one request decides for callers that do not know each other: of the same counts, and of counts
+/// that have only the slots in common.
 const MAX_CALLS: usize = 1024;
+const MAX_MIXED: usize = 32;
 
 /// The counts of this process.
 pub(super) struct SlotCounts {
@@ -251,7 +253,7 @@ impl SlotCounts {
             let can_state = is_due && paused_until <= real && self.statements < MAX_STATEMENTS;
             let states_first = count.is_unconfirmed && can_state;
             if let Some(number) = head.filter(|_| !is_pending && !states_first) {
-                match self.take(number, now, ends) {
+                match self.take(number, now, &slot_of, ends) {
                     Some(request) => requests.push(SlotRequest::Take(request)),
                     // Another count of the call is not free.
                     None => self.plan(key_id, real, GATHERING),
@@ -327,12 +329,13 @@ impl SlotCounts {
             }
         };
         let is_late = places.iter().any(|(_, _, granted, stamp)| *granted > 0 && stamp.is_none());
-        let is_admitted = |call: &&[Outcome]| call.iter().all(Outcome::is_allowed);
-        let admitted = reply.outcomes.chunks(width).take_while(is_admitted).count();
+        let is_admitted = |(_, call): &(usize, &[Outcome])| call.iter().all(Outcome::is_allowed);
+        let admitted = reply.outcomes.chunks(width).enumerate().filter(is_admitted);
+        let admitted: Vec<_> = admitted.filter_map(|(call, _)| calls.costs_of(call)).collect();
         for (place, key_id, granted, stamp) in places {
             let Some(stamp) = stamp else { continue };
             // Units of calls that do not start: another limit has rejected them, or a reply is late.
-            let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(place).copied());
+            let costs = admitted.iter().filter_map(|costs| costs.get(place).copied());
             let used = if is_late { 0 } else { costs.sum::<u64>() };
             let units = granted.saturating_sub(used);
             self.release(key_id, TakenUnits { units, stamp, is_local: false }, true, real);
@@ -367,11 +370,19 @@ impl SlotCounts {
         let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
+        let places = |want: &Want| -> Vec<usize> {
+            let ids = || calls.charges.iter().map(|charge| charge.key_id);
+            let of = |charge: &Arc<Charge>| ids().position(|id| id == charge.key_id);
+            want.calls.charges.iter().filter_map(of).collect()
+        };
         let (mut rejected, mut again): (Option<(Calls, Vec<Outcome>)>, _) = (None, Vec::new());
         for want in wants {
             // A call of other costs than the rejected one may fit.
             let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
-            let call = outcomes.next().map(<[_]>::to_vec);
+            let places = places(&want);
+            let receipts = receipts.next();
+            let call = outcomes.next();
+            let call = call.map(|call| places.iter().map(|place| call[*place]).collect::<Vec<_>>());
             let like = rejected.as_ref().filter(is_like);
             let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
                 again.push(want);
@@ -379,7 +390,8 @@ impl SlotCounts {
             };
             let mut of_call = Reply::new(call.into(), reply.source);
             if of_call.is_allowed() {
-                of_call.receipts = receipts.next().unwrap_or_default().to_vec().into();
+                let of = |place: &usize| receipts?.get(*place).copied();
+                of_call.receipts = places.iter().filter_map(of).collect::<Vec<_>>().into();
             } else {
                 rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
             }
@@ -433,17 +445,20 @@ impl SlotCounts {
     }
 
     /// Begins a request for the want with a number, if all its counts are free. Takes others of the same counts along.
-    fn take(&mut self, number: u64, now: u64, ends: &mut SlotEnds) -> Option<TakeRequest> {
+    fn take(
+        &mut self,
+        number: u64,
+        now: u64,
+        slot_of: &impl Fn(&Charge) -> u16,
+        ends: &mut SlotEnds,
+    ) -> Option<TakeRequest> {
         let want = self.wants.get(&number)?;
-        let charges = want.calls.charges.to_vec();
+        let mut charges = want.calls.charges.to_vec();
         let key_ids: Vec<_> = slots_of(&charges).map(|(_, charge)| charge.key_id).collect();
         if !key_ids.iter().all(|key_id| self.is_next(*key_id, number)) {
             return None;
         }
         let mut wants = vec![self.dequeue(number)?];
-        let is_single = |want: &Want| {
-            want.calls.waited_us == 0 && want.calls.runs.len() == 1 && want.calls.runs[0].count == 1
-        };
         while is_single(&wants[0])
             && wants.len() < MAX_CALLS
             && let Some(next) =
@@ -456,6 +471,7 @@ impl SlotCounts {
         {
             wants.push(want);
         }
+        let is_mixed = self.mix(&mut wants, &mut charges, slot_of);
         // A call whose caller has dropped it takes nothing.
         wants.retain(|want| !want.reply_to.is_closed());
         let first = wants.first()?.calls.clone();
@@ -473,14 +489,53 @@ impl SlotCounts {
             None => Arc::clone(charge),
         });
         let mut runs: Vec<EqualCalls> = Vec::new();
-        for run in wants.iter().flat_map(|want| want.calls.runs.iter()) {
-            match runs.last_mut().filter(|last| last.costs == run.costs) {
-                Some(last) => last.count += run.count,
-                None => runs.push(run.clone()),
+        for want in &wants {
+            for run in &*want.calls.runs {
+                let costs = if is_mixed { costs_in(&charges, want) } else { run.costs.clone() };
+                match runs.last_mut().filter(|last| last.costs == costs && !is_mixed) {
+                    Some(last) => last.count += run.count,
+                    None => runs.push(EqualCalls { costs, ..run.clone() }),
+                }
             }
         }
-        let calls = Calls { charges, runs: runs.into(), ..first };
+        let calls = Calls { charges, runs: runs.into(), is_mixed, ..first };
         Some(TakeRequest { calls, wants })
+    }
+
+    /// Takes calls along that have only one count of calls in flight in common, and adds their rates to `charges`.
+    /// Returns whether there are any.
+    fn mix(
+        &mut self,
+        wants: &mut Vec<Want>,
+        charges: &mut Vec<Arc<Charge>>,
+        slot_of: impl Fn(&Charge) -> u16,
+    ) -> bool {
+        let (Some(first), before) = (wants.first(), wants.len()) else { return false };
+        let Some(slot) = only_slot(first) else { return false };
+        let (slot, hash_slot) = (Arc::clone(slot), slot_of(slot));
+        if !charges.iter().all(|charge| slot_of(charge) == hash_slot) {
+            return false;
+        }
+        while wants.len() < MAX_MIXED
+            && let Some(next) =
+                self.counts.get(&slot.key_id).and_then(|count| count.queue.front().copied())
+            && let Some(want) = self.wants.get(&next)
+            && only_slot(want).is_some()
+            && want.calls.charges.iter().all(|charge| {
+                let known = charges.iter().find(|known| known.key_id == charge.key_id);
+                let is_own =
+                    known.map_or(charge.statement.is_none(), |known| is_equal(known, charge));
+                is_own && slot_of(charge) == hash_slot
+            })
+        {
+            for charge in &*want.calls.charges {
+                if !charges.iter().any(|known| known.key_id == charge.key_id) {
+                    charges.push(Arc::clone(charge));
+                }
+            }
+            wants.extend(self.dequeue(next));
+        }
+        wants.len() > before
     }
 
     /// Begins a statement of a known count. Returns the charge with it.
@@ -592,7 +647,7 @@ fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
     for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
         let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
         for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
-            if charge.statement.is_none() && *cost > 0 {
+            if charge.statement.is_none() && *cost > 0 && receipt.birth > 0 {
                 rates.push((charge.with_cost(*cost), Charged::By(*receipt)));
             }
         }
@@ -600,10 +655,32 @@ fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
     rates
 }
 
+/// Returns the only count of calls in flight of a single call that takes units from each of its counts.
+fn only_slot(want: &Want) -> Option<&Arc<Charge>> {
+    let is_mixable = is_single(want) && want.calls.runs[0].costs.iter().all(|cost| *cost > 0);
+    let mut slots = slots_of(&want.calls.charges);
+    let (_, slot) = slots.next().filter(|_| is_mixable)?;
+    slots.next().is_none().then_some(slot)
+}
+
+fn is_single(want: &Want) -> bool {
+    want.calls.waited_us == 0 && want.calls.runs.len() == 1 && want.calls.runs[0].count == 1
+}
+
+/// Returns the costs of a single call for `charges`, which contain its counts.
+fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
+    let of = |charge: &Arc<Charge>| {
+        let place = want.calls.charges.iter().position(|own| own.key_id == charge.key_id);
+        place.map_or(0, |place| want.calls.runs[0].costs[place])
+    };
+    OneOrMany::of(charges, of)
+}
+
 /// Returns whether calls take from the same counts under the same amounts.
 fn have_equal_counts(one: &[Arc<Charge>], other: &[Arc<Charge>]) -> bool {
-    let is_equal = |(one, other): (&Arc<Charge>, &Arc<Charge>)| {
-        one.key_id == other.key_id && one.terms == other.terms && one.count_name == other.count_name
-    };
-    one.len() == other.len() && one.iter().zip(other).all(is_equal)
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_equal(one, other))
+}
+
+fn is_equal(one: &Charge, other: &Charge) -> bool {
+    one.key_id == other.key_id && one.terms == other.terms && one.count_name == other.count_name
 }

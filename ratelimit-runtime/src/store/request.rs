@@ -70,6 +70,9 @@ pub(crate) struct Calls {
     /// The moment of the first call, which gives it up for an earlier one. If a later charge exists, the moment stays,
     /// and no call is decided.
     pub(crate) replaces: Option<Reservation>,
+    /// Whether the calls are of different callers, each of some of the counts: of those for which its cost is not 0.
+    /// All calls are decided then, also after a rejected one.
+    pub(crate) is_mixed: bool,
     /// For how long calls of a line have waited for units in flight while none was admitted; 0 before they go first.
     pub(crate) waited_us: u64,
 }
@@ -98,7 +101,7 @@ impl Calls {
     pub(crate) fn one(op: Op, charges: OneOrMany<Arc<Charge>>) -> Self {
         let costs = charges.map(|charge| charge.cost);
         let runs = OneOrMany::One(EqualCalls { costs, count: 1, wait: 0 });
-        Self { op, charges, runs, replaces: None, waited_us: 0 }
+        Self { op, charges, runs, replaces: None, is_mixed: false, waited_us: 0 }
     }
 
     /// Returns the charge of a single call of a single count, which is decided now.
@@ -136,12 +139,13 @@ impl Calls {
             EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
         };
         let runs = self.runs.map(within);
-        Self { op: self.op, charges, runs, replaces: self.replaces, waited_us: 0 }
+        Self { charges, runs, waited_us: 0, ..self.clone() }
     }
 }
 
 /// The reply of a store: for each admitted call the outcomes of its counts; then those of the rejected call, if one was
-/// rejected. No outcomes if the moment that the first call would give up stays.
+/// rejected. No outcomes if the moment that the first call would give up stays. Of mixed calls, the outcomes of each,
+/// and receipts for each.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,

@@ -221,6 +221,7 @@ impl Line {
             charges: self.counts.clone(),
             runs: runs.into(),
             replaces: replaced.as_ref().and_then(Grant::reservation),
+            is_mixed: false,
             waited_us: self.overdue.waited(now.local),
         };
         Some(Asked { request, calls, replaced })

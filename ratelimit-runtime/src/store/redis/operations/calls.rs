@@ -58,6 +58,23 @@ impl Servers {
 }
 
 impl DecidedCalls {
+    /// Adds the parts of a reply to mixed calls; `None` if they are malformed.
+    fn add_mixed(&mut self, mut reply: &[u8], calls: &Calls) -> Option<()> {
+        for EqualCalls { costs, .. } in &*calls.runs {
+            let is_admitted = *take(&mut reply, 4)? != [0; 4];
+            let length = if is_admitted { REPLY + RECEIPT } else { REPLY };
+            for cost in &**costs {
+                let (outcome, receipt) = match cost {
+                    0 => (Outcome::UNDECIDED, Receipt::default()),
+                    _ => script::decode_acquired(take(&mut reply, length)?)?,
+                };
+                self.outcomes.push(outcome);
+                self.receipts.push(receipt);
+            }
+        }
+        reply.is_empty().then_some(())
+    }
+
     /// Adds `count` equal calls that were charged together. `last` has the outcomes of the last of them, `slacks` the
     /// slacks of their replies.
     pub(super) fn add(
@@ -83,7 +100,11 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
-    op.put_word(&mut packed);
+    if calls.is_mixed {
+        packed.extend(b"mixed\0");
+    } else {
+        op.put_word(&mut packed);
+    }
     script::put_7(&mut packed, op.birth);
     if may_reserve {
         let given_up = ScriptOp::correct(calls.replacement().unwrap_or_default());
@@ -112,6 +133,10 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         let (_, receipt) = script::decode_acquired(take(&mut reply, REPLY + RECEIPT)?)?;
         stated.push((place, receipt));
     }
+    if calls.is_mixed {
+        decided.add_mixed(reply, calls)?;
+        reply = &[];
+    }
     let mut runs = calls.runs.iter();
     // The costs of the current run, and its calls that have no outcome yet.
     let (mut costs, mut left): (&[u64], _) = (&[], 0);
@@ -135,9 +160,11 @@ fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
         let receipts = if has_receipts { &receipts[..] } else { &[] };
         decided.add(count, charges, costs, (&last, &slacks), receipts);
     }
-    let admitted = decided.receipts.len() / charges.len();
+    let is_admitted = |(_, call): &(usize, &[Outcome])| call.iter().all(Outcome::is_allowed);
+    let admitted = decided.outcomes.chunks(charges.len()).enumerate().filter(is_admitted);
+    let admitted: Vec<_> = admitted.filter_map(|(call, _)| calls.costs_of(call)).collect();
     for (place, receipt) in stated {
-        let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(place).copied());
+        let costs = admitted.iter().filter_map(|costs| costs.get(place).copied());
         decided.statements.push(Some(Stated::new(receipt, costs.sum())));
     }
     Some(decided)
