@@ -1,10 +1,13 @@
 //! Nothing is left of a call, whenever it ends.
 
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use ratelimit_runtime::{Limit, OnError, Permit, RateLimiter};
 use support::limits::SECOND;
 use support::poll_once;
@@ -164,4 +167,53 @@ fn many_runtimes_leave_nothing_on_redis() {
         runtime.block_on(wait_until_free(&build()));
     }
     server.assert_all_keys_expire();
+}
+
+/// Panics at each metric that is recorded.
+struct PanickingRecorder;
+
+impl Recorder for PanickingRecorder {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        panic!("{key}")
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        panic!("{key}")
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        panic!("{key}")
+    }
+}
+
+/// A recorder of metrics panics while a call has slots, at once and after a wait.
+#[tokio::test]
+async fn a_recorder_that_panics_leaves_nothing() {
+    let server = Server::start();
+    let on_redis = server.builder().deadline(SECOND).build().expect("valid");
+    for limiter in [RateLimiter::embedded(), on_redis] {
+        for (limit, waits) in [(FOUR, false), (FOUR.wait(10 * SECOND), true)] {
+            let held = hold_slots(&limiter, if waits { 4 } else { 0 }).await;
+            // The wait begins without the recorder.
+            let mut call = Box::pin(limiter.acquire(&limit, "key", 1));
+            if waits {
+                assert!(futures::poll!(call.as_mut()).is_pending());
+                sleep(SECOND / 10).await;
+            }
+            drop(held);
+            let call = AssertUnwindSafe(async {
+                let _recorder = metrics::set_default_local_recorder(&PanickingRecorder);
+                call.await
+            });
+            let ended = call.catch_unwind().await;
+            drop(ended);
+            wait_until_free(&limiter).await;
+        }
+    }
 }

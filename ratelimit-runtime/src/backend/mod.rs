@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
-use crate::owner::{Notices, Owner};
+use crate::owner::{Notices, Owner, foreign};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{RejectedKeys, ReportSettings};
 use crate::store::{Calls, Charge, Reply, SharedStore, Store};
@@ -202,7 +202,8 @@ impl Backend {
             self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
         let name = calls.charges.first().map_or("", |charge| charge.terms.name().as_str());
-        self.outages.record(self.clock(), name, self.on_error(policy), &result);
+        // The reply can hold slots.
+        foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
         result
     }
 

@@ -616,7 +616,8 @@ fn leave(left: Vec<QueuedCorrection>) {
     }
 }
 
-/// Runs foreign code, such as a waker or a recorder of metrics. The panic hook reports a panic of it.
-fn foreign(work: impl FnOnce()) {
+/// Runs foreign code, such as a waker or a recorder of metrics. The panic hook reports a panic of it, and the caller
+/// goes on: it may hold units.
+pub(crate) fn foreign(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }

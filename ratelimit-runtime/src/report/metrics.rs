@@ -1,11 +1,12 @@
 //! Metrics, for the recorder that the application has installed.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicIsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{PoisonError, RwLock};
 
-use ::metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
+use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
 use super::{PartEnd, WaitEnd, source_name};
@@ -71,6 +72,12 @@ impl Started {
     pub(crate) fn now() -> Self {
         Self(Stopwatch::start())
     }
+}
+
+/// Passes the recorder of the program to `work`. A panic of it reaches no caller, which may hold units; the panic hook
+/// reports it.
+fn with_recorder(work: impl FnOnce(&dyn Recorder)) {
+    let _ = catch_unwind(AssertUnwindSafe(|| ::metrics::with_recorder(work)));
 }
 
 /// Records a check that has ended.
