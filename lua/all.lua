@@ -56,7 +56,8 @@ local function decide()
       for limit = 1, is_full and 0 or #KEYS do
         local cost, peeked = costs[limit], ''
         if cost > 0 or not is_mixed then
-          current, peeked = limit, ask(limit, KEYS[limit], 'peek', cost, 0, op == 'peek' and 0 or 2)
+          current = limit
+          peeked = ask(limit, KEYS[limit], 'peek', cost, 0, op == 'peek' and 0 or 2)
           if string.byte(peeked, 8) ~= 1 then
             now, lacking, lacks = 0, limit, lacks + 1
           elseif now > 1 and cost > 0 then
@@ -71,7 +72,8 @@ local function decide()
       elseif now > 0 then
         for limit = 1, #KEYS do
           if costs[limit] > 0 or not is_mixed then
-            current, parts[limit] = limit, ask(limit, KEYS[limit], op, costs[limit] * now, birth)
+            current = limit
+            parts[limit] = ask(limit, KEYS[limit], op, costs[limit] * now, birth)
           end
         end
       elseif reserves then

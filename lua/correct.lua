@@ -28,7 +28,7 @@ return each(function(entry, key)
   -- The reply to a peek tells whether the key was closed.
   if cost == 0 and closing then return ask(limit, key, 'peek', 0, 0, 1, closing) end
   if moment > 0 then
-    local reply = ask(limit, key, 'cancel', cost, birth, { operand, moment })
+    local reply = ask(limit, key, 'cancel', cost, birth, { operand, moment }, closing)
     if string.byte(reply, 8) == 1 then return reply end
   end
   -- A moment before other charges goes back as far as these allow.

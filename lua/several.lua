@@ -27,7 +27,8 @@ local function ask(limit, key, op, cost, birth, operand, closing)
     decide(call, pack, unpack, key, clock, given, op, cost, birth or 0, operand or 0,
       unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
-  -- A call that is charged nothing has a receipt of zeros.
-  if op == 'take' and cost == 0 and birth and birth > 0 and #reply == 36 then reply = reply .. string.rep('\0', 14) end
+  -- A call that is admitted and charged nothing has a receipt of zeros.
+  local is_free = op == 'take' and cost == 0 and birth and birth > 0 and string.byte(reply, 8) == 1
+  if is_free and #reply == 36 then reply = reply .. string.rep('\0', 14) end
   return reply
 end

@@ -26,7 +26,7 @@ impl Play {
             line.granted,
             line.delay,
             line.last_arrival,
-            line.spares,
+            (&line.passing, &line.spares),
             line.estimate,
             line.next_request,
             line.last_request,

@@ -223,21 +223,17 @@ impl Play {
             Action::Poll(index) => self.poll(index),
             Action::Drop(index) => {
                 self.drops += 1;
-                let spares = self.line.spares.len();
-                let stage = self.line.waiters.get(&(index as u64)).map(|it| &it.stage);
-                let copy = match stage {
-                    Some(WaiterStage::Granted(grant)) => Some(grant.clone()),
-                    _ => None,
-                };
-                self.line.leave(index as u64, now);
+                let passing = self.line.passing.len();
+                self.line.leave(index as u64);
                 match self.model.fault {
-                    Some(Fault::GrantIsNotGivenBack) => self.line.spares.truncate(spares),
+                    Some(Fault::GrantIsNotGivenBack) => self.line.passing.truncate(passing),
                     Some(Fault::GrantIsGivenBackTwice) => {
-                        self.line.spares.extend_from_within(spares..);
+                        self.line.passing.extend_from_within(passing..);
                     }
                     Some(Fault::GrantIsUsedTwice) => {
-                        self.line.spares.truncate(spares);
-                        self.line.spares.extend(copy);
+                        let copies = self.line.passing[passing..].iter();
+                        let copies: Vec<_> = copies.map(|(_, grant)| grant.clone()).collect();
+                        self.line.spares.extend(copies);
                     }
                     _ => {}
                 }

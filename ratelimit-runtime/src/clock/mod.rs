@@ -59,7 +59,11 @@ impl Clock {
     pub(crate) fn boottime(&self) -> u64 {
         static AHEAD: AtomicU64 = AtomicU64::new(0);
         match self {
-            Self::Store | Self::Client => boottime(steady(), wall(), &AHEAD),
+            Self::Store | Self::Client => {
+                // First the wall clock: a pause between the two counts for nothing.
+                let wall = wall();
+                boottime(steady(), wall, &AHEAD)
+            }
             Self::Virtual(clock) => clock.now_us(),
         }
     }

@@ -50,7 +50,7 @@ impl RateLimiter {
     /// ends.
     ///
     /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
-    /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
+    /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations and
     /// [leased](Limit::lease) units are given back: other processes can use all of them at once.
     /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
     /// wait and lease no units.

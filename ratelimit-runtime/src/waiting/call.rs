@@ -143,7 +143,7 @@ impl Drop for WaitingCall {
         let drives = {
             let mut line = lock(&shared.line);
             if !self.has_ended {
-                line.leave(self.ticket.arrival, self.waiting.now());
+                line.leave(self.ticket.arrival);
             }
             // The last call of a line gives back the units that calls before it have not taken. Otherwise, a call
             // behind it drives the line of the embedded store. So calls that are dropped together cost little.

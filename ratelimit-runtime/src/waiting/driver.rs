@@ -8,9 +8,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
-use std::time::Instant;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
@@ -25,7 +24,7 @@ impl Waiting {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now { local: self.clock().steady(), real: Instant::now() }
+        Now { local: self.clock().steady(), real: std::time::Instant::now() }
     }
 
     /// Lets the driver of a line act on a change.
@@ -66,16 +65,17 @@ impl Waiting {
                     continue;
                 }
                 Duty::Return(returned) => {
-                    let mut corrected = Vec::with_capacity(returned.len());
                     for (_, charge, charged) in returned {
                         let correction = Correction::give_back(charged, charge.cost);
                         self.backend.local().correct((&*charge).into(), correction);
-                        corrected.push((charge.key_id, correction));
                     }
-                    lock(&line.line).returned();
+                    let mut inner = lock(&line.line);
+                    inner.returned();
+                    let counts: Vec<_> = inner.counts().iter().map(|count| count.key_id).collect();
+                    drop(inner);
                     // Other lines ask once all of it is back.
-                    for (key_id, correction) in corrected {
-                        self.backend.notices().corrected(key_id, correction);
+                    for key_id in counts {
+                        self.backend.notices().released(key_id);
                     }
                     continue;
                 }
@@ -148,11 +148,12 @@ impl LineDriver {
                         let returned = returned.into_iter().map(|(source, charge, charged)| {
                             backend.give_back(policy.scope(), source, charge, charged)
                         });
-                        // All of them are queued, so that they leave together.
+                        // All of them are queued, so that they leave together, and share a deadline.
+                        let by = Instant::now() + backend.deadline();
                         for returned in returned.collect::<Vec<_>>() {
                             // What waits for Redis goes back later.
                             let late = StoreError::Timeout { deadline: backend.deadline() };
-                            let returned = timeout(backend.deadline(), returned).await;
+                            let returned = timeout_at(by, returned).await;
                             waiting.record_loss(returned.unwrap_or(Err(late)).err());
                         }
                         lock(&line.line).returned();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, Rejection};
-use support::limits::{HOUR, SECOND, is_bucket, limits};
+use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source};
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
+use support::server::Server;
 
 use crate::{on_both_stores, wait_until_idle};
 
@@ -87,5 +88,39 @@ on_both_stores! {
             test.clock.advance(Duration::from_micros(1));
             call.await.expect("no panic").expect("admitted");
         }
+    }
+}
+
+/// Calls of cost 0 that are rejected, and need a receipt, share batches with calls that are admitted.
+#[tokio::test]
+async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(MINUTE).build().expect("valid");
+    let limit = Limit::sliding("batch", 5, MINUTE);
+    for key in 0..20 {
+        limiter.close(&limit, ("closed", key), MINUTE).await.expect("a reply");
+    }
+    let calls = (0..40).map(|call| {
+        let (word, cost) = if call % 2 == 0 { ("closed", 0) } else { ("open", 1) };
+        limiter.acquire(&limit, (word, call / 2), cost)
+    });
+    for (call, result) in futures::future::join_all(calls).await.into_iter().enumerate() {
+        match result {
+            Ok(permit) if call % 2 == 1 => {
+                assert_eq!(
+                    (permit.decision().remaining, permit.decision().source),
+                    (4, Source::Redis)
+                );
+                permit.settle(0);
+            }
+            Err(Rejection::Closed { .. }) if call % 2 == 0 => {}
+            other => panic!("{call}: {other:?}"),
+        }
+    }
+    // Each receipt is the one of its own call.
+    limiter.flush().await.expect("settled");
+    for key in 0..20 {
+        let left = limiter.peek(&limit, ("open", key), 1).await.expect("admitted").remaining;
+        assert_eq!(left, 5, "{key}");
     }
 }

@@ -23,8 +23,7 @@ impl Contents {
         self.full_at().saturating_sub(now)
     }
 
-    /// Returns the time at which the bucket is full again. Every charge moves it. Without a birth, it also tells
-    /// whether another charge came after a reservation.
+    /// Returns the time at which the bucket is full again.
     pub(super) fn full_at(&self) -> u64 {
         self.at + self.level.div_ceil(self.drain.max(1))
     }

@@ -59,7 +59,7 @@ impl Line {
             WaiterStage::Ended(_) => return None,
             _ => self.wakers.push(waiter.waker.clone()),
         }
-        self.leave(arrival, now)
+        self.leave(arrival)
     }
 
     /// Polls a call. A pending call polls again at its [`wake_time`](Self::wake_time), or when the line wakes it.
@@ -142,14 +142,14 @@ impl Line {
     }
 
     /// Removes a call. Its grant, if it has one, passes on.
-    pub(in crate::waiting) fn leave(&mut self, arrival: u64, now: Now) -> Option<Waiter> {
+    pub(in crate::waiting) fn leave(&mut self, arrival: u64) -> Option<Waiter> {
         let is_first = self.queued.first() == Some(&arrival);
         self.dequeue(arrival);
         let mut waiter = self.remove(arrival)?;
         match mem::replace(&mut waiter.stage, WaiterStage::Queued) {
             WaiterStage::Granted(grant) => {
                 self.granted.remove(&(grant.at, arrival));
-                self.pass_on(arrival, grant, now);
+                self.passing.push((arrival, grant));
                 self.wake_first();
             }
             WaiterStage::Asleep => waiter.stage = WaiterStage::Asleep,
@@ -176,6 +176,7 @@ impl Line {
     /// Ends all calls with an error, because nothing drives the line.
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         self.is_asking = false;
+        self.passing.clear();
         self.spares.clear();
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
             let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);

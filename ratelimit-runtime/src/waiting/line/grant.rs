@@ -47,6 +47,12 @@ impl Grant {
         Some(Reservation { receipt, moment: outcome.clock + outcome.retry_us })
     }
 
+    /// Returns whether a grant that no call uses goes back now. `last` is the last moment ahead that a call has: before
+    /// that, a bucket would not give all of a moment back.
+    pub(super) fn returns(&self, last: Option<u64>, now: Now) -> bool {
+        self.at <= now.local || last.is_none_or(|last| self.at > last)
+    }
+
     /// Returns whether the call has not taken its turn in time.
     pub(super) fn is_overdue(&self, now: Now, validity: Duration) -> bool {
         self.due.is_some_and(|due| now.real >= due + validity)
@@ -88,7 +94,7 @@ pub(super) fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<Re
             }
             let charged = reserved.unwrap_or(Charged::By(*receipt));
             // Grants of one request to a window have one receipt, so their units go back together.
-            let mut known = returned.iter_mut().rev();
+            let mut known = returned.iter_mut().rev().take(counts.len());
             match known.find(|known| (known.0, known.1, known.2) == (grant.source, index, charged))
             {
                 Some(known) => known.3 += *cost,

@@ -65,7 +65,9 @@ pub(super) struct Line {
     delay: Option<(Source, u64)>,
     /// The latest arrival of a call that has entered.
     last_arrival: u64,
-    /// Grants that no call uses. They go back to the store, the moments ahead once no call has a later one.
+    /// The grants of calls that do not use them, before they pass to the calls behind.
+    passing: Vec<(u64, Grant)>,
+    /// Grants that no call uses. They go back to the store: a moment ahead once no call has a later one.
     spares: Vec<Grant>,
     /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
@@ -133,7 +135,8 @@ enum WaiterStage {
 /// The next step of the driver of a line.
 pub(super) enum Duty {
     Request(Box<Asked>),
-    /// Gives grants back to their stores. The line then sends no request before this has [ended](Line::returned).
+    /// Gives grants back to their stores. The line of a bucket sends no request before this has
+    /// [ended](Line::returned).
     Return(Vec<ReturnedGrant>),
     /// Resolves the rules again, because one of them has ended.
     FollowRules,
@@ -155,6 +158,7 @@ impl Line {
             granted: BTreeSet::new(),
             delay: None,
             last_arrival: 0,
+            passing: Vec::new(),
             spares: Vec::new(),
             estimate: None,
             overdue: OverdueWait::default(),
@@ -198,7 +202,7 @@ impl Line {
 
     /// Returns whether a driver has something to do, now or later.
     pub(super) fn has_work(&self) -> bool {
-        !(self.queued.is_empty() && self.granted.is_empty() && self.spares.is_empty())
+        !(self.queued.is_empty() && self.granted.is_empty()) || self.has_spares()
     }
 
     pub(super) fn validity(&self) -> Duration {
@@ -246,17 +250,21 @@ impl Line {
     /// Returns whether grants go back now.
     fn has_returns(&self, now: Now) -> bool {
         let last = self.last_moment(now);
-        self.spares.iter().any(|grant| last.is_none_or(|last| grant.at > last))
+        !self.passing.is_empty() || self.spares.iter().any(|grant| grant.returns(last, now))
+    }
+
+    fn has_spares(&self) -> bool {
+        !(self.passing.is_empty() && self.spares.is_empty())
     }
 
     /// Returns whether grants are about to go back.
     pub(super) fn is_returning(&self, now: Now) -> bool {
-        self.has_returns(now) || self.returning > 0
+        self.is_bucket && (self.has_returns(now) || self.returning > 0)
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
     pub(super) fn holds_units(&self) -> bool {
-        !(self.granted.is_empty() && self.spares.is_empty()) || self.returning > 0 || self.is_asking
+        !self.granted.is_empty() || self.has_spares() || self.returning > 0 || self.is_asking
     }
 
     /// Returns what the driver does next.
@@ -266,15 +274,15 @@ impl Line {
         }
         let mut wake = self.expire(now);
         wake = wake.or_earlier(WakeTimes { local: self.changes_at, real: None });
+        self.pass_all_on(now);
         if self.has_returns(now) {
             let last = self.last_moment(now);
-            let returns = |grant: &mut Grant| last.is_none_or(|last| grant.at > last);
-            let spares = self.spares.extract_if(.., returns).collect();
+            let spares = self.spares.extract_if(.., |grant| grant.returns(last, now)).collect();
             self.returning += 1;
             return Duty::Return(returned(&self.counts, spares));
         }
         // A moment that is about to go back would be before the ones that a request reserves.
-        if self.is_asking || self.returning > 0 {
+        if self.is_asking || self.is_bucket && self.returning > 0 {
             return Duty::Sleep(wake);
         }
         match self.request_time(now) {

@@ -52,6 +52,10 @@ impl Line {
             self.pause_if(true);
             return self.restore(&calls, replaced);
         }
+        if source == Source::Cache {
+            // This process has closed the key, and has not asked the store.
+            self.spares.extend(replaced);
+        }
         let mut receipts = receipts.chunks(self.counts.len());
         let (mut granted, mut rejected) = (0, None);
         let times = ReplyTimes { asked: self.last_request.unwrap_or(now), received: now };
@@ -143,18 +147,17 @@ impl Line {
     /// line last asked.
     fn replaced(&self, now: Now) -> Option<u64> {
         let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
-        let arrival = self.far_call(now).filter(|_| is_due)?;
-        let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
-        let is_of_fallback =
-            matches!(stage, Some(WaiterStage::Granted(it)) if it.source == Source::Fallback);
-        (!is_of_fallback).then_some(arrival)
+        self.far_call(now).filter(|_| is_due)
     }
 
-    /// Returns the call whose moment is farther ahead than a line reserves others.
+    /// Returns the call whose moment is farther ahead than a line reserves others, if this process does not decide it.
     fn far_call(&self, now: Now) -> Option<u64> {
-        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD);
-        let (at, arrival) = self.granted.last()?;
-        (*at > near && *at > now.local).then_some(*arrival)
+        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
+        let (_, arrival) = self.granted.last().filter(|(at, _)| *at > near)?;
+        let stage = &self.waiters.get(arrival)?.stage;
+        let is_of_fallback =
+            matches!(stage, WaiterStage::Granted(it) if it.source == Source::Fallback);
+        (!is_of_fallback).then_some(*arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.

@@ -124,10 +124,20 @@ impl Line {
         waiter.stage = WaiterStage::Granted(grant);
     }
 
+    /// Passes the grants of calls that do not use them on: all together, so that calls which are dropped together cost
+    /// little.
+    pub(super) fn pass_all_on(&mut self, now: Now) {
+        let mut passing = mem::take(&mut self.passing);
+        passing.sort_by_key(|(arrival, grant)| (grant.at, *arrival));
+        for (arrival, grant) in passing {
+            self.pass_on(arrival, grant, now);
+        }
+    }
+
     /// Passes the grant of a call that does not use it to the calls behind it: each hands its own grant on, so that no
     /// call has a later moment than before. What the last one hands on goes back. A call with other costs cannot move
     /// up, and neither can the calls behind it.
-    pub(super) fn pass_on(&mut self, arrival: u64, mut grant: Grant, now: Now) {
+    fn pass_on(&mut self, arrival: u64, mut grant: Grant, now: Now) {
         let mut from = (grant.at, arrival).max((now.local, u64::MAX));
         loop {
             let ahead = self.granted.range((Excluded(from), Unbounded)).next().copied();
@@ -176,7 +186,7 @@ impl Line {
                     WaiterStage::Granted(grant) if is_void => self.spares.push(grant),
                     WaiterStage::Granted(mut grant) => {
                         grant.was_passed = true;
-                        self.pass_on(arrival, grant, now);
+                        self.passing.push((arrival, grant));
                     }
                     _ => {}
                 }
