@@ -17,7 +17,8 @@
 --              If the moment cannot be given up, there are no parts. Or, if a limit failed, its index and its error
 --
 -- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
--- are all decided, also after a rejected one. Each has a part, with the replies of its own limits.
+-- are all decided, also after a rejected one. Each has a part, with the replies of its own limits, or 2^32 - 1 if one
+-- of them failed.
 --
 -- RUNTIME.slots is the function of calls in flight.
 
@@ -30,7 +31,7 @@ local runs, reply, current = ARGV[1], '', 1
 
 local function decide()
   local op, birth, position = unpack('>sI7', runs)
-  local wait, reserved, is_mixed = 0, 0, op == 'mixed'
+  local is_mixed, is_first, reserved = op == 'mixed', true, 0
   if is_mixed then op = 'take' end
   if #KEYS == 1 then
     local cost, given_up, place, moment = unpack('>i7I7I7I7', runs, position)
@@ -41,15 +42,14 @@ local function decide()
   end
   for limit = 1, birth > 0 and #KEYS or 0 do
     if limits[limit][1] == RUNTIME.slots then
-      current, reply = limit, reply .. ask(limit, KEYS[limit], 'hold', 0)
+      current = limit
+      reply = reply .. ask(limit, KEYS[limit], 'hold', 0)
     end
   end
-  local is_first = true
-  while position <= #runs do
-    local count, costs, parts, is_full = nil, {}, {}, false
-    count, position = unpack('>I4', runs, position)
-    if #KEYS == 1 then wait, position = unpack('>I7', runs, position) end
-    for limit = 1, #KEYS do costs[limit], position = unpack('>I7', runs, position) end
+
+  -- Decides `count` equal calls. Returns whether no later call is decided.
+  local function decide_run(count, costs, wait)
+    local parts, is_full = {}, false
     while count > 0 do
       -- The calls that all limits admit now.
       local now, lacking, lacks = is_full and 0 or count, nil, 0
@@ -88,10 +88,22 @@ local function decide()
       end
       is_first = false
       if now > 0 or not is_full then reply = reply .. pack('>I4', now) .. table.concat(parts) end
-      if is_mixed then now = 1 end
-      if now == 0 and not is_full or reserved == MAX_RESERVED then return end
+      if now == 0 and not is_full or reserved == MAX_RESERVED then return true end
       -- A bucket with reservations is full. Saves a peek at each of them.
       count, is_full = count - now, reserves and now > 0
+    end
+  end
+
+  while position <= #runs do
+    local count, wait, costs = nil, 0, {}
+    count, position = unpack('>I4', runs, position)
+    if #KEYS == 1 then wait, position = unpack('>I7', runs, position) end
+    for limit = 1, #KEYS do costs[limit], position = unpack('>I7', runs, position) end
+    if is_mixed then
+      -- A key that fails, such as one with a foreign value, fails no call of others.
+      if not pcall(decide_run, count, costs, wait) then reply = reply .. '\255\255\255\255' end
+    elseif decide_run(count, costs, wait) then
+      return
     end
   end
 end

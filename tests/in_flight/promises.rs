@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::{Limit, Mistake, Part, Permit, RateLimiter, Rejection, Rule, RuleSet};
+use ratelimit_runtime::{
+    Limit, Mistake, OnError, Part, Permit, RateLimiter, Rejection, Rule, RuleSet,
+};
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::time::{sleep, timeout};
@@ -207,6 +209,37 @@ async fn calls_that_have_only_slots_in_common_share_scripts() {
         test.limiter.flush().await.expect("stated");
         assert_eq!(in_flight().await, 0);
     }
+}
+
+/// A foreign value under the key of one user fails the calls of that user, and of no other.
+#[tokio::test]
+async fn a_foreign_value_fails_no_call_that_shares_its_script() {
+    let server = Server::start();
+    let builder = server.builder().deadline(MINUTE).on_error(OnError::Deny);
+    let limiter = builder.build().expect("valid");
+    let slots = Limit::in_flight("shared", 30).hold(HOLD);
+    let rate = Limit::sliding("user", 2, MINUTE);
+    drop(limiter.acquire(&slots, "connects", 1).await.expect("admitted"));
+    let key = "rl:sliding:1m:user{3}";
+    let set = redis::cmd("SET").arg(key).arg("foreign").arg("EX").arg(60).to_owned();
+    set.exec(&mut server.connection()).expect("set");
+    let before = server.script_calls();
+    let users: Vec<u32> = (0..10).collect();
+    let calls = users.iter().map(|user| {
+        let parts = [Part::new(&slots, &"key", 1), Part::new(&rate, user, 1)];
+        limiter.acquire_all(&parts)
+    });
+    let ended = futures::future::join_all(calls).await;
+    assert!(server.script_calls() - before < 8);
+    for (user, result) in ended.iter().enumerate() {
+        let is_unavailable = matches!(result, Err(Rejection::Unavailable { .. }));
+        assert_eq!((result.is_ok(), is_unavailable), (user != 3, user == 3), "{user}: {result:?}");
+    }
+    let peeked = limiter.peek(&slots, "key", 0).await.expect("admitted");
+    assert_eq!(peeked.limit - peeked.remaining, 9);
+    drop(ended);
+    limiter.flush().await.expect("stated");
+    assert_eq!(limiter.peek(&slots, "key", 0).await.expect("admitted").remaining, 30);
 }
 
 /// Parts with one limit and one key are one charge, whose units their permits share.

@@ -298,7 +298,7 @@ impl Play {
                 self.resets += 1;
                 self.log.push_str("reset;");
                 self.store.remove(self.charge.key_id);
-                self.line.record_break(now);
+                self.line.record_reset_or_closing(now);
             }
             Action::Tick => {
                 self.ticks += 1;

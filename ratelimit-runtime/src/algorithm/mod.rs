@@ -181,6 +181,9 @@ impl Outcome {
         }
     }
 
+    /// The outcome of a mixed call that failed: it is decided by a request of its own.
+    pub(crate) const FAILED: Self = Self { verdict: Verdict::Rejected, ..Self::UNDECIDED };
+
     /// The outcome of a call that is admitted because no store could decide.
     pub(crate) const UNDECIDED: Self =
         Self { clock: 0, verdict: Verdict::Admitted, remaining: 0, retry_us: 0, reset_us: 0 };

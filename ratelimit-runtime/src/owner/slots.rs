@@ -65,6 +65,8 @@ pub(super) struct Want {
     number: u64,
     calls: Calls,
     reply_to: WantReply,
+    /// Whether the calls of others share no request with these.
+    is_alone: bool,
 }
 
 pub(super) type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
@@ -136,7 +138,7 @@ impl SlotCounts {
             self.count(charge).queue.push_back(number);
             self.plan(charge.key_id, real, 0);
         }
-        self.wants.insert(number, Want { number, calls, reply_to });
+        self.wants.insert(number, Want { number, calls, reply_to, is_alone: false });
     }
 
     /// Puts wants that are not decided back in their order, before those that came later.
@@ -360,7 +362,7 @@ impl SlotCounts {
         real: u64,
         ends: &mut SlotEnds,
     ) {
-        if let [_] = &wants[..] {
+        if wants.len() == 1 && !calls.is_mixed {
             for Want { reply_to, .. } in wants {
                 let taken = TakenReply { reply: reply.clone(), calls: calls.clone() };
                 ends.replies.push((reply_to, Ok(taken)));
@@ -376,12 +378,17 @@ impl SlotCounts {
             want.calls.charges.iter().filter_map(of).collect()
         };
         let (mut rejected, mut again): (Option<(Calls, Vec<Outcome>)>, _) = (None, Vec::new());
-        for want in wants {
+        for mut want in wants {
             // A call of other costs than the rejected one may fit.
             let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
             let places = places(&want);
             let receipts = receipts.next();
             let call = outcomes.next();
+            if call.is_some_and(|call| call.contains(&Outcome::FAILED)) {
+                want.is_alone = true;
+                again.push(want);
+                continue;
+            }
             let call = call.map(|call| places.iter().map(|place| call[*place]).collect::<Vec<_>>());
             let like = rejected.as_ref().filter(is_like);
             let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
@@ -657,7 +664,8 @@ fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
 
 /// Returns the only count of calls in flight of a single call that takes units from each of its counts.
 fn only_slot(want: &Want) -> Option<&Arc<Charge>> {
-    let is_mixable = is_single(want) && want.calls.runs[0].costs.iter().all(|cost| *cost > 0);
+    let takes_all = |costs: &[u64]| costs.iter().all(|cost| *cost > 0);
+    let is_mixable = is_single(want) && !want.is_alone && takes_all(&want.calls.runs[0].costs);
     let mut slots = slots_of(&want.calls.charges);
     let (_, slot) = slots.next().filter(|_| is_mixable)?;
     slots.next().is_none().then_some(slot)

@@ -325,7 +325,7 @@ impl Waiting {
             let mut inner = lock(&line.line);
             match freed.by {
                 FreedBy::GiveBack => inner.record_give_back(freed.key_id),
-                FreedBy::Reset | FreedBy::Closing => inner.record_break(self.now()),
+                FreedBy::Reset | FreedBy::Closing => inner.record_reset_or_closing(self.now()),
             }
             drop(inner);
             self.drive(&line);

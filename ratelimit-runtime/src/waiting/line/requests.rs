@@ -206,7 +206,8 @@ impl Line {
         let first = replaced.as_ref().map(|(arrival, _)| *arrival);
         let behind = self.queued.iter().copied().filter(|arrival| Some(*arrival) != first);
         let calls: Vec<u64> = first.into_iter().chain(behind).take(MAX_CALLS).collect();
-        let (runs, calls) = self.runs(calls, now);
+        let has_moments = first.is_none() && self.last_moment(now).is_some();
+        let (runs, calls) = self.runs(calls, has_moments, now);
         if runs.is_empty() {
             self.has_changed = false;
             return None;
@@ -230,10 +231,10 @@ impl Line {
         Some(Asked { request, calls, replaced })
     }
 
-    /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
-    pub(super) fn runs(&self, calls: Vec<u64>, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
+    /// Groups calls by equal costs. Returns the runs, and the calls that are in them. `has_moments` says whether the
+    /// first call is behind calls with moments.
+    fn runs(&self, calls: Vec<u64>, has_moments: bool, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
         let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
-        let has_moments = self.last_moment(now).is_some();
         for arrival in calls {
             let Some(waiter) = self.waiters.get(&arrival) else { continue };
             let is_first = runs.is_empty() && !has_moments;

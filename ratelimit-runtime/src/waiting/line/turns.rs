@@ -45,7 +45,7 @@ impl Line {
 
     /// Records that a count of the line was reset, or that its key was closed. The moments ahead go back, and their
     /// calls queue again. A call whose moment has come keeps its grant.
-    pub(in crate::waiting) fn record_break(&mut self, now: Now) {
+    pub(in crate::waiting) fn record_reset_or_closing(&mut self, now: Now) {
         self.has_changed = true;
         self.estimate = None;
         self.withdraw(now);

@@ -61,7 +61,13 @@ impl DecidedCalls {
     /// Adds the parts of a reply to mixed calls; `None` if they are malformed.
     fn add_mixed(&mut self, mut reply: &[u8], calls: &Calls) -> Option<()> {
         for EqualCalls { costs, .. } in &*calls.runs {
-            let is_admitted = *take(&mut reply, 4)? != [0; 4];
+            let count = take(&mut reply, 4)?;
+            if *count == [u8::MAX; 4] {
+                self.outcomes.extend(costs.iter().map(|_| Outcome::FAILED));
+                self.receipts.extend(costs.iter().map(|_| Receipt::default()));
+                continue;
+            }
+            let is_admitted = *count != [0; 4];
             let length = if is_admitted { REPLY + RECEIPT } else { REPLY };
             for cost in &**costs {
                 let (outcome, receipt) = match cost {
