@@ -54,9 +54,9 @@ async fn a_full_store_evicts_the_keys_that_reset_first() {
     for key in 0..640 {
         kept += u32::from(limiter.check(&LONG, key, 1).await.is_err());
     }
-    // About 615 are kept, with a standard deviation of 6: which keys share a shard is random. Evictions at random would
-    // keep none.
-    assert!(kept >= 540, "a flood of short windows left only {kept} of 640 long windows");
+    // About 600 are kept, and of 150 runs the least were 524: which keys share a shard is random, and so is which
+    // entries of a shard are compared. Evictions at random would keep none.
+    assert!(kept >= 450, "a flood of short windows left only {kept} of 640 long windows");
 }
 
 #[tokio::test]
