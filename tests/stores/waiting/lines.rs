@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::{lines, lines_are_idle};
 use ratelimit_runtime::{Algorithm, Check, Clock, Limit, RateLimiter, VirtualClock};
-use support::limits::{MINUTE, SECOND};
+use support::limits::{MINUTE, SECOND, is_bucket, limits};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::JoinSet;
@@ -80,6 +80,31 @@ async fn lines_of_different_keys_travel_together() {
         } else {
             assert!(4 * reads < 3 * scripts, "{scripts} scripts in {reads} reads");
         }
+    }
+}
+
+/// A clock that steps back makes the grant of a call that is not polled seem to be ahead. The call behind it waits.
+#[tokio::test]
+async fn a_clock_that_steps_back_does_not_keep_a_line_busy() {
+    for limit in limits("back", 1, 3 * SECOND / 10).filter(|limit| !is_bucket(limit.algorithm())) {
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
+        let limiter = builder.deadline(MINUTE).build().expect("valid");
+        limiter.check(&limit, "key", 1).await.expect("a new key");
+        let waiting = limit.wait(MINUTE);
+        let mut unpolled = Box::pin(limiter.check(&waiting, "key", 1));
+        let mut call = Box::pin(limiter.check(&waiting, "key", 1));
+        assert!(futures::poll!(unpolled.as_mut()).is_pending());
+        assert!(futures::poll!(call.as_mut()).is_pending());
+        clock.advance(2 * SECOND);
+        assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
+        clock.set(clock.now() - SECOND / 10);
+        // The line asks again.
+        limiter.open(&limit, "key").await.expect("a reply");
+        assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
+        clock.advance(5 * SECOND);
+        unpolled.await.expect("admitted");
+        call.await.expect("admitted");
     }
 }
 

@@ -242,9 +242,11 @@ impl Line {
         self.waiters.is_empty()
     }
 
-    /// Returns the last moment ahead that a call has.
+    /// Returns the last moment ahead that a call has. Only a bucket has moments: the clock can have stepped back since
+    /// another grant.
     fn last_moment(&self, now: Now) -> Option<u64> {
-        self.granted.last().map(|(at, _)| *at).filter(|at| *at > now.local)
+        let last = self.granted.last().map(|(at, _)| *at);
+        last.filter(|at| self.is_bucket && *at > now.local)
     }
 
     /// Returns whether grants go back now.

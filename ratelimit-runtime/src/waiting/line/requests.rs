@@ -153,7 +153,7 @@ impl Line {
     /// Returns the call whose moment is farther ahead than a line reserves others, if this process does not decide it.
     fn far_call(&self, now: Now) -> Option<u64> {
         let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
-        let (_, arrival) = self.granted.last().filter(|(at, _)| *at > near)?;
+        let (_, arrival) = self.granted.last().filter(|(at, _)| self.is_bucket && *at > near)?;
         let stage = &self.waiters.get(arrival)?.stage;
         let is_of_fallback =
             matches!(stage, WaiterStage::Granted(it) if it.source == Source::Fallback);
@@ -330,7 +330,8 @@ impl Line {
     pub(super) fn next_after(&self, at: u64, now: Now) -> u64 {
         // The line asks before it has no moments, and when it can reserve one at any distance.
         let last = self.last_moment(now);
-        last.map_or(at, |last| at.saturating_sub(RESERVED_AHEAD / 2).min(last))
+        let soon = at.saturating_sub(RESERVED_AHEAD / 2).max(now.local + 1);
+        last.map_or(at, |last| soon.min(last))
     }
 }
 
