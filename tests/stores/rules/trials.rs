@@ -24,6 +24,15 @@ fn rejected(limiter: &RateLimiter) -> (u64, u64) {
     (of("ruled", false), of("ruled:trial", true))
 }
 
+/// Waits until trials have rejected so many calls of a key.
+async fn wait_until_tried(limiter: &RateLimiter, expected: u64) {
+    let start = Instant::now();
+    while rejected(limiter).1 < expected {
+        assert!(start.elapsed() < MINUTE, "{:?}", rejected(limiter));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn admitted(test: &TestLimiter, limit: &Limit, calls: u32) -> u32 {
     let mut admitted = 0;
     for _ in 0..calls {
@@ -136,9 +145,7 @@ on_both_stores! {
             test.limiter.check(&waiting, "waits", 1).await.expect("admitted");
         }
         // They end on their own.
-        while rejected(&test.limiter).1 - before.1 < 2 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        wait_until_tried(&test.limiter, before.1 + 2).await;
         let leased = Limit::sliding("ruled", 50, HOUR).lease(10);
         for _ in 0..20 {
             test.limiter.check(&leased, "leased", 1).await.expect("admitted");
@@ -260,9 +267,7 @@ async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
         limiter.check(&waiting, "key", 1).await.expect("admitted");
         let took = start.elapsed();
         assert!(expected == 0 || took < Duration::from_millis(390), "{took:?}");
-        while rejected(&limiter).1 < expected {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        wait_until_tried(&limiter, expected).await;
     }
 }
 
