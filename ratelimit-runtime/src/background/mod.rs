@@ -19,6 +19,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use once_cell::sync::OnceCell;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
@@ -33,6 +34,9 @@ type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
 type Resident = Box<dyn Fn() -> Option<BoxedJob> + Send>;
+
+/// Called when a server answers again.
+type RecoveryHook = Box<dyn Fn() + Send + Sync>;
 
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -49,6 +53,7 @@ pub(crate) struct Background {
     runs_in: Arc<AtomicU32>,
     /// Whether there was a job.
     was_used: AtomicBool,
+    on_recovery: OnceCell<RecoveryHook>,
 }
 
 #[derive(Default)]
@@ -77,6 +82,20 @@ impl Background {
     pub(crate) fn revive(&self) {
         if self.runs_in.load(Relaxed) != seen_process() && self.was_used.load(Relaxed) {
             self.send(None);
+        }
+    }
+
+    /// Sets what is called when a server answers again.
+    pub(crate) fn on_recovery(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let is_first = self.on_recovery.set(Box::new(hook)).is_ok();
+        debug_assert!(is_first, "there is one owner");
+    }
+
+    /// Tells that a server answers again.
+    #[cfg(feature = "redis")]
+    pub(crate) fn recovered(&self) {
+        if let Some(hook) = self.on_recovery.get() {
+            hook();
         }
     }
 

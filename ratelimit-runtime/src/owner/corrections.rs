@@ -216,6 +216,18 @@ impl<E: Queueable> Corrections<E> {
         done
     }
 
+    /// Ends the pauses of all lanes.
+    pub(super) fn resume(&mut self, real: u64) {
+        let is_paused = |(_, lane): &(&u16, &Lane<E>)| lane.paused_until > real;
+        let paused: Vec<_> = self.lanes.iter().filter(is_paused).map(|(slot, _)| *slot).collect();
+        for slot in paused {
+            if let Some(lane) = self.lanes.get_mut(&slot) {
+                lane.paused_until = real;
+            }
+            self.plan(slot, real, false);
+        }
+    }
+
     /// Returns the real time at which a request is due without a reply or another correction.
     pub(super) fn next_wake(&self) -> Option<u64> {
         let next = self.agenda.first().map(|(at, _)| *at);

@@ -44,6 +44,7 @@ impl Prober {
                     runtime.breaker.half_open();
                 }
                 report::breaker(&node.name, None);
+                node.background.recovered();
             }
             while node.runtimes_with_open_breaker().is_empty() {
                 if job.ends() {
