@@ -142,7 +142,7 @@ impl Play {
     /// Does what the driver does without waiting for the store.
     fn drive(&mut self) {
         for _ in 0..100 {
-            let duty = self.line.duty(self.now());
+            let duty = self.line.duty(false, self.now());
             self.line.take_wakers().into_iter().for_each(Waker::wake);
             match duty {
                 Duty::Request(asked) => self.pending = Some(*asked),

@@ -34,13 +34,13 @@ pub use self::permit::Permit;
 use crate::backend::Backend;
 use crate::lease::OptionalLeases;
 use crate::rules::RulesInForce;
-use crate::waiting::LazyWaiting;
+use crate::waiting::Waiting;
 
 /// The parts of a limiter that a check needs.
 #[derive(Clone)]
 pub struct Checker {
     pub(crate) backend: Arc<Backend>,
     pub(crate) leases: OptionalLeases,
-    pub(crate) waiting: Arc<LazyWaiting>,
+    pub(crate) waiting: Arc<Waiting>,
     pub(crate) rules: Arc<RulesInForce>,
 }

@@ -1,7 +1,5 @@
 //! Calls that may wait.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use super::call::{BoxedCall, CallOptions, CallResult, StartedCall};
@@ -11,7 +9,7 @@ use crate::key::OwnedKey;
 use crate::one_or_many::OneOrMany;
 use crate::report::Started;
 use crate::rules::RulesInForce;
-use crate::waiting::{OwnedPart, Waiting};
+use crate::waiting::OwnedPart;
 
 /// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
 pub(super) fn may_wait(parts: &[AnyPart<'_>], options: CallOptions, rules: &RulesInForce) -> bool {
@@ -25,25 +23,19 @@ pub(super) fn may_wait(parts: &[AnyPart<'_>], options: CallOptions, rules: &Rule
 impl Checker {
     /// Starts a call that may wait.
     pub(super) fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
-        let waiting = self.waiting.get_or_start(&self.backend, &self.rules);
         let parts = OneOrMany::of(parts, owned);
-        StartedCall::boxed(self.clone().wait(waiting, parts, options))
+        StartedCall::boxed(self.clone().wait(parts, options))
     }
 
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
-    async fn wait(
-        self,
-        waiting: Arc<Waiting>,
-        parts: OneOrMany<OwnedPart>,
-        options: CallOptions,
-    ) -> CallResult {
+    async fn wait(self, parts: OneOrMany<OwnedPart>, options: CallOptions) -> CallResult {
         let (started, start) = (Started::now(), Instant::now());
         let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
         // Not beside the call: it must neither end later nor lose a grant that it has taken.
         for trial in self.trials_of(&parts, options) {
             self.backend.background().spawn(async { drop(trial.await) });
         }
-        let (ticket, reply) = waiting.admit(parts, options.settles).await;
+        let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
         let late = start.elapsed().saturating_sub(wait);
         let by = Instant::now() + self.backend.deadline().saturating_sub(late);
         let reply = reply.map(|reply| (started, reply));

@@ -231,7 +231,7 @@ pub fn return_units(
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
 #[must_use]
 pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().waiting.started().is_none_or(|waiting| waiting.is_idle())
+    limiter.checker().waiting.is_idle()
 }
 
 /// Returns whether no decision of the shared store is under way.
@@ -243,7 +243,7 @@ pub fn store_is_idle(limiter: &RateLimiter) -> bool {
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.
 #[must_use]
 pub fn lines(limiter: &RateLimiter) -> usize {
-    limiter.checker().waiting.started().map_or(0, |waiting| waiting.lines())
+    limiter.checker().waiting.lines()
 }
 
 /// Returns whether no lease has ended whose units the limiter still keeps.

@@ -36,7 +36,7 @@ use crate::limit::Limit;
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
-use crate::waiting::LazyWaiting;
+use crate::waiting::Waiting;
 
 /// A timer.
 #[cfg(feature = "stream")]
@@ -107,7 +107,6 @@ impl RateLimiter {
     fn of_backend(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
         let leases = OptionalLeases::new(&backend);
-        let waiting = Arc::new(LazyWaiting::new(max_waiting));
         if let Some(leases) = &leases.0 {
             let holder = Arc::downgrade(leases);
             backend.notices().on_closing(move |key_id| {
@@ -117,6 +116,7 @@ impl RateLimiter {
             });
         }
         let rules = Arc::default();
+        let waiting = Waiting::new(&backend, &rules, max_waiting);
         Self {
             checker: Checker { backend, leases, waiting, rules },
             #[cfg(feature = "rules")]

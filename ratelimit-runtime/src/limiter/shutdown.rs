@@ -16,7 +16,7 @@ use crate::owner::{Owner, ReportedLosses};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
-use crate::waiting::LazyWaiting;
+use crate::waiting::Waiting;
 
 impl RateLimiter {
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
@@ -136,7 +136,7 @@ async fn give_back_all(
     by: Instant,
     deadline: Duration,
     leases: Arc<Leases>,
-    waiting: Arc<LazyWaiting>,
+    waiting: Arc<Waiting>,
     owner: &Owner,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };

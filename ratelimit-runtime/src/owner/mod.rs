@@ -496,7 +496,7 @@ impl Core {
 }
 
 /// Sends a request by a task, and ends it with its result: without one if the task ends before.
-fn send<T: Send + 'static>(
+pub(crate) fn send<T: Send + 'static>(
     request: impl Future<Output = T> + Send + 'static,
     end: impl FnOnce(Option<T>) + Send + 'static,
 ) {

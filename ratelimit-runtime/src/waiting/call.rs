@@ -147,16 +147,12 @@ impl Drop for WaitingCall {
             }
             // The last call of a line gives back the units that calls before it have not taken. Otherwise, a call
             // behind it drives the line of the embedded store. So calls that are dropped together cost little.
-            line.is_deserted() && line.has_work() || line.is_shared() && !self.has_ended
+            line.is_deserted() || line.is_shared() && !self.has_ended
         };
         if drives {
             self.waiting.drive(&shared);
         } else if !self.has_ended {
             shared.wake_calls();
-        }
-        // A driver removes its line.
-        if !shared.driver.is_running() {
-            self.waiting.remove_if_empty(&shared);
         }
     }
 }

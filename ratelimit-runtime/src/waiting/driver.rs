@@ -1,22 +1,32 @@
 //! Drives lines: sends their requests, gives units back, and wakes their calls.
 //!
-//! A task of the background thread drives the line of a limit on Redis, so that no call depends on the runtime of
-//! another call. The first thread that comes drives a line of the embedded store: of a call that is polled or dropped,
-//! or of a caller that gives units back.
+//! One task of the background thread drives all lines of Redis, so that no call depends on the runtime of another call.
+//! The first thread that comes drives a line of the embedded store: of a call that is polled or dropped, or of a caller
+//! that gives units back.
 
+use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
+use std::time::Instant;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::{sleep_until, timeout_at};
 
-use super::line::{Asked, Duty, Now, WakeTimes};
+use super::line::{Asked, Duty, Now, ReturnedGrant, WakeTimes};
 use super::{SharedLine, Waiting, lock};
 use crate::algorithm::Correction;
-use crate::background::{Job, PendingWork, RunningJob, lock_own};
+use crate::background::{PendingWork, lock_own};
 use crate::clock::{Clock, before};
+use crate::owner::{ended, foreign, send};
 use crate::reply::StoreError;
+use crate::store::Reply;
+
+/// The most lines that the task drives before other tasks of its thread run.
+const DRIVEN_AT_ONCE: usize = 64;
 
 impl Waiting {
     pub(super) fn clock(&self) -> &Clock {
@@ -24,7 +34,7 @@ impl Waiting {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now { local: self.clock().steady(), real: std::time::Instant::now() }
+        Now { local: self.clock().steady(), real: Instant::now() }
     }
 
     /// Lets the driver of a line act on a change.
@@ -35,15 +45,13 @@ impl Waiting {
             return;
         }
         line.wake_calls();
-        let driver = line.driver.start(1, || LineDriver {
-            waiting: Arc::clone(self),
-            line: Arc::clone(line),
-            _pending: self.pending.begin(),
-        });
-        if let Some(driver) = driver {
-            self.backend.background().spawn(LineDriver::run(driver));
+        let mut due = lock_own(&self.due);
+        due.lines.insert(id_of(line), Arc::clone(line));
+        due.changed.notify_one();
+        if !mem::replace(&mut due.is_driven, true) {
+            drop(due);
+            self.backend.background().spawn(LineDriver::new(self).run());
         }
-        line.changed.notify_one();
     }
 
     /// Records that units could not be given back. They leave the window or drain as if they had been used. Only a
@@ -57,7 +65,7 @@ impl Waiting {
     /// Drives a line of the embedded store, on this thread. Returns when the line must be driven next.
     pub(super) fn drive_here(self: &Arc<Self>, line: &Arc<SharedLine>) -> WakeTimes {
         loop {
-            let duty = lock(&line.line).duty(self.now());
+            let duty = lock(&line.line).duty(false, self.now());
             let wake = match duty {
                 Duty::Request(asked) => {
                     let reply = self.backend.execute_here(&asked.request);
@@ -90,6 +98,104 @@ impl Waiting {
             return wake;
         }
     }
+
+    /// Drives a line of Redis, on the background thread. Returns when to look again without a change; `None` if there
+    /// is nothing left to do.
+    fn drive_shared(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
+        loop {
+            let others_return = self.others_return(line);
+            let duty = lock(&line.line).duty(others_return, self.now());
+            line.wake_calls();
+            match duty {
+                Duty::Request(asked) => self.ask(line, *asked),
+                Duty::Return(returned) => self.give_back(line, returned),
+                Duty::FollowRules => self.follow_rules(),
+                Duty::Sleep(wake) => return Some(wake),
+                Duty::Rest => {
+                    self.remove_if_empty(line);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Returns whether other lines of the bucket of `line` give moments back, and drives those that are about to.
+    /// Before they have, the line would reserve moments behind these.
+    fn others_return(self: &Arc<Self>, line: &Arc<SharedLine>) -> bool {
+        let Some(key_id) = lock(&line.line).bucket() else { return false };
+        let (now, mut return_moments) = (self.now(), false);
+        for other in self.lines_of(key_id).iter().filter(|other| !Arc::ptr_eq(other, line)) {
+            let inner = lock(&other.line);
+            let is_about_to = inner.has_returns(now);
+            return_moments |= inner.is_returning(now);
+            drop(inner);
+            if is_about_to {
+                self.drive(other);
+            }
+        }
+        return_moments
+    }
+
+    /// Sends a request. If the store fails, applies `on_error` to the calls.
+    fn ask(self: &Arc<Self>, line: &Arc<SharedLine>, asked: Asked) {
+        let (waiting, policy, request) = (Arc::clone(self), line.policy, asked.request.clone());
+        let reply = async move {
+            let _place = waiting.asking.acquire().await;
+            // Boxed, so that a request that waits for its place does not keep room for it (`tests/waiting_memory.rs`).
+            Box::pin(waiting.backend.try_execute(policy, &request)).await
+        };
+        let (waiting, line) = (Arc::clone(self), Arc::clone(line));
+        send(reply, move |result| {
+            waiting.answered(&line, asked, result.unwrap_or_else(|| Err(ended())));
+            waiting.drive(&line);
+        });
+    }
+
+    fn answered(&self, line: &SharedLine, mut asked: Asked, result: Result<Reply, StoreError>) {
+        let error = match result {
+            Ok(reply) => return lock(&line.line).replied(asked, reply, self.now()),
+            Err(error) => error,
+        };
+        let asked = lock(&line.line).failed(&mut asked, &error, self.now());
+        if let Some(asked) = asked {
+            let reply = self.backend.apply_share(&asked.request);
+            lock(&line.line).replied(asked, reply, self.now());
+        }
+    }
+
+    /// Gives grants back. What Redis does not reply to in time goes back later.
+    fn give_back(self: &Arc<Self>, line: &Arc<SharedLine>, returned: Vec<ReturnedGrant>) {
+        let (waiting, line, pending) = (Arc::clone(self), Arc::clone(line), self.pending.begin());
+        let returned = returned.into_iter().map(|(source, charge, charged)| {
+            self.backend.give_back(line.policy.scope(), source, charge, charged)
+        });
+        // All of them are queued now, so that they leave together, and share a deadline.
+        let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.deadline());
+        let by = tokio::time::Instant::now() + deadline;
+        let loss = async move {
+            let mut loss = None;
+            for returned in returned {
+                let late = StoreError::Timeout { deadline };
+                let result = timeout_at(by, returned).await.unwrap_or(Err(late));
+                loss = result.err().or(loss);
+            }
+            loss
+        };
+        send(loss, move |loss| {
+            waiting.record_loss(loss.unwrap_or_else(|| Some(ended())));
+            let mut inner = lock(&line.line);
+            inner.returned();
+            let bucket = inner.bucket();
+            drop(inner);
+            waiting.drive(&line);
+            // Other lines of a bucket have waited for this.
+            bucket
+                .map_or(Vec::new(), |id| waiting.lines_of(id))
+                .iter()
+                .for_each(|it| waiting.drive(it));
+            drop(pending);
+        });
+    }
 }
 
 impl SharedLine {
@@ -107,8 +213,16 @@ impl SharedLine {
             self.waking.fetch_add(1, Ordering::SeqCst);
             line.take_wakers()
         };
-        wakers.into_iter().for_each(Waker::wake);
+        for waker in wakers {
+            foreign(|| waker.wake());
+        }
         self.waking.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Ends the calls, because nothing drives the line.
+    fn abandon(&self) {
+        lock(&self.line).abandon(&ended());
+        self.wake_calls();
     }
 
     /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
@@ -118,101 +232,136 @@ impl SharedLine {
     }
 }
 
-/// The task of the background thread that drives a line of Redis, until no call waits.
+/// The lines that the task must look at.
+#[derive(Default)]
+pub(super) struct DueLines {
+    /// By their addresses.
+    lines: HashMap<usize, Arc<SharedLine>>,
+    /// Whether the task runs.
+    is_driven: bool,
+    /// Notified when a line is added.
+    changed: Arc<Notify>,
+}
+
+/// The task of the background thread that drives the lines of Redis, until none has anything to do.
 struct LineDriver {
     waiting: Arc<Waiting>,
-    line: Arc<SharedLine>,
+    /// The lines that have something to do later, by their addresses.
+    lines: HashMap<usize, (Arc<SharedLine>, WakeTimes)>,
+    /// Their times, by both clocks.
+    local: BTreeSet<(u64, usize)>,
+    real: BTreeSet<(Instant, usize)>,
+    has_ended: bool,
     _pending: PendingWork,
 }
 
 impl LineDriver {
-    async fn run(mut job: RunningJob<Self>) {
+    fn new(waiting: &Arc<Waiting>) -> Self {
+        let (waiting, pending) = (Arc::clone(waiting), waiting.pending.begin());
+        let (lines, local, real, has_ended) = Default::default();
+        Self { waiting, lines, local, real, has_ended, _pending: pending }
+    }
+
+    async fn run(mut self) {
         loop {
-            let duty = lock(&job.line.line).duty(job.waiting.now());
-            job.line.wake_calls();
-            match duty {
-                Duty::Request(asked) => {
-                    let (waiting, deadline) = (&job.waiting, job.waiting.backend.deadline());
-                    // Otherwise, it could reserve moments behind moments that are about to go back.
-                    let _ = timeout(deadline, waiting.others_have_returned(&job.line)).await;
-                    // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
-                    let _place = waiting.asking.acquire().await;
-                    Box::pin(job.ask(*asked)).await;
-                    waiting.rested.notify_waiters();
+            let (due, changed) = {
+                let mut due = lock_own(&self.waiting.due);
+                if due.lines.is_empty() && self.lines.is_empty() {
+                    due.is_driven = false;
+                    self.has_ended = true;
+                    return;
                 }
-                Duty::Return(returned) => {
-                    let (waiting, line) = (Arc::clone(&job.waiting), Arc::clone(&job.line));
-                    let pending = waiting.pending.begin();
-                    job.waiting.backend.background().spawn(async move {
-                        let (backend, policy) = (&waiting.backend, line.policy);
-                        let returned = returned.into_iter().map(|(source, charge, charged)| {
-                            backend.give_back(policy.scope(), source, charge, charged)
-                        });
-                        // All of them are queued, so that they leave together, and share a deadline.
-                        let by = Instant::now() + backend.deadline();
-                        for returned in returned.collect::<Vec<_>>() {
-                            // What waits for Redis goes back later.
-                            let late = StoreError::Timeout { deadline: backend.deadline() };
-                            let returned = timeout_at(by, returned).await;
-                            waiting.record_loss(returned.unwrap_or(Err(late)).err());
-                        }
-                        lock(&line.line).returned();
-                        waiting.rested.notify_waiters();
-                        waiting.drive(&line);
-                        drop(pending);
-                    });
-                }
-                Duty::FollowRules => job.waiting.follow_rules(),
-                Duty::Sleep(wake) => job.sleep(wake).await,
-                Duty::Rest => {
-                    if job.ends() {
-                        job.waiting.rested.notify_waiters();
-                        job.waiting.remove_if_empty(&job.line);
-                        return;
-                    }
-                }
+                (mem::take(&mut due.lines), Arc::clone(&due.changed))
+            };
+            let now = WakeTimes { local: None, real: Some(Instant::now()) };
+            for line in due.into_values() {
+                self.plan(line, now);
+            }
+            if !self.drive_due() {
+                yield_now().await;
+            } else if !self.lines.is_empty() {
+                self.sleep(&changed).await;
             }
         }
     }
 
-    /// Sends a request. If the store fails, applies `on_error` to the calls.
-    async fn ask(&self, mut asked: Asked) {
-        let (backend, line) = (&self.waiting.backend, &self.line.line);
-        let result = backend.try_execute(self.line.policy, &asked.request).await;
-        let error = match result {
-            Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
-            Err(error) => error,
-        };
-        let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
-        if let Some(asked) = asked {
-            let reply = backend.apply_share(&asked.request);
-            lock(line).replied(asked, reply, self.waiting.now());
+    /// Drives the lines whose time has come. Returns whether these were all.
+    fn drive_due(&mut self) -> bool {
+        for _ in 0..DRIVEN_AT_ONCE {
+            let Some(line) = self.next(self.waiting.now()) else { return true };
+            let driven = catch_unwind(AssertUnwindSafe(|| self.waiting.drive_shared(&line)));
+            // The panic hook has reported a panic.
+            let wake = driven.unwrap_or_else(|_| {
+                line.abandon();
+                None
+            });
+            if let Some(wake) = wake {
+                self.plan(line, wake);
+            }
         }
+        false
     }
 
-    async fn sleep(&self, WakeTimes { local, real }: WakeTimes) {
-        let clock = self.waiting.clock();
+    /// Plans the next look at a line.
+    fn plan(&mut self, line: Arc<SharedLine>, wake: WakeTimes) {
+        let id = id_of(&line);
+        self.forget(id);
+        self.local.extend(wake.local.map(|at| (at, id)));
+        self.real.extend(wake.real.map(|at| (at, id)));
+        self.lines.insert(id, (line, wake));
+    }
+
+    fn forget(&mut self, id: usize) -> Option<Arc<SharedLine>> {
+        let (line, WakeTimes { local, real }) = self.lines.remove(&id)?;
+        if let Some(at) = local {
+            self.local.remove(&(at, id));
+        }
+        if let Some(at) = real {
+            self.real.remove(&(at, id));
+        }
+        Some(line)
+    }
+
+    /// Takes a line whose time has come.
+    fn next(&mut self, now: Now) -> Option<Arc<SharedLine>> {
+        let local = self.local.first().filter(|(at, _)| *at <= now.local);
+        let real = self.real.first().filter(|(at, _)| *at <= now.real);
+        let id = local.map(|(_, id)| *id).or_else(|| real.map(|(_, id)| *id))?;
+        self.forget(id)
+    }
+
+    /// Sleeps until a line has something to do.
+    async fn sleep(&self, changed: &Notify) {
         let local = async {
-            match local {
-                Some(at) => clock.sleep_until_steady(at).await,
+            match self.local.first() {
+                Some((at, _)) => self.waiting.clock().sleep_until_steady(*at).await,
                 None => pending().await,
             }
         };
         let real = async {
-            match real {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
+            match self.real.first() {
+                Some((at, _)) => sleep_until((*at).into()).await,
                 None => pending().await,
             }
         };
-        before(local, before(real, self.line.changed.notified())).await;
+        before(local, before(real, changed.notified())).await;
     }
 }
 
-impl Job for LineDriver {
-    /// The thread could not start, or the driver has panicked. Ends the calls, because nothing else would wake them.
-    fn abandon(&mut self) {
-        let message = "the background thread of the rate limiter does not run".into();
-        lock(&self.line.line).abandon(&StoreError::Connection { message });
-        self.line.wake_calls();
+impl Drop for LineDriver {
+    /// Ends the calls if the thread could not start, or has ended: nothing else would wake them.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let mut due = lock_own(&self.waiting.due);
+            due.is_driven = false;
+            let all = mem::take(&mut due.lines).into_values();
+            drop(due);
+            let all = all.chain(self.lines.drain().map(|(_, (line, _))| line));
+            all.for_each(|line| line.abandon());
+        }
     }
+}
+
+fn id_of(line: &Arc<SharedLine>) -> usize {
+    Arc::as_ptr(line) as usize
 }

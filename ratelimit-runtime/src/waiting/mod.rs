@@ -1,13 +1,12 @@
 //! Waiting calls: the limiter admits them first come, first served. A call is admitted within its wait, or rejected.
 //! A call that is dropped takes nothing.
 //!
-//! Calls of a process that wait for the same counts are in a [`Line`](line::Line). On Redis, a task of the background
-//! thread drives a line: `driver.rs`. On the embedded store, the waiting calls drive it: `call.rs`. Rules that change
-//! move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
+//! Calls of a process that wait for the same counts are in a [`Line`](line::Line). One task of the background thread
+//! drives all lines of Redis: `driver.rs`. On the embedded store, the waiting calls drive their line: `call.rs`. Rules
+//! that change move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
 
 mod call;
 mod driver;
-mod lazy;
 mod line;
 mod ticket;
 
@@ -16,17 +15,17 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use self::call::WaitingCall;
-pub(crate) use self::lazy::LazyWaiting;
+use self::driver::DueLines;
 #[cfg(model)]
 pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
 use self::ticket::Destination;
 pub(crate) use self::ticket::{OwnedPart, Ticket};
 use crate::backend::Backend;
-use crate::background::{JobCounter, OwnValue, WorkCount, is_in_runtime, lock_own};
+use crate::background::{OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::one_or_many::OneOrMany;
@@ -46,6 +45,8 @@ pub(crate) struct Waiting {
     backend: Arc<Backend>,
     rules: Arc<RulesInForce>,
     lines: Mutex<OwnValue<Lines>>,
+    /// The lines of Redis that have changed.
+    due: Mutex<OwnValue<DueLines>>,
     /// The number of calls that have arrived.
     arrivals: AtomicU64,
     /// The number of calls in all lines, and its maximum.
@@ -56,10 +57,8 @@ pub(crate) struct Waiting {
     has_lines: Arc<AtomicBool>,
     /// The places for pending requests of lines.
     asking: Semaphore,
-    /// The drivers and the give-backs of the lines of Redis.
+    /// The task that drives the lines of Redis, and their give-backs.
     pending: WorkCount,
-    /// Notified when a request of a line of Redis has ended, and when a line has nothing left to do.
-    rested: Notify,
     /// Why units could not be given back.
     lost: Mutex<Option<StoreError>>,
 }
@@ -74,16 +73,13 @@ struct Lines {
     is_shut_down: bool,
 }
 
-/// A line, its policy, and the task that drives it.
+/// A line and its policy.
 struct SharedLine {
     line: Mutex<Line>,
     /// The name of the first limit.
     name: Name,
     /// The policy of the call that created the line: of its scope, and of the reports about its requests.
     policy: Policy,
-    /// Notified when the line changes; its driver waits for that.
-    changed: Notify,
-    driver: JobCounter,
     /// The number of threads that are waking calls.
     waking: AtomicUsize,
 }
@@ -98,21 +94,22 @@ impl Lines {
 
 impl Waiting {
     pub(crate) fn new(
-        backend: Arc<Backend>,
-        rules: Arc<RulesInForce>,
+        backend: &Arc<Backend>,
+        rules: &Arc<RulesInForce>,
         max_calls: usize,
     ) -> Arc<Self> {
+        let (backend, rules) = (Arc::clone(backend), Arc::clone(rules));
         let waiting = Arc::new(Self {
             backend,
             rules,
             lines: Mutex::default(),
+            due: Mutex::default(),
             arrivals: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             max_calls,
             has_lines: Arc::default(),
             asking: Semaphore::new(MAX_ASKING),
             pending: WorkCount::default(),
-            rested: Notify::new(),
             lost: Mutex::default(),
         });
         let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
@@ -217,23 +214,9 @@ impl Waiting {
         }
     }
 
-    /// Completes once no other line that shares a count with `line` is about to give grants back.
-    async fn others_have_returned(&self, line: &Arc<SharedLine>) {
-        loop {
-            // Receives notifications from now on.
-            let rested = self.rested.notified();
-            let have_returned = {
-                let (lines, inner, now) = (lock_own(&self.lines), lock(&line.line), self.now());
-                let counts: Vec<_> = inner.counts().iter().map(|charge| charge.key_id).collect();
-                drop(inner);
-                let mut others = counts.iter().filter_map(|id| lines.by_count.get(id)).flatten();
-                others.all(|it| Arc::ptr_eq(it, line) || !lock(&it.line).is_returning(now))
-            };
-            if have_returned {
-                return;
-            }
-            rested.await;
-        }
+    /// Returns the lines of a count.
+    fn lines_of(&self, key_id: KeyId) -> Vec<Arc<SharedLine>> {
+        lock_own(&self.lines).by_count.get(&key_id).cloned().unwrap_or_default()
     }
 
     /// Returns the line of a call under the rules in force. Its ticket then has these rules.
@@ -295,9 +278,8 @@ impl Waiting {
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
-        let (changed, driver, waking) = Default::default();
         let name = charges.first().map_or(Name::new(""), |charge| *charge.terms.name());
-        Arc::new(SharedLine { line, name, policy, changed, driver, waking })
+        Arc::new(SharedLine { line, name, policy, waking: AtomicUsize::new(0) })
     }
 
     /// Removes a line that holds nothing.
@@ -320,8 +302,7 @@ impl Waiting {
 
     /// Records that units were given back to a count, and wakes the lines of the count.
     fn record_return(self: &Arc<Self>, freed: FreedUnits) {
-        let lines = lock_own(&self.lines).by_count.get(&freed.key_id).cloned().unwrap_or_default();
-        for line in lines {
+        for line in self.lines_of(freed.key_id) {
             let mut inner = lock(&line.line);
             match freed.by {
                 FreedBy::GiveBack => inner.record_give_back(freed.key_id),
@@ -346,7 +327,7 @@ impl Waiting {
     }
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
-    fn shut_down(self: &Arc<Self>) {
+    pub(crate) fn shut_down(self: &Arc<Self>) {
         let mut lines = lock_own(&self.lines);
         lines.is_shut_down = true;
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
@@ -359,7 +340,7 @@ impl Waiting {
 
     /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
     /// could not be given back.
-    async fn rested(&self) -> Result<(), StoreError> {
+    pub(crate) async fn rested(&self) -> Result<(), StoreError> {
         self.pending.all_ended().await;
         lock(&self.lost).take().map_or(Ok(()), Err)
     }

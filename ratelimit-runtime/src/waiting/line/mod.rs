@@ -1,7 +1,7 @@
 //! A line: the calls of this process that wait for the same counts, in the order of their arrival.
 //!
 //! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does. A task of the
-//! background thread drives a line of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
+//! background thread drives the lines of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
 //! embedded store (`waiting/call.rs`).
 //!
 //! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
@@ -40,6 +40,7 @@ use self::requests::PAUSE;
 use self::time::ReplyTimes;
 pub(super) use self::time::{Now, WakeTimes};
 use super::ticket::{Destination, Ticket};
+use crate::key::KeyId;
 use crate::limit::OnError;
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
@@ -249,8 +250,13 @@ impl Line {
         last.filter(|at| self.is_bucket && *at > now.local)
     }
 
+    /// Returns the only count of the line if it is a bucket.
+    pub(super) fn bucket(&self) -> Option<KeyId> {
+        self.counts.first().filter(|_| self.is_bucket).map(|count| count.key_id)
+    }
+
     /// Returns whether grants go back now.
-    fn has_returns(&self, now: Now) -> bool {
+    pub(super) fn has_returns(&self, now: Now) -> bool {
         let last = self.last_moment(now);
         !self.passing.is_empty() || self.spares.iter().any(|grant| grant.returns(last, now))
     }
@@ -269,8 +275,8 @@ impl Line {
         !self.granted.is_empty() || self.has_spares() || self.returning > 0 || self.is_asking
     }
 
-    /// Returns what the driver does next.
-    pub(super) fn duty(&mut self, now: Now) -> Duty {
+    /// Returns what the driver does next. `others_return` says whether other lines of its bucket give moments back.
+    pub(super) fn duty(&mut self, others_return: bool, now: Now) -> Duty {
         if self.changes_at.take_if(|at| *at <= now.local).is_some() {
             return Duty::FollowRules;
         }
@@ -284,7 +290,7 @@ impl Line {
             return Duty::Return(returned(&self.counts, spares));
         }
         // A moment that is about to go back would be before the ones that a request reserves.
-        if self.is_asking || self.is_bucket && self.returning > 0 {
+        if self.is_asking || self.is_bucket && (self.returning > 0 || others_return) {
             return Duty::Sleep(wake);
         }
         match self.request_time(now) {
