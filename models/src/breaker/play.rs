@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, Breakers, CLOSES, FEW_WAIT, Fault, PROBED, SHARE, Server};
-use crate::background::{Job, JobCounter, RunningJob};
+use crate::background::{JobSlot, RunningJob};
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
@@ -60,16 +60,12 @@ enum ProberStage {
     Ends,
 }
 
-struct Prober;
-
-impl Job for Prober {}
-
 pub(super) struct Play {
     model: Breakers,
     server: Server,
     runtimes: [Runtime; 2],
-    probers: JobCounter,
-    prober: Option<(RunningJob<Prober>, ProberStage)>,
+    probers: JobSlot,
+    prober: Option<(RunningJob, ProberStage)>,
     calls: Vec<Call>,
     connections: u8,
     begun: [usize; 2],
@@ -90,7 +86,7 @@ impl Play {
             model,
             server: Server::Replies,
             runtimes: Default::default(),
-            probers: JobCounter::default(),
+            probers: JobSlot::default(),
             prober: None,
             calls: Vec::new(),
             connections: 0,
@@ -256,7 +252,7 @@ impl Play {
     }
 
     fn start_probes(&mut self) {
-        if let Some(job) = self.probers.start(1, || Prober) {
+        if let Some(job) = self.probers.start() {
             self.prober = Some((job, ProberStage::Sleeps));
         }
     }
@@ -289,14 +285,11 @@ impl Play {
             ProberStage::Looks if self.open_runtimes().is_empty() => ProberStage::Ends,
             ProberStage::Looks => ProberStage::Sleeps,
             ProberStage::Ends => {
-                if self.is(Fault::ProberDoesNotLookAgain) {
-                    job.end();
+                let looks = !self.is(Fault::ProberDoesNotLookAgain);
+                if job.ends(|| looks && !self.open_runtimes().is_empty()) {
                     return;
                 }
-                if job.ends() {
-                    return;
-                }
-                ProberStage::Looks
+                ProberStage::Sleeps
             }
         };
         self.prober = Some((job, next));

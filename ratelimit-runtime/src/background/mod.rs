@@ -5,11 +5,10 @@
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
 //! owner exists must hold a weak reference to the owner. Each new thread starts the residents by itself.
 
+#[cfg(any(feature = "redis", model, all(test, loom)))]
 mod job;
 mod pending;
 mod process;
-#[cfg(any(feature = "redis", all(test, loom)))]
-mod work_queues;
 
 use crate::threads::{Mutex, MutexGuard};
 use std::convert::Infallible;
@@ -24,11 +23,10 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-pub(crate) use self::job::{Job, JobCounter, RunningJob};
+#[cfg(any(feature = "redis", model))]
+pub(crate) use self::job::{JobSlot, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process, seen_process};
-#[cfg(feature = "redis")]
-pub(crate) use self::work_queues::{NeedOfJob, WorkQueues};
 
 type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
 

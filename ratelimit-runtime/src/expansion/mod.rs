@@ -22,7 +22,7 @@ use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
 use crate::algorithm::Charged;
-use crate::check::{AcquiredCall, CallOptions, Check, Permit};
+use crate::check::{AcquiredCall, CallOptions, Check, Checker, Permit};
 use crate::key::OwnedKey;
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
@@ -246,10 +246,12 @@ pub fn lines(limiter: &RateLimiter) -> usize {
     limiter.checker().waiting.lines()
 }
 
-/// Returns whether no lease has ended whose units the limiter still keeps.
+/// Returns whether no lease has ended whose units the limiter still keeps, or is giving back.
 #[must_use]
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().leases.0.as_ref().is_none_or(|leases| leases.is_idle())
+    let Checker { leases, backend, .. } = limiter.checker();
+    leases.0.as_ref().is_none_or(|leases| leases.is_idle())
+        && backend.owner().is_none_or(|owner| owner.is_flushed())
 }
 
 /// Returns the cell in which the limiter counts the calls of a key to find out whether it is busy. Keys of one cell are

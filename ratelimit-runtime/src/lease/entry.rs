@@ -8,7 +8,6 @@ use tokio::sync::oneshot;
 use super::LeaseReply;
 use super::share::Share;
 use super::state::{LeaseCaller, LeaseState};
-use crate::background::JobCounter;
 use crate::limit::{Policy, Terms};
 use crate::store::Charge;
 
@@ -56,8 +55,8 @@ pub(super) struct LeaseEntry {
     /// The target of the units that are held, and of the pending request.
     pub(super) target: Arc<LeaseTarget>,
     pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
-    /// The task that requests leases for the waiters.
-    pub(super) fetch: JobCounter,
+    /// Whether a task requests leases for the waiters.
+    pub(super) is_fetching: bool,
     /// The runtime of that task. It may be blocked, so calls of other runtimes do not wait for it.
     pub(super) runtime: Option<Id>,
 }
@@ -88,19 +87,14 @@ impl LeaseCaller for oneshot::Sender<LeaseReply> {
 
 impl LeaseEntry {
     pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
-        let (state, fetch, runtime) = Default::default();
-        Self { target, state, fetch, runtime }
-    }
-
-    /// Returns whether a task requests leases.
-    pub(super) fn is_fetching(&self) -> bool {
-        self.fetch.is_running()
+        let (state, is_fetching, runtime) = Default::default();
+        Self { target, state, is_fetching, runtime }
     }
 
     /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for
     /// calls with other amounts.
     pub(super) fn can_turn_to(&self, amounts: LeaseAmounts) -> bool {
-        self.target.amounts == amounts || !self.is_fetching() && self.state.held.units == 0
+        self.target.amounts == amounts || !self.is_fetching && self.state.held.units == 0
     }
 
     /// Makes the next lease one of `target`. Returns whether it will be.
@@ -109,7 +103,7 @@ impl LeaseEntry {
         if amounts_agree && self.target.max_units == target.max_units {
             return true;
         }
-        if self.is_fetching() || !self.can_turn_to(target.amounts) {
+        if self.is_fetching || !self.can_turn_to(target.amounts) {
             return false;
         }
         if !amounts_agree {

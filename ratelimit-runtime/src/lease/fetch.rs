@@ -7,7 +7,7 @@ use super::delivery::{Delivery, DeliveryContent};
 use super::entry::{LeaseRequest, UnspentUnits};
 use super::ledger::LeaseDelivery;
 use super::{LeaseReply, Leases};
-use crate::background::{Job, PendingWork, RunningJob};
+use crate::background::PendingWork;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::{Calls, Reply};
@@ -15,36 +15,40 @@ use crate::store::{Calls, Reply};
 pub(super) struct LeaseFetch {
     leases: Arc<Leases>,
     key_id: KeyId,
+    has_ended: bool,
     _pending: PendingWork,
 }
 
-impl Job for LeaseFetch {
-    fn abandon(&mut self) {
-        self.leases.ledger.abandon(self.key_id);
+impl Drop for LeaseFetch {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.leases.ledger.abandon(self.key_id);
+        }
     }
 }
 
 impl LeaseFetch {
     pub(super) fn new(leases: &Arc<Leases>, key_id: KeyId) -> Self {
-        Self { leases: Arc::clone(leases), key_id, _pending: leases.fetches.begin() }
+        let (leases, pending) = (Arc::clone(leases), leases.fetches.begin());
+        Self { leases, key_id, has_ended: false, _pending: pending }
     }
 
     /// Requests leases for the calls that wait for the count, until none waits.
-    pub(super) async fn run(mut job: RunningJob<Self>) {
-        let (leases, key_id) = (Arc::clone(&job.leases), job.key_id);
+    pub(super) async fn run(mut self) {
+        let leases = Arc::clone(&self.leases);
         loop {
-            let now = job.now();
-            let (deliveries, request) = leases.ledger.next_request(key_id, &mut job, now);
-            job.deliver(deliveries);
+            let (deliveries, request) = leases.ledger.next_request(self.key_id, self.now());
+            self.has_ended = request.is_none();
+            self.deliver(deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { return };
             // First the units that come back: without them, the store can reject the request.
             if let Some(unspent) = unspent {
                 leases.return_before(unspent).await;
             }
-            let requested = job.now();
+            let requested = self.now();
             let calls = Calls::take(target.charge_of(units));
             let result = leases.backend.try_execute(target.policy, &calls).await;
-            job.apply_reply(units, requested, result);
+            self.apply_reply(units, requested, result);
         }
     }
 
@@ -58,7 +62,7 @@ impl LeaseFetch {
                     ledger.charged(self.key_id, units, requested, now, outcome);
                 self.deliver(deliveries);
                 if let Some(excess) = excess {
-                    self.leases.return_in_background(excess);
+                    drop(self.leases.return_units(excess));
                 }
             }
             Ok(rejection) => self.deliver(ledger.rejected(self.key_id, units, now, &rejection)),
@@ -108,7 +112,7 @@ impl Drop for DeliveredUnits {
     fn drop(&mut self) {
         let Some(unspent) = self.units.take() else { return };
         if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {
-            self.leases.return_in_background(rest);
+            drop(self.leases.return_units(rest));
         }
     }
 }

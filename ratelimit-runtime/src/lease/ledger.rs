@@ -4,6 +4,7 @@
 //! replies after the lock is released.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,7 +17,7 @@ use super::ends::LeaseEnds;
 use super::entry::{LeaseAmounts, LeaseEntry, LeaseRequest, LeaseTarget, UnspentUnits};
 use super::fetch::LeaseFetch;
 use crate::algorithm::Outcome;
-use crate::background::{OwnValue, RunningJob, lock_own};
+use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Reply;
@@ -49,7 +50,7 @@ pub(super) enum EnterResult {
         reply: oneshot::Receiver<LeaseReply>,
         /// The number of the call, which identifies it.
         arrival: u64,
-        fetch: Option<RunningJob<LeaseFetch>>,
+        fetch: Option<LeaseFetch>,
     },
     /// The count cannot be leased now.
     NotLeased,
@@ -99,7 +100,7 @@ impl LeaseLedger {
             return Some(false);
         }
         let entry = shard.get(&key_id)?;
-        let is_in_use = entry.is_fetching() || entry.state.next_end(&entry.target, now).is_some();
+        let is_in_use = entry.is_fetching || entry.state.next_end(&entry.target, now).is_some();
         is_in_use.then_some(!entry.state.is_paused(now) && entry.can_turn_to(amounts))
     }
 
@@ -124,7 +125,7 @@ impl LeaseLedger {
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         let runtime = Handle::current().id();
-        if entry.state.is_paused(now) || entry.is_fetching() && entry.runtime != Some(runtime) {
+        if entry.state.is_paused(now) || entry.is_fetching && entry.runtime != Some(runtime) {
             return EnterResult::NotLeased;
         }
         if !entry.turn_to(target) {
@@ -138,7 +139,7 @@ impl LeaseLedger {
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.state.wait(cost, reply_to);
         entry.runtime = Some(runtime);
-        let fetch = entry.fetch.start(1, fetch);
+        let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(fetch);
         EnterResult::Waiting { reply, arrival, fetch }
     }
 
@@ -149,22 +150,18 @@ impl LeaseLedger {
     }
 
     /// Serves waiters from the units that the process holds. Returns the next lease to request; `None` if no call
-    /// waits, which ends `fetch`.
+    /// waits. The task has ended then.
     pub(super) fn next_request(
         &self,
         key_id: KeyId,
-        fetch: &mut RunningJob<LeaseFetch>,
         now: u64,
     ) -> (Vec<LeaseDelivery>, Option<LeaseRequest>) {
         let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else {
-            fetch.end();
-            return (Vec::new(), None);
-        };
+        let Some(entry) = shard.get_mut(&key_id) else { return (Vec::new(), None) };
         let deliveries = entry.state.serve(&entry.target, now);
         let request = entry.state.request(&entry.target, now);
         if request.is_none() {
-            fetch.end();
+            entry.is_fetching = false;
             // If the end of the lease is scheduled, the watch removes the entry.
             if entry.state.scheduled.is_none() {
                 shard.remove(&key_id);
@@ -215,12 +212,11 @@ impl LeaseLedger {
         shard.get_mut(&key_id).map_or_else(Vec::new, |entry| entry.state.failed(error))
     }
 
-    /// Records that a task has ended with its runtime. The waiters observe the closed channel, unless another task has
-    /// taken its place.
+    /// Records that a task has ended with its runtime. The waiters observe the closed channel.
     pub(super) fn abandon(&self, key_id: KeyId) {
         let mut shard = self.shard(key_id);
-        let entry = shard.get_mut(&key_id).filter(|entry| !entry.is_fetching());
-        let Some(entry) = entry else { return };
+        let Some(entry) = shard.get_mut(&key_id) else { return };
+        entry.is_fetching = false;
         let waiting = entry.state.abandon();
         if entry.state.scheduled.is_none() {
             shard.remove(&key_id);
@@ -241,7 +237,7 @@ impl LeaseLedger {
     /// Discards the units of a count that was reset.
     pub(super) fn discard(&self, key_id: KeyId) {
         if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
-            entry.state.discard(entry.fetch.is_running());
+            entry.state.discard(entry.is_fetching);
         }
     }
 
@@ -276,7 +272,7 @@ impl LeaseLedger {
         while let Some((due, key_id)) = self.ends.take_due(now) {
             let mut shard = self.shard(key_id);
             let Some(entry) = shard.get_mut(&key_id) else { continue };
-            let look = entry.state.look(&entry.target, entry.fetch.is_running(), due, now);
+            let look = entry.state.look(&entry.target, entry.is_fetching, due, now);
             let Some((unspent, again)) = look else { continue };
             expired.extend(unspent);
             if let Some(again) = again {
@@ -292,7 +288,7 @@ impl LeaseLedger {
     /// Returns whether [`take_expired`](Self::take_expired) has nothing to do, and has done it.
     pub(super) fn is_idle(&self, now: u64) -> bool {
         let is_idle =
-            |entry: &LeaseEntry| entry.is_fetching() || entry.state.is_kept(&entry.target, now);
+            |entry: &LeaseEntry| entry.is_fetching || entry.state.is_kept(&entry.target, now);
         self.shards.iter().all(|shard| lock_own(shard).values().all(is_idle))
     }
 

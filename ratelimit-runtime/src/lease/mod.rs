@@ -30,11 +30,10 @@ mod optional;
 mod share;
 mod state;
 
-use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use once_cell::sync::OnceCell;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
@@ -44,8 +43,8 @@ use self::ledger::{EnterResult, LeaseLedger};
 pub(crate) use self::optional::OptionalLeases;
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
-use crate::clock::{Clock, before, complete_by};
+use crate::background::{WorkCount, is_in_runtime};
+use crate::clock::{before, complete_by};
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms, shown};
 use crate::reply::{Answer, Decision, StoreError};
@@ -63,8 +62,8 @@ pub(crate) struct Leases {
     heat: OnceCell<Heat>,
     /// The tasks that request leases.
     fetches: WorkCount,
-    /// The give-backs in the background.
-    returns: WorkCount,
+    /// Whether the job that watches the ends of leases was started.
+    is_watched: AtomicBool,
 }
 
 /// The reply that a waiter receives.
@@ -83,7 +82,7 @@ impl Leases {
             ledger: LeaseLedger::default(),
             heat: OnceCell::new(),
             fetches: WorkCount::default(),
-            returns: WorkCount::default(),
+            is_watched: AtomicBool::new(false),
         })
     }
 
@@ -139,9 +138,8 @@ impl Leases {
 
     /// Gives back the units that this process holds of a count.
     pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
-        let _pending = self.returns.begin();
         if let Some(unspent) = self.ledger.take(key_id) {
-            self.return_in_background(unspent);
+            drop(self.return_units(unspent));
         }
     }
 
@@ -153,13 +151,10 @@ impl Leases {
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn shut_down(&self) -> Result<(), StoreError> {
         self.ledger.shut_down();
-        let held = return_all(&self.backend, self.ledger.take_all()).await;
+        let held = self.return_all().await;
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.fetches.all_ended().await;
-        let late = return_all(&self.backend, self.ledger.take_all()).await;
-        // Each give-back counts as pending before its units are taken out of the ledger.
-        self.returns.all_ended().await;
-        held.and(late)
+        held.and(self.return_all().await)
     }
 
     /// Returns the cell that counts the calls of a key to find out whether it is busy, for tests. Keys of one cell are
@@ -168,96 +163,68 @@ impl Leases {
         heat::cell_of(key_id)
     }
 
-    /// Returns whether all leases that have ended are removed and given back, for tests.
+    /// Returns whether all leases that have ended are removed, for tests.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0
+        self.ledger.is_idle(self.backend.clock().steady())
     }
 
-    /// Gives units back in the background, and waits until they are back, for half a deadline at most.
+    /// Gives units back, and waits until they are back, for half a deadline at most.
     async fn return_before(&self, unspent: UnspentUnits) {
-        let (returned, is_returned) = oneshot::channel::<Infallible>();
-        self.return_and_drop(unspent, returned);
-        let _ = timeout(self.backend.deadline() / 2, is_returned).await;
+        let _ = timeout(self.backend.deadline() / 2, self.return_units(unspent)).await;
     }
 
-    fn return_in_background(&self, unspent: UnspentUnits) {
-        self.return_and_drop(unspent, ());
+    /// Gives units back, whether the caller waits for the result or not. After a failure, they leave the window by
+    /// themselves.
+    fn return_units(&self, unspent: UnspentUnits) -> Answer<Outcome> {
+        let UnspentUnits { target, units, place, .. } = unspent;
+        let (charge, charged) = (target.charge_of(units), Charged::At(place));
+        self.backend.give_back(target.policy.scope(), self.backend.source(), charge, charged)
     }
 
-    /// Gives units back in the background, which no runtime of a caller stops. Drops `then` afterwards.
-    fn return_and_drop(&self, unspent: UnspentUnits, then: impl Send + 'static) {
-        let pending = self.returns.begin();
-        let returned = return_all(&self.backend, vec![unspent]);
-        // The task keeps no part of the limiter: while Redis is down, it waits.
-        self.backend.background().spawn(async move {
-            // A failure is not reported: the units then leave the window by themselves.
-            let _ = returned.await;
-            drop((pending, then));
-        });
+    /// Gives back all units that this process holds. Returns the first error.
+    fn return_all(&self) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let all = self.ledger.take_all().into_iter();
+        let returned: Vec<_> = all.map(|unspent| self.return_units(unspent)).collect();
+        async {
+            let mut result = Ok(());
+            for returned in returned {
+                result = result.and(returned.await.map(drop));
+            }
+            result
+        }
     }
 
     /// Starts the job that gives back the units of each lease that ends.
     fn watch(self: &Arc<Self>) {
-        let ends = &self.ledger.ends;
-        if ends.next_end().is_some()
-            && let Some(watch) = ends.watch.start(1, || LeaseWatch(Arc::downgrade(self)))
-        {
-            let clock = self.backend.clock().clone();
-            self.backend.background().spawn(LeaseWatch::run(watch, clock));
+        if !self.is_watched.swap(true, Ordering::Relaxed) {
+            let leases = Arc::downgrade(self);
+            let watch = move || Some(Box::pin(watch(Weak::clone(&leases))) as _);
+            self.backend.background().spawn_resident(watch);
         }
     }
 }
 
-/// Gives back the units of all leases when the last clone of the limiter is dropped.
+/// Gives back all units when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
-        drop(return_all(&self.backend, self.ledger.take_all()));
-        self.ledger.ends.changed.notify_one();
+        drop(self.return_all());
+        self.ledger.ends.changed().notify_one();
     }
 }
 
-fn return_one(backend: &Backend, unspent: UnspentUnits) -> Answer<Outcome> {
-    let UnspentUnits { target, units, place, .. } = unspent;
-    let charge = target.charge_of(units);
-    backend.give_back(target.policy.scope(), backend.source(), charge, Charged::At(place))
-}
-
-/// Gives back units of several counts. Returns the first error.
-fn return_all(
-    backend: &Backend,
-    unspent: Vec<UnspentUnits>,
-) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-    let returned: Vec<_> = unspent.into_iter().map(|units| return_one(backend, units)).collect();
-    async {
-        let mut result = Ok(());
-        for returned in returned {
-            result = result.and(returned.await.map(drop));
+/// Gives back the units of each lease that ends, until the limiter is dropped.
+async fn watch(leases: Weak<Leases>) {
+    while let Some(those) = leases.upgrade() {
+        let (clock, end) = (those.backend.clock().clone(), those.ledger.ends.next_end());
+        let changed = those.ledger.ends.changed();
+        drop(those);
+        match end {
+            Some(end) => drop(before(clock.sleep_until_steady(end), changed.notified()).await),
+            None => changed.notified().await,
         }
-        result
-    }
-}
-
-/// The job that gives back the units of leases that end.
-struct LeaseWatch(Weak<Leases>);
-
-impl Job for LeaseWatch {}
-
-impl LeaseWatch {
-    async fn run(mut job: RunningJob<Self>, clock: Clock) {
-        while let Some(leases) = job.0.upgrade() {
-            let Some(end) = leases.ledger.ends.next_end() else {
-                if job.ends() {
-                    return;
-                }
-                continue;
-            };
-            let changed = Arc::clone(&leases.ledger.ends.changed);
-            drop(leases);
-            before(clock.sleep_until_steady(end), changed.notified()).await;
-            let Some(leases) = job.0.upgrade() else { return };
-            for expired in leases.ledger.take_expired(clock.steady()) {
-                leases.return_in_background(expired);
-            }
+        let Some(those) = leases.upgrade() else { return };
+        for expired in those.ledger.take_expired(clock.steady()) {
+            drop(those.return_units(expired));
         }
     }
 }
@@ -298,7 +265,7 @@ impl LeasedCall {
                 EnterResult::NotLeased => break,
                 EnterResult::Waiting { reply, arrival, fetch } => {
                     if let Some(fetch) = fetch {
-                        tokio::spawn(LeaseFetch::run(fetch));
+                        tokio::spawn(fetch.run());
                     }
                     (reply, arrival)
                 }

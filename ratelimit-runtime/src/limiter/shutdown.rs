@@ -147,7 +147,9 @@ async fn give_back_all(
     let returned = timeout_at(by, &mut leases).await.map_err(late);
     leases.abort();
     let flushed = timeout_at(by, flushed).await.map_err(late);
+    // What went back meanwhile.
+    let late_flushed = timeout_at(by, owner.flushed(ReportedLosses::SinceNow)).await.map_err(late);
     returned?.unwrap_or(Err(StoreError::NoRuntime))?;
     rested??;
-    flushed?
+    flushed?.and(late_flushed?)
 }

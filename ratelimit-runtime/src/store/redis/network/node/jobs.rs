@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::runtime::RuntimeState;
 use super::{Node, ServerLookup, is_unfit, lock};
-use crate::background::{Job, RunningJob, lock_own};
+use crate::background::{RunningJob, lock_own};
 use crate::report;
 use crate::store::redis::network::breaker::pause_after;
 use crate::store::redis::network::connect::CONNECT_TIMEOUT;
@@ -18,57 +18,43 @@ use crate::store::redis::network::failure::store_error;
 use crate::store::redis::network::sentinel::PRIMARY_INTERVAL;
 
 /// Probes the server until the breakers of all runtimes are closed.
-pub(super) struct Prober(pub(super) Weak<Node>);
-
-/// Discards connections to a server that is no longer the primary.
-pub(super) struct Follower(pub(super) Weak<Node>);
-
-impl Job for Prober {}
-
-impl Job for Follower {}
-
-impl Prober {
-    pub(super) async fn run(mut job: RunningJob<Self>) {
-        loop {
-            let failures = match job.0.upgrade() {
-                Some(node) => node.failed_probes.fetch_add(1, Ordering::Relaxed),
-                None => return,
-            };
-            sleep(pause_after(failures)).await;
-            let Some(node) = job.0.upgrade() else { return };
-            // A breaker that opens after the probe was sent has a newer cause, so the probe does not close
-            // it.
-            let open = node.runtimes_with_open_breaker();
-            if node.answers_probe().await {
-                for runtime in open {
-                    runtime.breaker.half_open();
-                }
-                report::breaker(&node.name, None);
-                node.background.recovered();
+pub(super) async fn probe(node: Weak<Node>, mut job: RunningJob) {
+    loop {
+        let failures = match node.upgrade() {
+            Some(node) => node.failed_probes.fetch_add(1, Ordering::Relaxed),
+            None => return,
+        };
+        sleep(pause_after(failures)).await;
+        let Some(node) = node.upgrade() else { return };
+        // A breaker that opens after the probe was sent has a newer cause, so the probe does not close it.
+        let open = node.runtimes_with_open_breaker();
+        if node.answers_probe().await {
+            for runtime in open {
+                runtime.breaker.half_open();
             }
-            while node.runtimes_with_open_breaker().is_empty() {
-                if job.ends() {
-                    return;
-                }
-            }
+            report::breaker(&node.name, None);
+            node.background.recovered();
+        }
+        let is_open = || !node.runtimes_with_open_breaker().is_empty();
+        if !is_open() && job.ends(is_open) {
+            return;
         }
     }
 }
 
-impl Follower {
-    pub(super) async fn run(job: RunningJob<Self>) {
-        loop {
-            sleep(PRIMARY_INTERVAL).await;
-            let Some(node) = job.0.upgrade() else { return };
-            let ServerLookup::Primary(sentinels) = &node.lookup else { return };
-            let Ok(primary) = sentinels.primary().await else { continue };
-            let runtimes: Vec<_> = lock_own(&node.runtimes).values().cloned().collect();
-            let is_outdated = |it: &mut Connection| it.primary() != Some(&primary);
-            for runtime in runtimes {
-                let outdated = lock(&runtime.connection).take_if(is_outdated);
-                if outdated.is_some() {
-                    tracing::info!(node = %node.name, "the primary has changed");
-                }
+/// Discards connections to a server that is no longer the primary.
+pub(super) async fn follow(node: Weak<Node>, _job: RunningJob) {
+    loop {
+        sleep(PRIMARY_INTERVAL).await;
+        let Some(node) = node.upgrade() else { return };
+        let ServerLookup::Primary(sentinels) = &node.lookup else { return };
+        let Ok(primary) = sentinels.primary().await else { continue };
+        let runtimes: Vec<_> = lock_own(&node.runtimes).values().cloned().collect();
+        let is_outdated = |it: &mut Connection| it.primary() != Some(&primary);
+        for runtime in runtimes {
+            let outdated = lock(&runtime.connection).take_if(is_outdated);
+            if outdated.is_some() {
+                tracing::info!(node = %node.name, "the primary has changed");
             }
         }
     }

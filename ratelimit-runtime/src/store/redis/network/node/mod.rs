@@ -22,7 +22,6 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use self::jobs::{Follower, Prober};
 use self::runtime::{Attempt, RuntimeState};
 use super::address::Target;
 use super::breaker::TIMEOUTS_TO_OPEN;
@@ -30,7 +29,7 @@ use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
 use super::failure::{Failure, store_error};
 use super::sentinel::Sentinels;
-use crate::background::{Background, JobCounter, OwnValue, lock_own};
+use crate::background::{Background, JobSlot, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
@@ -54,11 +53,11 @@ pub(crate) struct Node {
     background: Arc<Background>,
     runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
     /// The job that probes the server.
-    prober: JobCounter,
+    prober: JobSlot,
     /// The number of probes in a row that had no answer, or were followed by a call without a reply.
     failed_probes: AtomicU32,
     /// The job that follows the primary.
-    follower: JobCounter,
+    follower: JobSlot,
     /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
     has_connected: AtomicBool,
 }
@@ -89,9 +88,9 @@ impl Node {
             probe,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
-            prober: JobCounter::default(),
+            prober: JobSlot::default(),
             failed_probes: AtomicU32::new(0),
-            follower: JobCounter::default(),
+            follower: JobSlot::default(),
             has_connected: AtomicBool::new(false),
         })
     }
@@ -219,8 +218,8 @@ impl Node {
 
     /// Starts the probes if they are not running.
     fn probe(self: &Arc<Self>) {
-        if let Some(prober) = self.prober.start(1, || Prober(Arc::downgrade(self))) {
-            self.background.spawn(Prober::run(prober));
+        if let Some(job) = self.prober.start() {
+            self.background.spawn(jobs::probe(Arc::downgrade(self), job));
         }
     }
 
@@ -229,9 +228,9 @@ impl Node {
         // Each call comes here, so it only reads the slot while the job runs.
         if connection.primary().is_some()
             && !self.follower.is_running()
-            && let Some(follower) = self.follower.start(1, || Follower(Arc::downgrade(self)))
+            && let Some(job) = self.follower.start()
         {
-            self.background.spawn(Follower::run(follower));
+            self.background.spawn(jobs::follow(Arc::downgrade(self), job));
         }
     }
 

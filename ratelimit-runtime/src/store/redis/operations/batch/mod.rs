@@ -7,6 +7,7 @@
 //! cluster, a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
 
 mod by_node;
+mod queues;
 mod reply;
 
 use std::collections::VecDeque;
@@ -19,10 +20,11 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub(crate) use self::queues::BatchQueues;
+use self::queues::NeedOfSender;
 use self::reply::BatchReply;
 use super::script_call::{ScriptCall, unexpected};
 use crate::algorithm::{Applied, Op};
-use crate::background::{Job, NeedOfJob, RunningJob, WorkQueues};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
@@ -47,11 +49,8 @@ const MAX_CALLS: usize = 1024;
 /// time, another sender starts.
 const SENDER_WAITS_PER_DEADLINE: u32 = 16;
 
-/// The queues of pending calls.
-pub(crate) type BatchQueues = WorkQueues<QueueId, PendingCall>;
-
 /// The runtime whose tasks send the calls, and the [`id`](BatchTarget::id) of what all keys of a script share.
-pub(crate) type QueueId = (Id, usize);
+type QueueId = (Id, usize);
 
 /// What all keys of a batch share.
 #[derive(Clone)]
@@ -78,7 +77,7 @@ impl BatchTarget {
     }
 }
 
-pub(crate) struct PendingCall {
+struct PendingCall {
     /// A take, with a receipt or without.
     op: Op,
     charge: Arc<Charge>,
@@ -135,25 +134,27 @@ impl Servers {
         let (reply_to, reply) = oneshot::channel();
         // Hashed before the lock, because every call locks a busy queue.
         let call = PendingCall { op, digest: digest(&charge), charge, by, reply_to };
-        let sender = self.queues.add(target.queue(), call, SENDERS, || self.sender(target));
-        // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
-        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
+        if self.queues.add(target.queue(), call) {
+            self.start_sender(target);
+        }
         reply
     }
 
-    fn sender(self: &Arc<Self>, target: &BatchTarget) -> BatchSender {
-        BatchSender { servers: Arc::clone(self), id: target.queue(), target: target.clone() }
+    fn start_sender(self: &Arc<Self>, target: &BatchTarget) {
+        let (servers, id, target) = (Arc::clone(self), target.queue(), target.clone());
+        // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
+        tokio::spawn(BatchSender { servers, id, target, has_ended: false }.run());
     }
 
     /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
     /// call that is still pending checks again.
     fn add_sender_if_due(self: &Arc<Self>, target: &BatchTarget, by: Instant) -> Instant {
         let pause = self.deadline / SENDER_WAITS_PER_DEADLINE;
-        match self.queues.start_another(&target.queue(), pause, || self.sender(target)) {
-            NeedOfJob::Idle => by,
-            NeedOfJob::Later(due) => due,
-            NeedOfJob::Now(sender) => {
-                tokio::spawn(BatchSender::run(sender));
+        match self.queues.start_another(target.queue(), pause) {
+            NeedOfSender::Idle => by,
+            NeedOfSender::Later(due) => due,
+            NeedOfSender::Now => {
+                self.start_sender(target);
                 Instant::now() + pause
             }
         }
@@ -165,23 +166,26 @@ struct BatchSender {
     servers: Arc<Servers>,
     id: QueueId,
     target: BatchTarget,
+    has_ended: bool,
 }
 
-impl Job for BatchSender {
-    /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an
+impl Drop for BatchSender {
+    /// If the runtime has shut down and no sender is left, drops the pending calls, so that their callers receive an
     /// error.
-    fn abandon(&mut self) {
-        drop(self.servers.queues.take_stranded(&self.id));
+    fn drop(&mut self) {
+        if !self.has_ended {
+            drop(self.servers.queues.abandon(self.id));
+        }
     }
 }
 
 impl BatchSender {
-    async fn run(mut job: RunningJob<Self>) {
-        let (servers, id) = (Arc::clone(&job.servers), job.id);
-        while let Some(entries) = servers.queues.take(&id, &mut job, BatchEntry::take) {
+    async fn run(mut self) {
+        while let Some(entries) = self.servers.queues.take(self.id, BatchEntry::take) {
             let by = entries.iter().map(|entry| entry.by).max().unwrap_or_else(Instant::now);
-            servers.decide_batch(&job.target, entries, by).await;
+            self.servers.decide_batch(&self.target, entries, by).await;
         }
+        self.has_ended = true;
     }
 }
 
