@@ -10,9 +10,10 @@
 #[path = "../../../models/src/corrections/mod.rs"]
 pub mod model;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
+use super::agenda::Agenda;
 use crate::key::KeyId;
 use crate::store::{CorrectError, MAX_CORRECTED};
 
@@ -70,7 +71,7 @@ pub(super) enum Sent {
 pub(super) struct Corrections<E> {
     lanes: BTreeMap<u16, Lane<E>>,
     /// The lanes that have something to send and no pending request, by the real time from which they send.
-    agenda: BTreeSet<(u64, u16)>,
+    agenda: Agenda<u64, u16>,
     /// How many requests are pending.
     requests: usize,
     /// How many corrections wait for each server, and how many closings.
@@ -89,8 +90,6 @@ struct Lane<E> {
     give_backs: usize,
     /// What the pending request has. `true` is what was taken from `first`.
     sent: Option<Vec<(bool, E)>>,
-    /// The time of the lane in the agenda.
-    at: Option<u64>,
     /// The requests in a row that were not executed, and the end of the pause after the last one.
     failures: u32,
     paused_until: u64,
@@ -149,11 +148,9 @@ impl<E: Queueable> Corrections<E> {
     /// correct. `now` is the time of the limiter.
     pub(super) fn next(&mut self, now: u64, real: u64, left: &mut Vec<E>) -> Option<(u16, Sent)> {
         while self.requests < MAX_REQUESTS
-            && let Some((at, slot)) = self.agenda.first().copied().filter(|(at, _)| *at <= real)
+            && let Some(slot) = self.agenda.take_due(real)
         {
-            self.agenda.remove(&(at, slot));
             let Some(lane) = self.lanes.get_mut(&slot) else { continue };
-            lane.at = None;
             let before = left.len();
             let sent = lane.take(now, real, left);
             let waiting = self.waiting.entry(lane.server).or_default();
@@ -230,8 +227,7 @@ impl<E: Queueable> Corrections<E> {
 
     /// Returns the real time at which a request is due without a reply or another correction.
     pub(super) fn next_wake(&self) -> Option<u64> {
-        let next = self.agenda.first().map(|(at, _)| *at);
-        next.filter(|_| self.requests < MAX_REQUESTS)
+        self.agenda.first().filter(|_| self.requests < MAX_REQUESTS)
     }
 
     /// Removes all corrections that wait and are not sent.
@@ -241,7 +237,7 @@ impl<E: Queueable> Corrections<E> {
             all.extend(lane.first.drain(..).chain(lane.rest.drain(..)));
             (lane.awaited, lane.give_backs) = (0, 0);
         }
-        self.agenda.clear();
+        self.agenda = Agenda::default();
         self.lanes.retain(|_, lane| lane.sent.is_some());
         all
     }
@@ -252,12 +248,9 @@ impl<E: Queueable> Corrections<E> {
 
     /// Makes the agenda anew, after a panic.
     pub(super) fn begin_anew(&mut self, real: u64) {
-        self.agenda.clear();
+        self.agenda = Agenda::default();
         self.requests = self.lanes.values().filter(|lane| lane.sent.is_some()).count();
         for slot in self.lanes.keys().copied().collect::<Vec<_>>() {
-            if let Some(lane) = self.lanes.get_mut(&slot) {
-                lane.at = None;
-            }
             self.plan(slot, real, false);
         }
     }
@@ -270,17 +263,13 @@ impl<E: Queueable> Corrections<E> {
         let is_done = lane.first.is_empty() && lane.rest.is_empty();
         let at = if is_awaited { real } else { real.max(lane.paused_until) };
         // A lane keeps its turn.
-        let at = lane.at.map_or(at, |planned| planned.min(at));
-        if let Some(planned) = lane.at.replace(at) {
-            self.agenda.remove(&(planned, slot));
-        }
+        let at = self.agenda.time_of(slot).map_or(at, |planned| planned.min(at));
+        self.agenda.plan(slot, (!is_done).then_some(at));
         if is_done {
             let server = self.lanes.remove(&slot).map_or(0, |lane| lane.server);
             if self.waiting.get(&server) == Some(&[0, 0]) {
                 self.waiting.remove(&server);
             }
-        } else {
-            self.agenda.insert((at, slot));
         }
     }
 }
@@ -289,7 +278,7 @@ impl<E> Default for Corrections<E> {
     fn default() -> Self {
         Self {
             lanes: BTreeMap::new(),
-            agenda: BTreeSet::new(),
+            agenda: Agenda::default(),
             requests: 0,
             waiting: BTreeMap::new(),
         }
@@ -305,7 +294,6 @@ impl<E: Queueable> Lane<E> {
             awaited: 0,
             give_backs: 0,
             sent: None,
-            at: None,
             failures: 0,
             paused_until: 0,
             is_silent: false,

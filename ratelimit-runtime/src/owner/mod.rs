@@ -11,6 +11,7 @@
     allow(unreachable_code, unused_variables, reason = "there is no shared store")
 )]
 
+mod agenda;
 mod closings;
 mod corrections;
 mod held;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
+pub(crate) use self::agenda::Agenda;
 use self::closings::{PendingClosing, PendingClosings};
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::holding::HeldReply;

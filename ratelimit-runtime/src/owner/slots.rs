@@ -2,12 +2,13 @@
 //! requests about them. One request about a count is pending at a time. It states what is held and, if calls want
 //! units, takes them in the same script.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
+use super::agenda::Agenda;
 use super::held::{SlotUnits, StatedUnits, TakenUnits};
 use super::holding::HeldReply;
 use crate::algorithm::{Charged, Outcome, Receipt};
@@ -40,8 +41,8 @@ pub(super) struct SlotCounts {
     wants: HashMap<u64, Want>,
     last_want: u64,
     /// The next looks at counts: by real time, and by the time of the limiter.
-    soon: BTreeSet<(u64, KeyId)>,
-    later: BTreeSet<(u64, KeyId)>,
+    soon: Agenda<u64, KeyId>,
+    later: Agenda<u64, KeyId>,
     statements: usize,
     /// Notified when units were lost, and after each statement.
     pub(super) changed: Arc<Notify>,
@@ -52,8 +53,6 @@ struct SlotCount {
     units: SlotUnits,
     /// The calls that want units, by their numbers.
     queue: VecDeque<u64>,
-    soon: Option<u64>,
-    later: Option<u64>,
     /// Why the last statement has failed, and the end of the pause after it.
     failure: Option<(StoreError, u64)>,
     /// Whether the last request has not confirmed the units: a statement that is due then comes before other calls.
@@ -109,8 +108,8 @@ impl Default for SlotCounts {
             counts: HashMap::new(),
             wants: HashMap::new(),
             last_want: 0,
-            soon: BTreeSet::new(),
-            later: BTreeSet::new(),
+            soon: Agenda::default(),
+            later: Agenda::default(),
             statements: 0,
             changed: Arc::default(),
         }
@@ -239,7 +238,7 @@ impl SlotCounts {
 
     /// Returns the next time to look at the counts: by real time, and by the time of the limiter.
     pub(super) fn next_looks(&self) -> [Option<u64>; 2] {
-        [&self.soon, &self.later].map(|looks| looks.first().map(|(at, _)| *at))
+        [&self.soon, &self.later].map(Agenda::first)
     }
 
     /// Returns the requests that are due. `slot_of` is the hash slot of a charge.
@@ -279,7 +278,9 @@ impl SlotCounts {
             if !is_due || is_pending {
                 self.plan(key_id, real, 0);
             } else if !can_state {
-                self.plan_at(key_id, paused_until.max(real + GATHERING));
+                // Its statement cannot be sent before.
+                let at = paused_until.max(real + GATHERING);
+                self.plan_looks(key_id, [Some(at), None]);
             } else {
                 let charge = Arc::clone(&count.charge);
                 let charge = self.state(&charge, now, 0);
@@ -584,8 +585,6 @@ impl SlotCounts {
             charge: Arc::clone(charge),
             units: SlotUnits::new(seq),
             queue: VecDeque::new(),
-            soon: None,
-            later: None,
             failure: None,
             is_unconfirmed: false,
         });
@@ -611,36 +610,19 @@ impl SlotCounts {
 
     /// Takes the next count to look at.
     fn take_look(&mut self, now: u64, real: u64) -> Option<KeyId> {
-        let soon = self.soon.first().copied().filter(|(at, _)| *at <= real);
-        let (_, key_id) =
-            soon.or_else(|| self.later.first().copied().filter(|(at, _)| *at <= now))?;
-        self.forget_looks(key_id);
+        let key_id = self.soon.take_due(real).or_else(|| self.later.take_due(now))?;
+        self.plan_looks(key_id, [None, None]);
         Some(key_id)
     }
 
-    fn forget_looks(&mut self, key_id: KeyId) {
-        let Some(count) = self.counts.get_mut(&key_id) else { return };
-        if let Some(at) = count.soon.take() {
-            self.soon.remove(&(at, key_id));
-        }
-        if let Some(at) = count.later.take() {
-            self.later.remove(&(at, key_id));
-        }
-    }
-
-    /// Plans the next look at a count whose statement cannot be sent before.
-    fn plan_at(&mut self, key_id: KeyId, at: u64) {
-        self.forget_looks(key_id);
-        if let Some(count) = self.counts.get_mut(&key_id) {
-            count.soon = Some(at);
-            self.soon.insert((at, key_id));
-        }
+    fn plan_looks(&mut self, key_id: KeyId, [soon, later]: [Option<u64>; 2]) {
+        self.soon.plan(key_id, soon);
+        self.later.plan(key_id, later);
     }
 
     /// Plans the next look at a count, at the earliest after `delay`.
     fn plan(&mut self, key_id: KeyId, real: u64, delay: u64) {
         let Some(count) = self.counts.get(&key_id) else { return };
-        let planned = count.soon;
         let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
         let soon = if count.units.is_pending() {
             None
@@ -652,12 +634,9 @@ impl SlotCounts {
         let kept_until = count.is_idle().then(|| count.units.kept_until());
         let later = [count.units.next_statement(), count.units.alive_until(), kept_until];
         let later = later.into_iter().flatten().min().filter(|_| !count.units.is_pending());
-        self.forget_looks(key_id);
+        let planned = self.soon.time_of(key_id);
         let soon = soon.map(|at| planned.map_or(at, |planned| planned.min(at)));
-        let Some(count) = self.counts.get_mut(&key_id) else { return };
-        (count.soon, count.later) = (soon, later);
-        self.soon.extend(soon.map(|at| (at, key_id)));
-        self.later.extend(later.map(|at| (at, key_id)));
+        self.plan_looks(key_id, [soon, later]);
     }
 }
 

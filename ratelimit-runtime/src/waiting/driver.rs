@@ -4,7 +4,7 @@
 //! The first thread that comes drives a line of the embedded store: of a call that is polled or dropped, or of a caller
 //! that gives units back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::future::pending;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use super::{SharedLine, Waiting, lock};
 use crate::algorithm::Correction;
 use crate::background::{PendingWork, lock_own};
 use crate::clock::{Clock, before};
-use crate::owner::{ended, foreign, send};
+use crate::owner::{Agenda, ended, foreign, send};
 use crate::reply::StoreError;
 use crate::store::Reply;
 
@@ -246,11 +246,11 @@ pub(super) struct DueLines {
 /// The task of the background thread that drives the lines of Redis, until none has anything to do.
 struct LineDriver {
     waiting: Arc<Waiting>,
-    /// The lines that have something to do later, by their addresses.
-    lines: HashMap<usize, (Arc<SharedLine>, WakeTimes)>,
+    /// The lines that have something to do now or later, by their addresses.
+    lines: HashMap<usize, Arc<SharedLine>>,
     /// Their times, by both clocks.
-    local: BTreeSet<(u64, usize)>,
-    real: BTreeSet<(Instant, usize)>,
+    local: Agenda<u64, usize>,
+    real: Agenda<Instant, usize>,
     has_ended: bool,
     _pending: PendingWork,
 }
@@ -305,42 +305,30 @@ impl LineDriver {
     /// Plans the next look at a line.
     fn plan(&mut self, line: Arc<SharedLine>, wake: WakeTimes) {
         let id = id_of(&line);
-        self.forget(id);
-        self.local.extend(wake.local.map(|at| (at, id)));
-        self.real.extend(wake.real.map(|at| (at, id)));
-        self.lines.insert(id, (line, wake));
-    }
-
-    fn forget(&mut self, id: usize) -> Option<Arc<SharedLine>> {
-        let (line, WakeTimes { local, real }) = self.lines.remove(&id)?;
-        if let Some(at) = local {
-            self.local.remove(&(at, id));
-        }
-        if let Some(at) = real {
-            self.real.remove(&(at, id));
-        }
-        Some(line)
+        self.local.plan(id, wake.local);
+        self.real.plan(id, wake.real);
+        self.lines.insert(id, line);
     }
 
     /// Takes a line whose time has come.
     fn next(&mut self, now: Now) -> Option<Arc<SharedLine>> {
-        let local = self.local.first().filter(|(at, _)| *at <= now.local);
-        let real = self.real.first().filter(|(at, _)| *at <= now.real);
-        let id = local.map(|(_, id)| *id).or_else(|| real.map(|(_, id)| *id))?;
-        self.forget(id)
+        let id = self.local.take_due(now.local).or_else(|| self.real.take_due(now.real))?;
+        self.local.plan(id, None);
+        self.real.plan(id, None);
+        self.lines.remove(&id)
     }
 
     /// Sleeps until a line has something to do.
     async fn sleep(&self, changed: &Notify) {
         let local = async {
             match self.local.first() {
-                Some((at, _)) => self.waiting.clock().sleep_until_steady(*at).await,
+                Some(at) => self.waiting.clock().sleep_until_steady(at).await,
                 None => pending().await,
             }
         };
         let real = async {
             match self.real.first() {
-                Some((at, _)) => sleep_until((*at).into()).await,
+                Some(at) => sleep_until(at.into()).await,
                 None => pending().await,
             }
         };
@@ -356,7 +344,7 @@ impl Drop for LineDriver {
             due.is_driven = false;
             let all = mem::take(&mut due.lines).into_values();
             drop(due);
-            let all = all.chain(self.lines.drain().map(|(_, (line, _))| line));
+            let all = all.chain(self.lines.drain().map(|(_, line)| line));
             all.for_each(|line| line.abandon());
         }
     }
