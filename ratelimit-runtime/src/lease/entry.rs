@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
@@ -57,8 +56,6 @@ pub(super) struct LeaseEntry {
     pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
     /// Whether a task requests leases for the waiters.
     pub(super) is_fetching: bool,
-    /// The runtime of that task. It may be blocked, so calls of other runtimes do not wait for it.
-    pub(super) runtime: Option<Id>,
 }
 
 /// Units to give back.
@@ -87,8 +84,7 @@ impl LeaseCaller for oneshot::Sender<LeaseReply> {
 
 impl LeaseEntry {
     pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
-        let (state, is_fetching, runtime) = Default::default();
-        Self { target, state, is_fetching, runtime }
+        Self { target, state: LeaseState::default(), is_fetching: false }
     }
 
     /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for

@@ -8,7 +8,6 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
@@ -124,11 +123,7 @@ impl LeaseLedger {
             return EnterResult::NotLeased;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
-        let runtime = Handle::current().id();
-        if entry.state.is_paused(now) || entry.is_fetching && entry.runtime != Some(runtime) {
-            return EnterResult::NotLeased;
-        }
-        if !entry.turn_to(target) {
+        if entry.state.is_paused(now) || !entry.turn_to(target) {
             return EnterResult::NotLeased;
         }
         if entry.state.waiters.is_empty()
@@ -138,7 +133,6 @@ impl LeaseLedger {
         }
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.state.wait(cost, reply_to);
-        entry.runtime = Some(runtime);
         let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(fetch);
         EnterResult::Waiting { reply, arrival, fetch }
     }
@@ -212,7 +206,7 @@ impl LeaseLedger {
         shard.get_mut(&key_id).map_or_else(Vec::new, |entry| entry.state.failed(error))
     }
 
-    /// Records that a task has ended with its runtime. The waiters observe the closed channel.
+    /// Records that a task has ended before its work. The waiters observe the closed channel.
     pub(super) fn abandon(&self, key_id: KeyId) {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return };

@@ -255,37 +255,27 @@ impl LeasedCall {
         let Self { leases, key_id, target } = self;
         let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
         let late = || StoreError::Timeout { deadline };
-        // If a fetch ends with its runtime before it replies, the call tries once more.
-        for _ in 0..2 {
-            let now = leases.backend.clock().steady();
-            let fetch = || LeaseFetch::new(leases, *key_id);
-            let (mut reply, arrival) = match leases.ledger.enter(*key_id, target, cost, now, fetch)
-            {
-                EnterResult::Spent(reply) => return Ok(reply),
-                EnterResult::NotLeased => break,
-                EnterResult::Waiting { reply, arrival, fetch } => {
-                    if let Some(fetch) = fetch {
-                        tokio::spawn(fetch.run());
-                    }
-                    (reply, arrival)
+        let (now, fetch) = (leases.backend.clock().steady(), || LeaseFetch::new(leases, *key_id));
+        match leases.ledger.enter(*key_id, target, cost, now, fetch) {
+            EnterResult::Spent(reply) => return Ok(reply),
+            EnterResult::NotLeased => {}
+            EnterResult::Waiting { mut reply, arrival, fetch } => {
+                if let Some(fetch) = fetch {
+                    leases.backend.background().spawn(fetch.run());
                 }
-            };
-            // Saves the second timer for most calls: their replies come within the first timeout.
-            let soon = Instant::now() + deadline / WAITS_PER_DEADLINE;
-            let mut received = complete_by(soon, &mut reply).await;
-            if received.is_none() {
-                if leases.ledger.is_not_included(*key_id, arrival) {
-                    break;
+                // Saves the second timer for most calls: their replies come within the first timeout.
+                let soon = Instant::now() + deadline / WAITS_PER_DEADLINE;
+                let mut received = complete_by(soon, &mut reply).await;
+                if received.is_none() && !leases.ledger.is_not_included(*key_id, arrival) {
+                    received = Some(complete_by(by, reply).await.ok_or_else(late)?);
                 }
-                received = complete_by(by, reply).await;
-            }
-            match received {
-                Some(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
-                Some(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
-                Some(Ok(LeaseReply::Failed(error))) => return Err(error),
-                Some(Ok(LeaseReply::NotLeased)) => break,
-                Some(Err(_)) => {}
-                None => return Err(late()),
+                match received {
+                    Some(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
+                    Some(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
+                    Some(Ok(LeaseReply::Failed(error))) => return Err(error),
+                    // Without a reply, the thread could not start, or the pending request does not include the call.
+                    Some(Ok(LeaseReply::NotLeased) | Err(_)) | None => {}
+                }
             }
         }
         let calls = Calls::take(Arc::clone(&target.charge));

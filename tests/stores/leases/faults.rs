@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ratelimit_runtime::__private::store_is_idle;
 use ratelimit_runtime::{
     Clock, Decision, Limit, Mistake, OnError, RateLimiter, Rejection, Source, StoreError,
     VirtualClock,
@@ -22,11 +23,9 @@ fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> R
 
 /// Starts a call, and lets it request a lease.
 async fn requested(limiter: &RateLimiter) -> JoinHandle<Result<Decision, Rejection>> {
-    let limiter = limiter.clone();
-    let call = tokio::spawn(async move { limiter.check(&LEASED, "key", 1).await });
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    let own = limiter.clone();
+    let call = tokio::spawn(async move { own.check(&LEASED, "key", 1).await });
+    wait_until(async || !store_is_idle(limiter)).await;
     call
 }
 
