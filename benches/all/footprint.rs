@@ -23,7 +23,7 @@ const SMALL: [(Program, Kind); 3] = [
         const LIMIT: ratelimit_runtime::Limit =
             ratelimit_runtime::Limit::token_bucket(\"api\", 5, std::time::Duration::from_secs(1));
         let limiter = ratelimit_runtime::RateLimiter::embedded();
-        let admits = |key: &str| limiter.check_now(&LIMIT, key, 1).is_ok();",
+        let admits = |key: &str| limiter.check_blocking(&LIMIT, key, 1).is_ok();",
         ),
         Kind::Ours,
     ),

@@ -115,7 +115,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     match (::ratelimit_runtime::__private::key(&user), 1_u32) {
                         (__rate_limit_key, __rate_limit_cost) => {
                             let _ = (&__rate_limit_key, __rate_limit_cost);
-                            ::ratelimit_runtime::__private::acquire_all_now(
+                            ::ratelimit_runtime::__private::acquire_all_blocking(
                                 &::ratelimit_runtime::__private::LimitGroup::new([
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         {

@@ -134,7 +134,7 @@ fn several(team: &str) -> Answer {
             ) {
                 (__rate_limit_key, __rate_limit_cost, __rate_limit_cost_2) => {
                     let _ = (&__rate_limit_key, __rate_limit_cost);
-                    ::ratelimit_runtime::__private::acquire_all_now(
+                    ::ratelimit_runtime::__private::acquire_all_blocking(
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 {

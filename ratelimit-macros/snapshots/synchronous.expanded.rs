@@ -1,6 +1,6 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
-        let __rate_limit_decided = ::ratelimit_runtime::__private::check_now(
+        let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -34,7 +34,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
 }
 fn hidden() -> impl Debug {
     {
-        let __rate_limit_decided = ::ratelimit_runtime::__private::check_now(
+        let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

@@ -44,15 +44,15 @@ pub(crate) enum Body {
 }
 
 impl Function {
-    /// Whether the function is not async: its calls are decided at once.
+    /// Whether the function is not async: its calls block the thread until they are decided.
     pub(crate) fn is_synchronous(&self) -> bool {
         self.sig.asyncness.is_none() && matches!(self.body, Body::Plain(_))
     }
 
-    /// Rejects a function that is not async, unless its process decides (`is_local`).
+    /// Rejects a function that is not async, unless the attribute names its scope (`may_block`).
     pub(crate) fn require_async(
         self,
-        is_local: bool,
+        may_block: bool,
         errors: &Errors,
     ) -> Result<Self, ReportedError> {
         if let Some(constness) = &self.sig.constness {
@@ -64,17 +64,18 @@ impl Function {
         }
         let returned = self.returned_future();
         if let Some(ReturnedFuture { ty, is_opaque, message }) = returned
-            && (!is_local || is_opaque && self.is_async_block())
+            && (!may_block || is_opaque && self.is_async_block())
         {
             return Err(errors.report(syn::Error::new_spanned(ty, message)));
         }
-        if is_local {
+        if may_block {
             return Ok(self);
         }
         let name = &self.sig.ident;
         let advice = format!(
             "write `async fn {name}`, or put the attribute on the async function that calls `{name}`; with \
-             `scope = \"process\"` in the attribute, nothing is awaited"
+             `scope = \"process\"` in the attribute, nothing is awaited, and with `scope = \"global\"`, the thread \
+             is blocked until Redis has decided"
         );
         let advice = if self.blocks_on_a_future() {
             format!(

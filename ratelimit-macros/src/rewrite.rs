@@ -21,11 +21,10 @@ pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStrea
         function.require_one_attribute(&errors);
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
-    let is_local = args.is_word(ArgumentName::Scope, Scope::Process.as_str());
-    if function.as_ref().is_ok_and(|function| is_local && function.is_synchronous()) {
-        args.reject(ArgumentName::Wait, "a function that is not async cannot wait: remove `wait`");
-    }
-    let function = function.and_then(|function| function.require_async(is_local, &errors));
+    let may_block = [Scope::Process, Scope::Global]
+        .iter()
+        .any(|scope| args.is_word(ArgumentName::Scope, scope.as_str()));
+    let function = function.and_then(|function| function.require_async(may_block, &errors));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
         Ok((function, guard)) => expand(&function, &guard, arguments),
         // The function stays, so that its callers do not fail to compile as well.

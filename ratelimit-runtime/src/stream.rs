@@ -57,7 +57,7 @@ pin_project! {
     /// An item is an `Err` if its unit could not be taken: it would have waited for longer than the `wait` of the
     /// limit, or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps
     /// it, and yields it later. It asks again after the time that the rejection reports; without such a time, after 100
-    /// ms; outside of a tokio runtime, at the next poll.
+    /// ms.
     ///
     /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the pending work. To go on after
     /// errors, report them and continue: `.filter_map(async |item| item.inspect_err(log).ok())`.
@@ -135,7 +135,7 @@ impl<S: Stream> Stream for RateLimited<S> {
                 let wait = rejection.retry_after().unwrap_or(PAUSE);
                 let pause =
                     with_limiter(this.limiter.as_ref(), this.limit, |limiter| match limiter {
-                        Ok(limiter) => limiter.pause(wait),
+                        Ok(limiter) => Some(limiter.pause(wait)),
                         Err(_) => None,
                     });
                 *this.stage = pause.map_or(Stage::Ask, Stage::Pause);

@@ -1,8 +1,9 @@
-//! Functions that are not async, with `scope = "process"`: their calls are decided at once.
+//! Functions that are not async. With `scope = "process"`, their calls are decided at once, unless they wait.
 
 use std::panic::Location;
+use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Scope, rate_limit};
 
 #[rate_limit(period = "1h", threshold = 2, scope = "process", key = id)]
 fn log_warning(id: u64, text: &str) -> Result<usize, Rejection> {
@@ -42,12 +43,8 @@ fn several(id: u8) -> usize {
     usize::from(id) - usize::from(id)
 }
 
-const PATIENT: Limit = Limit::fixed("patient", 1, HOUR).wait(HOUR);
-const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
-
-/// Constants with a `wait`: a function that is not async does not wait.
-#[rate_limit(limit(limit = PATIENT, key = id), limit(limit = PATIENT), scope = "process")]
-fn impatient(id: u8) -> Result<u8, Rejection> {
+#[rate_limit(algo = "leaky_bucket", period = "1s", threshold = 20, wait = "1s", scope = "process")]
+fn patient(id: u8) -> Result<u8, Rejection> {
     Ok(id)
 }
 
@@ -83,9 +80,10 @@ fn the_body_knows_the_caller() {
 }
 
 #[test]
-fn calls_do_not_wait_without_a_runtime() {
-    assert_eq!(impatient(1), Ok(1));
-    assert!(matches!(impatient(1), Err(Rejection::Limited { .. })));
+fn calls_that_wait_block_their_thread() {
+    let start = Instant::now();
+    assert_eq!([1, 2, 3].map(|id| patient(id)), [1, 2, 3].map(Ok));
+    assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -110,17 +108,16 @@ async fn functions_that_are_not_async_are_limited() {
 /// Without a runtime, and without Redis for a limit of the process.
 #[test]
 fn a_limit_of_the_process_is_checked_without_a_runtime() {
-    const HERE: Limit = Limit::fixed("here", 1, std::time::Duration::from_secs(3_600));
+    const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3_600));
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("a URL");
-    let local = HERE.scope(Scope::Process).wait(std::time::Duration::from_secs(60));
-    assert!(limiter.check_now(&local, "key", 1).is_ok());
-    assert!(matches!(limiter.check_now(&local, "key", 1), Err(Rejection::Limited { .. })));
+    let local = HERE.scope(Scope::Process).wait(Duration::from_millis(1));
+    assert!(limiter.check_blocking(&local, "key", 1).is_ok());
+    assert!(matches!(limiter.check_blocking(&local, "key", 1), Err(Rejection::Limited { .. })));
     assert!(matches!(
-        limiter.check_now(&local, "key", 2),
+        limiter.check_blocking(&local, "key", 2),
         Err(Rejection::CostExceedsCapacity { .. })
     ));
-    let rejection = limiter.check_now(&HERE, "key", 1).expect_err("counted in Redis");
-    let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection:?}") };
-    assert!(mistake.to_string().contains("await `check`"), "{mistake}");
-    assert!(limiter.check_now(&local.shadow(true), "key", 1).is_ok());
+    let rejection = limiter.check_blocking(&HERE.on_error(OnError::Deny), "key", 1);
+    assert!(matches!(rejection, Err(Rejection::Unavailable { .. })), "{rejection:?}");
+    assert!(limiter.check_blocking(&local.shadow(true), "key", 1).is_ok());
 }

@@ -234,7 +234,7 @@ impl Play {
             }
             (Stage::Opens, _) => {
                 own.connection = None;
-                if own.breaker.open(StoreError::NoRuntime) {
+                if own.breaker.open(StoreError::ShuttingDown) {
                     self.calls[index].stage = Stage::StartsProbes;
                 } else {
                     self.calls.remove(index);

@@ -119,14 +119,14 @@ pub(super) fn deliver(state: &mut State, pending: &Pending) {
 
 /// The process learns that nothing was executed.
 pub(super) fn refuse(state: &mut State, pending: &Pending) {
-    let refused = Err::<(), _>(CorrectError::NotExecuted(StoreError::NoRuntime));
+    let refused = Err::<(), _>(CorrectError::NotExecuted(StoreError::ShuttingDown));
     let results = vec![refused; pending.due.len().max(1)];
     state.queue.replied(0, results, state.real);
 }
 
 /// The process receives no reply.
 pub(super) fn lose(state: &mut State, pending: &Pending) {
-    let unknown = Err::<(), _>(CorrectError::NoReply(StoreError::NoRuntime));
+    let unknown = Err::<(), _>(CorrectError::NoReply(StoreError::ShuttingDown));
     let results = vec![unknown; pending.due.len().max(1)];
     for (lost, _) in state.queue.replied(0, results, state.real) {
         state.lose(lost);

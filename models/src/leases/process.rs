@@ -89,7 +89,7 @@ impl Leases {
         state.process.fetch = Some(Fetch::Looks);
         state.drop_reply(number);
         let Some(lease) = &mut state.process.lease else { return };
-        let deliveries = lease.failed(&StoreError::NoRuntime);
+        let deliveries = lease.failed(&StoreError::ShuttingDown);
         state.deliver(deliveries, 0);
     }
 

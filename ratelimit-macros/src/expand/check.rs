@@ -90,8 +90,8 @@ impl Expansion<'_> {
 
     /// The function of the runtime, for a function that is async or not.
     pub(super) fn check_function(&self, name: &str) -> Ident {
-        let now = if self.function.is_synchronous() { "_now" } else { "" };
-        Ident::new(&format!("{name}{now}"), hygienic())
+        let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
+        Ident::new(&format!("{name}{blocking}"), hygienic())
     }
 
     pub(super) fn check_group(&self, group: &ChargeGroup, function: &str) -> TokenStream {

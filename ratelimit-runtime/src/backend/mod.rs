@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 pub(crate) use self::counts::{ChargedCount, MergedCounts};
 use self::outage::OutageLog;
 use crate::algorithm::{Op, Outcome, Verdict};
-use crate::background::Background;
+use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
@@ -147,6 +147,46 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
+    /// Does work that needs a runtime if there is a shared store: here, or on the thread of the limiter if there is none
+    /// here. `work` is called inside of the future, which saves a copy of what it returns.
+    pub(crate) async fn run<F>(self: Arc<Self>, work: impl FnOnce() -> F + Send) -> F::Output
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let needs_runtime = self.shared.is_some();
+        self.run_there_if(needs_runtime, work).await
+    }
+
+    /// Does work, as [`run`](Self::run) does, that also needs timers.
+    pub(crate) async fn run_with_timers<F>(
+        self: Arc<Self>,
+        work: impl FnOnce() -> F + Send,
+    ) -> F::Output
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let needs_runtime = self.shared.is_some() || !self.clock().can_sleep();
+        self.run_there_if(needs_runtime, work).await
+    }
+
+    async fn run_there_if<F>(
+        self: Arc<Self>,
+        needs_runtime: bool,
+        work: impl FnOnce() -> F + Send,
+    ) -> F::Output
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let work = work();
+        if !needs_runtime || is_in_runtime() {
+            return work.await;
+        }
+        match self.background.run(Box::pin(work)).await {
+            Ok(result) => result,
+            Err(work) => work.await,
+        }
+    }
+
     /// Returns a rejection of the shared store that still holds for a charge.
     pub(crate) fn cached_rejection(&self, charge: &Charge) -> Option<Reply> {
         if charge.cost != 1 {
@@ -229,8 +269,7 @@ impl Backend {
         Some(Reply::new(outcomes.into(), Source::Cache))
     }
 
-    /// Applies the `on_error` of the policy to a request that failed. A call without a runtime is a mistake of the
-    /// program, and fails.
+    /// Applies the `on_error` of the policy to a request that failed.
     pub(crate) fn fall_back(
         &self,
         policy: Policy,
@@ -238,7 +277,6 @@ impl Backend {
         error: StoreError,
     ) -> Result<Reply, StoreError> {
         match self.on_error(policy) {
-            _ if error == StoreError::NoRuntime => Err(error),
             OnError::Local => Ok(self.apply_share(calls)),
             OnError::Allow => {
                 let outcomes = calls.charges.iter().map(|_| Outcome::UNDECIDED);
@@ -249,21 +287,16 @@ impl Backend {
         }
     }
 
-    /// Returns whether this process decides by itself after an error.
-    fn falls_back_here(&self, policy: Policy, error: &StoreError) -> bool {
-        *error != StoreError::NoRuntime && self.on_error(policy) == OnError::Local
-    }
-
     /// Succeeds if the store would decide now.
     pub(crate) fn ping(self: &Arc<Self>) -> Answer<()> {
         if self.shared.is_none() {
             return Answer::ready(Ok(()));
         }
         let backend = Arc::clone(self);
-        Answer::pending(async move {
+        Answer::pending(Arc::clone(self).run(|| async move {
             let Some(shared) = &backend.shared else { return Ok(()) };
             shared.ping().await
-        })
+        }))
     }
 
     /// Executes a request on the embedded store, under the share of this process.

@@ -19,7 +19,7 @@ pub(super) struct OutageLog {
 }
 
 impl OutageLog {
-    /// Records the result of a request about the limit `name`. A call without a runtime says nothing about the store.
+    /// Records the result of a request about the limit `name`.
     pub(super) fn record<T>(
         &self,
         clock: &Clock,
@@ -28,7 +28,7 @@ impl OutageLog {
         result: &Result<T, StoreError>,
     ) {
         let reported = self.reported.load(Relaxed);
-        if reported == 0 && result.is_ok() || matches!(result, Err(StoreError::NoRuntime)) {
+        if reported == 0 && result.is_ok() {
             return;
         }
         let now = clock.local();

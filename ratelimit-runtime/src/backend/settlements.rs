@@ -9,7 +9,7 @@ use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Ver
 use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
-use crate::limit::{Algorithm, Policy, Scope, Terms};
+use crate::limit::{Algorithm, OnError, Policy, Scope, Terms};
 use crate::local::LocalCharge;
 use crate::owner::{Owner, ended};
 use crate::reply::{Answer, Source, StoreError};
@@ -131,17 +131,17 @@ impl Backend {
         };
         let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
         let correction = Correction::give_back(Charged::Newest, charge.cost);
-        Answer::pending(async move {
+        Answer::pending(Arc::clone(self).run(move || async move {
             let opening = OpeningChange::None;
             let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, opening };
             match backend.ask(&owner, corrected).await {
                 Ok(outcome) => Ok((outcome, backend.source())),
-                Err(error) if backend.falls_back_here(policy, &error) => {
+                Err(_) if backend.on_error(policy) == OnError::Local => {
                     Ok((backend.give_back_share(&charge, Charged::Newest), Source::Fallback))
                 }
                 Err(error) => Err(error),
             }
-        })
+        }))
     }
 
     pub(crate) fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
@@ -175,7 +175,7 @@ impl Backend {
             _ => self.change_here(key_id, algorithm, opening),
         };
         let backend = Arc::clone(self);
-        Answer::pending(async move {
+        Answer::pending(Arc::clone(self).run(move || async move {
             let correction = Correction::default();
             let corrected = CorrectedCharge { charge, correction, opening };
             let result = backend.ask(&owner, corrected).await;
@@ -185,7 +185,7 @@ impl Backend {
             }
             backend.in_flight_changed.notify_waiters();
             result.map(|outcome| outcome.is_allowed() || was_here)
-        })
+        }))
     }
 
     /// Closes, opens or resets a key in this process. With Redis, this is the key of the fallback.
@@ -215,7 +215,7 @@ impl Backend {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         if !is_in_runtime() {
-            return Err(StoreError::NoRuntime);
+            return Err(ended());
         }
         let deadline = self.deadline();
         let result = complete_by(Instant::now() + deadline, work).await;

@@ -10,17 +10,21 @@ mod job;
 mod pending;
 mod process;
 
+use crate::clock::before;
 use crate::threads::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
-use std::thread;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "redis", model))]
@@ -28,7 +32,15 @@ pub(crate) use self::job::{JobSlot, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process, seen_process};
 
-type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedJob = BoxedWork<()>;
+
+/// Work that a caller awaits.
+pub(crate) type BoxedWork<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+thread_local! {
+    /// Whether this is the thread of a limiter.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
 type Resident = Box<dyn Fn() -> Option<BoxedJob> + Send>;
@@ -80,6 +92,50 @@ impl Background {
     pub(crate) fn revive(&self) {
         if self.runs_in.load(Relaxed) != seen_process() && self.was_used.load(Relaxed) {
             self.send(None);
+        }
+    }
+
+    /// Does work on the thread, for as long as the caller awaits it. Returns the work if the thread cannot start.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: BoxedWork<T>,
+    ) -> Result<T, BoxedWork<T>> {
+        let here = Arc::new(Mutex::new(Some(work)));
+        let take = |place: &Mutex<Option<BoxedWork<T>>>| {
+            place.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let (there, (mut sender, result)) = (Arc::clone(&here), oneshot::channel());
+        self.spawn(async move {
+            if let Some(work) = take(&there).filter(|_| !sender.is_closed())
+                && let Some(result) = before(sender.closed(), work).await
+            {
+                let _ = sender.send(result);
+            }
+        });
+        result.await.map_err(|_| take(&here).expect("the work has panicked"))
+    }
+
+    /// Does work on the thread, and blocks this thread until it is done. `None` if the thread cannot start, or is this
+    /// one.
+    pub(crate) fn block_on<T: Send + 'static>(&self, work: BoxedWork<T>) -> Option<T> {
+        struct Unpark(Thread);
+
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+
+        if IS_BACKGROUND.get() {
+            return None;
+        }
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let (mut result, mut context) = (pin!(self.run(work)), Context::from_waker(&waker));
+        loop {
+            match result.as_mut().poll(&mut context) {
+                Poll::Ready(result) => return result.ok(),
+                Poll::Pending => thread::park(),
+            }
         }
     }
 
@@ -153,6 +209,7 @@ fn run_thread(jobs: UnboundedReceiver<BoxedJob>, process: u32, runs_in: &AtomicU
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             runs_in.store(process, Relaxed);
+            IS_BACKGROUND.set(true);
             runtime.block_on(run_jobs(jobs));
         }
         Err(error) => {

@@ -6,14 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, now};
+use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, block_on};
 use super::fast::Conclusion;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
+use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel, shown};
 use crate::local::LocalCharge;
+use crate::owner::ended;
 use crate::reply::{BuildError, Decision, Rejection, Source};
 use crate::report::{self, Started};
 
@@ -141,9 +143,24 @@ impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
         Refusal::undecided(limit, error).into_call(CallOptions::ACQUIRE, parts).into()
     }
 
-    /// Returns the result of a call that this process decides.
-    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<T, Rejection> {
-        now(self, label)
+    /// Returns the result. If the call is pending, blocks this thread until it is decided.
+    pub(crate) fn blocking(
+        self,
+        backend: &Backend,
+        label: impl FnOnce() -> LimitLabel,
+    ) -> Result<T, Rejection> {
+        match self {
+            Self::Decided(_) => self.result(label),
+            Self::Pending(call) => block_on(call, backend, label).map(T::from),
+        }
+    }
+
+    /// Returns the result of a call that is not pending.
+    pub(crate) fn result(self, label: impl FnOnce() -> LimitLabel) -> Result<T, Rejection> {
+        match self {
+            Self::Decided(Some(result)) => result,
+            _ => Err(Rejection::unavailable_by(&label(), ended())),
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! A call that was started. [`Check`](super::Check) and [`Acquire`](super::Acquire) are its two conclusions.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::judge::{Outcomes, apply_shadow, judge, record_others};
 use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
+use crate::background::BoxedWork;
 use crate::limit::{Access, Limit, LimitLabel};
+use crate::owner::ended;
 use crate::reply::{BuildError, Decision, Mistake, Rejection, StoreError};
 use crate::report::{Report, Started};
 use crate::rules::Ruled;
@@ -18,8 +19,6 @@ use crate::store::Reply;
 pub struct CallOptions {
     /// Whether the charges can be settled.
     pub(crate) settles: bool,
-    /// Whether the call can be decided later, by a request or in a line.
-    pub(crate) can_wait: bool,
 }
 
 /// The result of a call that was admitted.
@@ -35,7 +34,7 @@ pub(super) type LineReply = (Started, Result<Reply, StoreError>);
 pub(super) type CallResult = Result<AdmittedCall, Rejection>;
 
 /// Decides a call.
-pub(super) type BoxedCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
+pub(super) type BoxedCall = BoxedWork<CallResult>;
 
 /// A call that was started.
 pub(crate) enum StartedCall {
@@ -51,13 +50,8 @@ pub(super) struct Refusal {
 }
 
 impl CallOptions {
-    pub(crate) const CHECK: Self = Self { settles: false, can_wait: true };
-    pub(crate) const ACQUIRE: Self = Self { settles: true, can_wait: true };
-
-    /// Returns these options for a call that is decided at once.
-    pub(crate) const fn now(self) -> Self {
-        Self { can_wait: false, ..self }
-    }
+    pub(crate) const CHECK: Self = Self { settles: false };
+    pub(crate) const ACQUIRE: Self = Self { settles: true };
 }
 
 impl AdmittedCall {
@@ -69,8 +63,12 @@ impl AdmittedCall {
 }
 
 impl StartedCall {
-    pub(super) fn boxed(decide: impl Future<Output = CallResult> + Send + 'static) -> Self {
-        Self::Pending(Box::pin(decide))
+    /// Creates a call that `decide` decides, which is called in a runtime.
+    pub(super) fn boxed<F: Future<Output = CallResult> + Send + 'static>(
+        backend: &Arc<Backend>,
+        decide: impl FnOnce() -> F + Send + 'static,
+    ) -> Self {
+        Self::Pending(Box::pin(Arc::clone(backend).run(decide)))
     }
 
     /// Creates a call of `parts` parts, none of which is limited.
@@ -192,15 +190,12 @@ pub(super) fn conclude(
     apply_shadow(label, result)
 }
 
-/// Returns the result of a call that this process decides at once.
-#[inline]
-pub(super) fn now<T>(
-    call: impl Future<Output = Result<T, Rejection>> + Unpin,
+/// Blocks this thread until a call is decided.
+pub(super) fn block_on(
+    call: BoxedCall,
+    backend: &Backend,
     label: impl FnOnce() -> LimitLabel,
-) -> Result<T, Rejection> {
-    let mut call = call;
-    match Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => Err(Rejection::mistake_by(&label(), Mistake::NotLocal)),
-    }
+) -> CallResult {
+    let result = backend.background().block_on(call);
+    result.unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
 }

@@ -8,7 +8,7 @@ use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError, shown};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Answer, Decision, Rejection, StoreError, Usage};
+use crate::reply::{Answer, Decision, Rejection, Usage};
 use crate::rules::{Asker, Ruled};
 use crate::store::{Calls, Charge, Reply};
 
@@ -62,7 +62,7 @@ impl Count<'_> {
         let lease = lease.map(|leases| (leases, backend.key_id(limit.terms(), *key)));
         let backend = Arc::clone(backend);
         let terms = *limit.terms();
-        Check::boxed(async move {
+        Check::boxed(Arc::clone(&backend).run(move || async move {
             let reply = backend.execute(policy, calls).await;
             let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
             if let Some((leases, key_id)) = lease {
@@ -75,7 +75,7 @@ impl Count<'_> {
                 reply = Reply::one(outcome, reply.source);
             }
             Ok(decision(reply))
-        })
+        }))
     }
 
     /// Counts the units in use.
@@ -89,21 +89,16 @@ impl Count<'_> {
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
-        Answer::pending(async move {
+        Answer::pending(Arc::clone(&backend).run(move || async move {
             let reply = match backend.try_execute(policy, &calls).await {
-                Err(error)
-                    if backend.on_error(policy) != OnError::Local
-                        || error == StoreError::NoRuntime =>
-                {
-                    return Err(error);
-                }
+                Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
                 Err(_) => backend.apply_share(&calls),
                 Ok(reply) => reply,
             };
             let usage = usage(reply);
             let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
             Ok(Usage { used: usage.used.saturating_sub(shown(held)), ..usage })
-        })
+        }))
     }
 
     /// Gives back the newest units.

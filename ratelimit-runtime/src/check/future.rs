@@ -4,12 +4,14 @@
 use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, now};
+use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, block_on};
 use crate::algorithm::Outcome;
+use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
+use crate::owner::ended;
 use crate::reply::{BuildError, Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
@@ -41,6 +43,8 @@ enum CheckStage {
     /// Admitted, and nothing is left to be reported.
     Admitted,
     Decided,
+    /// Decided, and `pending` has the result.
+    Boxed,
     Pending,
 }
 
@@ -117,10 +121,34 @@ impl Check {
         Self::from(Refusal::undecided(limit, error).end())
     }
 
-    /// Returns the result of a check that this process decides.
+    /// Creates the check of a call that was decided, from a result for which [`DecidedCall`] has no room.
+    fn boxed_result(result: Result<Decision, Rejection>) -> Self {
+        Self { stage: CheckStage::Boxed, ..Self::boxed(ready(result)) }
+    }
+
+    /// Returns the result. If the call is pending, blocks this thread until it is decided.
     #[inline]
-    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<Decision, Rejection> {
-        now(self, label)
+    pub(crate) fn blocking(
+        mut self,
+        backend: &Backend,
+        label: impl FnOnce() -> LimitLabel,
+    ) -> Result<Decision, Rejection> {
+        match self.pending.take_if(|_| self.stage == CheckStage::Pending) {
+            Some(call) => block_on(call, backend, label).map(|admitted| admitted.decision),
+            None => self.result(label),
+        }
+    }
+
+    /// Returns the result of a check that is not pending.
+    #[inline]
+    pub(crate) fn result(
+        mut self,
+        label: impl FnOnce() -> LimitLabel,
+    ) -> Result<Decision, Rejection> {
+        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(Rejection::unavailable_by(&label(), ended())),
+        }
     }
 
     /// Returns this check; `None` if the call is admitted already, and its admission was reported.
@@ -156,11 +184,11 @@ impl From<Result<Decision, Rejection>> for Check {
         let (decision, rejected_by) = match result {
             Ok(decision) => (decision, None),
             Err(Rejection::Limited { name, quota, decision }) => (decision, Some((name, quota))),
-            rejected @ Err(_) => return Self::boxed(ready(rejected)),
+            rejected @ Err(_) => return Self::boxed_result(rejected),
         };
         let in_us = |time: Duration| u64::try_from(time.as_micros()).ok();
         let times = in_us(decision.retry_after).zip(in_us(decision.reset_after));
-        let Some((retry_us, reset_us)) = times else { return Self::boxed(ready(Ok(decision))) };
+        let Some((retry_us, reset_us)) = times else { return Self::boxed_result(Ok(decision)) };
         let Decision { allowed, source, limit: capacity, remaining, .. } = decision;
         let stage = if allowed { CheckStage::Admitted } else { CheckStage::Decided };
         let decided =
@@ -176,7 +204,7 @@ impl Future for Check {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match (self.stage, &mut self.pending) {
             (CheckStage::Admitted, _) => Poll::Ready(Ok(self.decided.admitted())),
-            (CheckStage::Pending, Some(pending)) => {
+            (CheckStage::Boxed | CheckStage::Pending, Some(pending)) => {
                 // Out of line, so that the results of the other arms stay in registers (`benches/all -- embedded`).
                 let mut result = Poll::Pending;
                 poll_into(pending.as_mut(), context, &mut result);

@@ -289,15 +289,16 @@ impl Permit {
     /// [`StoreError`] when Redis does not reply. It then learns later that the units are free.
     pub fn release(mut self) -> Answer<()> {
         let held = self.charge.as_mut().and_then(|charge| charge.held.take());
-        let deadline = self.charge.as_ref().map(|charge| charge.backend.deadline());
+        let backend = self.charge.as_ref().map(|charge| Arc::clone(&charge.backend));
         let released = held.map(|held| held.release());
         drop(self);
-        let (Some(released), Some(deadline)) = (released, deadline) else {
+        let (Some(released), Some(backend)) = (released, backend) else {
             return Answer::ready(Ok(()));
         };
-        Answer::pending(async move {
+        let deadline = backend.deadline();
+        Answer::pending(backend.run(move || async move {
             timeout(deadline, released).await.unwrap_or(Err(StoreError::Timeout { deadline }))
-        })
+        }))
     }
 
     /// Gives the whole charge back: the call does not count.

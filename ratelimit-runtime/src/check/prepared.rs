@@ -153,9 +153,6 @@ impl<'a> CountedCall<'a> {
             |report, label, mistake| Err(Box::new(Refusal::mistake(report, label, mistake)));
         let first = parts[0].limit;
         let policy = first.policy();
-        if !options.can_wait && backend.is_shared(policy.scope()) {
-            return mistake(report, first.label(), Mistake::NotLocal);
-        }
         let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
         if let Some(Part { limit, .. }) = held {
             return mistake(report, limit.label(), Mistake::NeedsPermit);
@@ -215,7 +212,8 @@ impl PreparedCall {
         rejectable: RejectableCounts,
         decide: impl FnOnce() -> F + Send + 'static,
     ) -> StartedCall {
-        StartedCall::boxed(async move {
+        let backend = Arc::clone(&rejectable.backend);
+        StartedCall::boxed(&backend, || async move {
             let reply = decide().await;
             self.conclude(&reply, |index| rejectable.count_rejection(index))
         })

@@ -53,7 +53,7 @@ impl Checker {
         if !self.backend.counts_here(part.limit) {
             return self.start_all(&[part], options).into();
         }
-        if may_wait(&[part], options, &self.rules) {
+        if may_wait(&[part], &self.rules) {
             return self.start_waiting(&[part], options).into();
         }
         let decide = |limit: &Limit| {
@@ -95,7 +95,7 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
-        if may_wait(parts, options, &self.rules) {
+        if may_wait(parts, &self.rules) {
             return self.start_waiting(parts, options);
         }
         if !may_be_ruled(parts, &self.rules) {
@@ -104,7 +104,7 @@ impl Checker {
         let ruled = self.ruled(parts);
         let by = Instant::now() + self.backend.deadline();
         let call = self.decide_enforced(parts, &ruled, options, None, by);
-        call.beside(self.trials(parts, &ruled, options))
+        call.beside(&self.backend, self.trials(parts, &ruled))
     }
 
     /// Returns the limits of a call under the rules in force: one set of rules for all parts.
@@ -116,17 +116,10 @@ impl Checker {
     }
 
     /// Returns the trials of a call that need a request, and lets the others decide it.
-    pub(super) fn trials(
-        &self,
-        parts: &[AnyPart<'_>],
-        ruled: &[Ruled],
-        options: CallOptions,
-    ) -> Vec<BoxedCall> {
+    pub(super) fn trials(&self, parts: &[AnyPart<'_>], ruled: &[Ruled]) -> Vec<BoxedCall> {
         let trials = parts.iter().zip(ruled).filter_map(|(part, ruled)| {
             let trial = ruled.trial.as_deref()?;
-            // No request decides a call that is decided at once.
-            let is_decided = options.can_wait || !self.backend.is_shared(trial.policy().scope());
-            if ruled.access != Access::Limited || !is_decided {
+            if ruled.access != Access::Limited {
                 return None;
             }
             let part: AnyPart<'_> = Part::of(trial, part.key, part.cost);
@@ -181,7 +174,9 @@ impl Checker {
             shadows: shadows.iter().map(|(_, part)| owned(part)).collect(),
             closed,
         };
-        StartedCall::boxed(async move { trailing.decide(decision.result().await?).await })
+        StartedCall::boxed(&self.backend, || async move {
+            trailing.decide(decision.result().await?).await
+        })
     }
 }
 
@@ -268,9 +263,9 @@ mod tests {
     const LIMIT: Limit = Limit::sliding("ruled", 3, Duration::from_secs(60));
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
-        let (part, options) = (Part::of(limit, &"key", cost.into()), CallOptions::ACQUIRE.now());
+        let (part, options) = (Part::of(limit, &"key", cost.into()), CallOptions::ACQUIRE);
         let call: Acquire = limiter.checker().start(part, options, None);
-        let [permit] = call.into_array().now(|| limit.label())?;
+        let [permit] = call.into_array().blocking(&limiter.checker().backend, || limit.label())?;
         Ok(permit)
     }
 
@@ -278,7 +273,7 @@ mod tests {
     fn a_call_under_a_rule_is_decided_and_settled_by_the_amounts_of_the_rule() {
         let limiter = RateLimiter::embedded();
         let waiting = LIMIT.wait(Duration::from_secs(1));
-        assert_eq!(limiter.check_now(&waiting, "key", 1).expect("admitted").remaining, 2);
+        assert_eq!(limiter.check_blocking(&waiting, "key", 1).expect("admitted").remaining, 2);
         let mut rules = RuleSet::new();
         rules.set("ruled", Rule::new().threshold(10)).expect("valid");
         limiter.set_rules(rules).expect("valid");
@@ -287,7 +282,7 @@ mod tests {
         let decision = permit.decision();
         assert_eq!((decision.limit, decision.remaining), (10, 1));
         permit.settle(2);
-        let decision = limiter.check_now(&waiting, "key", 7).expect("admitted");
+        let decision = limiter.check_blocking(&waiting, "key", 7).expect("admitted");
         assert_eq!((decision.remaining, decision.source), (0, Source::Embedded));
         let rejection = acquire(&limiter, &LIMIT, 1).expect_err("full");
         assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection}");

@@ -2,17 +2,19 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use super::call::{BoxedCall, StartedCall};
+use crate::backend::Backend;
 
 impl StartedCall {
     /// Lets trials decide beside this call. They do not change its result.
-    pub(super) fn beside(self, mut trials: Vec<BoxedCall>) -> Self {
+    pub(super) fn beside(self, backend: &Arc<Backend>, mut trials: Vec<BoxedCall>) -> Self {
         if trials.is_empty() {
             return self;
         }
-        Self::boxed(async move {
+        Self::boxed(backend, || async move {
             let (mut call, mut result) = (pin!(self.result()), None);
             // Polled in one turn, so the requests leave together, and one batch can have them.
             poll_fn(|context| {

@@ -1,5 +1,7 @@
 //! Calls that may wait.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::call::{BoxedCall, CallOptions, CallResult, StartedCall};
@@ -12,19 +14,21 @@ use crate::rules::RulesInForce;
 use crate::waiting::OwnedPart;
 
 /// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
-pub(super) fn may_wait(parts: &[AnyPart<'_>], options: CallOptions, rules: &RulesInForce) -> bool {
+pub(super) fn may_wait(parts: &[AnyPart<'_>], rules: &RulesInForce) -> bool {
     let waits = |part: &AnyPart<'_>| {
         part.limit.policy().wait().is_some()
             && (part.limit.max_wait().is_some() || may_be_ruled(parts, rules))
     };
-    options.can_wait && parts.first().is_some_and(waits)
+    parts.first().is_some_and(waits)
 }
 
 impl Checker {
     /// Starts a call that may wait.
     pub(super) fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
         let parts = OneOrMany::of(parts, owned);
-        StartedCall::boxed(self.clone().wait(parts, options))
+        let (backend, checker) = (Arc::clone(&self.backend), self.clone());
+        let wait = move || checker.wait(parts, options);
+        StartedCall::Pending(Box::pin(backend.run_with_timers(wait)))
     }
 
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
@@ -32,7 +36,7 @@ impl Checker {
         let (started, start) = (Started::now(), Instant::now());
         let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
         // Not beside the call: it must neither end later nor lose a grant that it has taken.
-        for trial in self.trials_of(&parts, options) {
+        for trial in self.trials_of(&parts) {
             self.backend.background().spawn(async { drop(trial.await) });
         }
         let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
@@ -46,9 +50,9 @@ impl Checker {
         decision.result().await
     }
 
-    fn trials_of(&self, parts: &[OwnedPart], options: CallOptions) -> Vec<BoxedCall> {
+    fn trials_of(&self, parts: &[OwnedPart]) -> Vec<BoxedCall> {
         let parts = borrowed(parts);
-        self.trials(&parts, &self.ruled(&parts), options)
+        self.trials(&parts, &self.ruled(&parts))
     }
 }
 

@@ -55,8 +55,8 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Start
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
-    check_all_now(&OneLimit(limit, key, cost))
+pub fn check_blocking(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+    check_all_blocking(&OneLimit(limit, key, cost))
 }
 
 /// Starts a call of one limit whose charge is corrected.
@@ -69,18 +69,18 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcq
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn acquire_now(
+pub fn acquire_blocking(
     limit: impl CheckedLimit,
     key: impl Key,
     cost: u32,
 ) -> Result<[Permit; 1], Rejection> {
-    acquire_all_now(&OneLimit(limit, key, cost))
+    acquire_all_blocking(&OneLimit(limit, key, cost))
 }
 
 /// Starts the check of a call, as [`check`] does.
 #[inline]
 pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedCheck<N>> {
-    StartedCheck::unless_admitted(start_check(call, CallOptions::CHECK), call.sites())
+    StartedCheck::unless_admitted(start_check(call), call.sites())
 }
 
 /// Checks a call of a function that is not async.
@@ -88,16 +88,22 @@ pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Started
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_all_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
-    let check = start_check(call, CallOptions::CHECK.now());
-    let result = check.now(|| call.first().0.label());
+pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
+    let label = || call.first().0.label();
+    let blocking = |limiter: &RateLimiter| {
+        let checker = limiter.checker();
+        call.check(checker, CallOptions::CHECK).blocking(&checker.backend, label)
+    };
+    let result = with_limiter(call, blocking, |error| undecided_check(call, error).result(label));
     count_call(&call.sites(), result.as_ref().err());
     result.map(drop)
 }
 
 /// Starts a call whose charges are corrected.
 pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
-    StartedAcquire { call: start_acquire(call, CallOptions::ACQUIRE), sites: call.sites() }
+    let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker(), CallOptions::ACQUIRE);
+    let started = with_limiter(call, acquire, |error| undecided_acquire(call, error));
+    StartedAcquire { call: started, sites: call.sites() }
 }
 
 /// Checks a call of a function that is not async, whose charges are corrected.
@@ -105,11 +111,15 @@ pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcqui
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn acquire_all_now<const N: usize>(
+pub fn acquire_all_blocking<const N: usize>(
     call: &impl AnnotatedCall<N>,
 ) -> Result<[Permit; N], Rejection> {
-    let acquired = start_acquire(call, CallOptions::ACQUIRE.now());
-    let result = acquired.now(|| call.first().0.label());
+    let label = || call.first().0.label();
+    let blocking = |limiter: &RateLimiter| {
+        let checker = limiter.checker();
+        call.acquire(checker, CallOptions::ACQUIRE).blocking(&checker.backend, label)
+    };
+    let result = with_limiter(call, blocking, |error| undecided_acquire(call, error).result(label));
     count_call(&call.sites(), result.as_ref().err());
     result
 }
@@ -128,29 +138,26 @@ fn with_limiter<const N: usize, R>(
 }
 
 #[inline]
-fn start_check<const N: usize>(call: &impl AnnotatedCall<N>, options: CallOptions) -> Check {
-    with_limiter(
-        call,
-        |limiter| call.check(limiter.checker(), options),
-        |error| match call.first() {
-            (_, Access::Unlimited) => Check::unlimited(),
-            (limit, _) => Check::undecided(limit, error),
-        },
-    )
+fn start_check<const N: usize>(call: &impl AnnotatedCall<N>) -> Check {
+    let check = |limiter: &RateLimiter| call.check(limiter.checker(), CallOptions::CHECK);
+    with_limiter(call, check, |error| undecided_check(call, error))
 }
 
-fn start_acquire<const N: usize>(
+fn undecided_check<const N: usize>(call: &impl AnnotatedCall<N>, error: BuildError) -> Check {
+    match call.first() {
+        (_, Access::Unlimited) => Check::unlimited(),
+        (limit, _) => Check::undecided(limit, error),
+    }
+}
+
+fn undecided_acquire<const N: usize>(
     call: &impl AnnotatedCall<N>,
-    options: CallOptions,
+    error: BuildError,
 ) -> AcquiredCall<[Permit; N]> {
-    with_limiter(
-        call,
-        |limiter| call.acquire(limiter.checker(), options),
-        |error| match call.first() {
-            (_, Access::Unlimited) => AcquiredCall::unlimited(N),
-            (limit, _) => AcquiredCall::undecided(limit, error, N),
-        },
-    )
+    match call.first() {
+        (_, Access::Unlimited) => AcquiredCall::unlimited(N),
+        (limit, _) => AcquiredCall::undecided(limit, error, N),
+    }
 }
 
 /// Calls the body of a function. The bound makes a closure that may return what it owns.

@@ -175,36 +175,39 @@ impl RateLimiter {
         self.check(limit, key, cost).into()
     }
 
-    /// Checks a call without a future, if this process counts the limit: on the embedded store, or with
-    /// [`Scope::Process`](crate::Scope). It does not wait, also if the limit has a [`wait`](Limit::wait).
+    /// Like [`check`](Self::check), for code that is not async. If Redis counts the limit, or if the limit has a
+    /// [`wait`](Limit::wait), blocks this thread until the call is decided: for the deadline and the wait at most.
+    /// Otherwise, the call is decided at once.
+    ///
+    /// In async code, await [`check`](Self::check) instead: a thread that is blocked runs no other task. The call does
+    /// not depend on a runtime.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use ratelimit_runtime::{Limit, RateLimiter, Scope};
+    /// use ratelimit_runtime::{Limit, RateLimiter};
     ///
-    /// const WARNINGS: Limit =
-    ///     Limit::token_bucket("warnings", 1, Duration::from_secs(60)).scope(Scope::Process);
+    /// const WARNINGS: Limit = Limit::token_bucket("warnings", 1, Duration::from_secs(60));
     ///
     /// let limiter = RateLimiter::embedded();
-    /// if limiter.check_now(&WARNINGS, "disk", 1).is_ok() {
+    /// if limiter.check_blocking(&WARNINGS, "disk", 1).is_ok() {
     ///     eprintln!("the disk is almost full");
     /// }
-    /// assert!(limiter.check_now(&WARNINGS, "disk", 1).is_err());
+    /// assert!(limiter.check_blocking(&WARNINGS, "disk", 1).is_err());
     /// ```
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check). For a limit that is counted in Redis, [`Mistake::NotLocal`](crate::Mistake).
+    /// As for [`check`](Self::check).
     #[inline]
-    pub fn check_now(
+    pub fn check_blocking(
         &self,
         limit: &Limit,
         key: impl Key,
         cost: u32,
     ) -> Result<Decision, Rejection> {
-        let options = CallOptions::CHECK.now();
-        let check: Check = self.checker.start(Part::of(limit, &key, cost.into()), options, None);
-        check.now(|| limit.label())
+        let part = Part::of(limit, &key, cost.into());
+        let check: Check = self.checker.start(part, CallOptions::CHECK, None);
+        check.blocking(&self.checker.backend, || limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -324,21 +327,24 @@ impl RateLimiter {
         let ping = self.checker.backend.ping();
         #[cfg(feature = "rules")]
         if let Some(feed) = self.feed.clone() {
-            return Answer::pending(async move {
+            let backend = Arc::clone(&self.checker.backend);
+            return Answer::pending(backend.run(|| async move {
                 ping.await?;
                 feed.ready().await
-            });
+            }));
         }
         ping
     }
 
-    /// Returns a pause by the clock of this limiter; `None` if there are no timers here.
+    /// Returns a pause by the clock of this limiter.
     #[cfg(feature = "stream")]
-    pub(crate) fn pause(&self, wait: Duration) -> Option<Pause> {
-        let clock = self.checker.backend.clock().clone();
+    pub(crate) fn pause(&self, wait: Duration) -> Pause {
+        let backend = Arc::clone(&self.checker.backend);
+        let clock = backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        let can_sleep = clock.can_sleep();
-        can_sleep.then(|| Box::pin(async move { clock.sleep_until_steady(until).await }) as Pause)
+        Box::pin(
+            backend.run_with_timers(move || async move { clock.sleep_until_steady(until).await }),
+        )
     }
 
     pub(crate) fn checker(&self) -> &Checker {

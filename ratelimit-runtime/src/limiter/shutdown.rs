@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::RateLimiter;
@@ -12,7 +11,7 @@ use crate::check::Checker;
 use crate::lease::Leases;
 #[cfg(doc)]
 use crate::limit::Limit;
-use crate::owner::{Owner, ReportedLosses};
+use crate::owner::{Owner, ReportedLosses, ended};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
@@ -31,7 +30,6 @@ impl RateLimiter {
     /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has settled nothing for ten
     ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
     ///   replying, `flush` ends after twenty deadlines at most.
-    /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
     pub fn flush(&self) -> Answer<()> {
         let backend = Arc::clone(&self.checker.backend);
         let Some(owner) = backend.owner().map(Arc::clone) else { return Answer::ready(Ok(())) };
@@ -40,10 +38,10 @@ impl RateLimiter {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
-        Answer::pending(async move {
+        Answer::pending(backend.run(move || async move {
             flush(&owner, deadline).await?;
             stated(&owner, Instant::now() + deadline, deadline).await
-        })
+        }))
     }
 
     /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
@@ -81,7 +79,7 @@ impl RateLimiter {
     /// back, and calls still run that hold units.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
-        Answer::pending(async move {
+        Answer::pending(Arc::clone(&backend).run(|| async move {
             waiting.shut_down();
             let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
             let deadline = backend.deadline();
@@ -92,16 +90,13 @@ impl RateLimiter {
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
             }
-        })
+        }))
     }
 }
 
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
 async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
     let mut flushed = pin!(owner.flushed(ReportedLosses::SinceLastFlush));
-    if Handle::try_current().is_err() {
-        return Err(StoreError::NoRuntime);
-    }
     loop {
         let before = owner.replies();
         match timeout(deadline, flushed.as_mut()).await {
@@ -139,17 +134,16 @@ async fn give_back_all(
     waiting: Arc<Waiting>,
     owner: &Owner,
 ) -> Result<(), StoreError> {
-    let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
     let late = |_| StoreError::Timeout { deadline };
     let flushed = owner.flushed(ReportedLosses::SinceNow);
-    let mut leases = runtime.spawn(async move { leases.shut_down().await });
+    let mut leases = tokio::spawn(async move { leases.shut_down().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
     let returned = timeout_at(by, &mut leases).await.map_err(late);
     leases.abort();
     let flushed = timeout_at(by, flushed).await.map_err(late);
     // What went back meanwhile.
     let late_flushed = timeout_at(by, owner.flushed(ReportedLosses::SinceNow)).await.map_err(late);
-    returned?.unwrap_or(Err(StoreError::NoRuntime))?;
+    returned?.unwrap_or_else(|_| Err(ended()))?;
     rested??;
     flushed?.and(late_flushed?)
 }

@@ -120,7 +120,7 @@ struct QueuedCorrection {
 
 /// Who learns of the result.
 enum ReplyTo {
-    /// Nobody. This is a settlement: a flush reports its loss.
+    /// Nobody waits for a settlement. A flush reports its loss.
     Nobody,
     /// Whoever waits, if anybody does. The units go back in any case.
     Whoever(ResultSender),
@@ -528,9 +528,9 @@ pub(crate) fn send<T: Send + 'static>(
     });
 }
 
-/// The error of a caller whose request has no result.
+/// The error of a caller whose request has no result, or no thread that could send it.
 pub(crate) fn ended() -> StoreError {
-    StoreError::Connection { message: "the thread of the rate limiter has ended".into() }
+    StoreError::Connection { message: "the thread of the rate limiter does not run".into() }
 }
 
 impl QueuedCorrection {

@@ -9,7 +9,7 @@ use super::rejections::RejectionCache;
 use crate::algorithm::{Correction, OpeningChange};
 use crate::key::KeyId;
 
-/// A count whose waiting calls ask again.
+/// A count of which units may be free now, or whose key was closed: its waiting calls ask again.
 #[derive(Clone, Copy)]
 pub(crate) struct FreedUnits {
     pub(crate) key_id: KeyId,

@@ -449,11 +449,7 @@ impl SlotCounts {
                 None
             }
             // Of several requests, another one may have been executed.
-            Err(
-                StoreError::CircuitOpen { .. }
-                | StoreError::Overloaded { .. }
-                | StoreError::NoRuntime,
-            ) if !is_split => {
+            Err(StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) if !is_split => {
                 count.units.not_sent();
                 None
             }

@@ -67,7 +67,7 @@ fn reply(lanes: &mut Lanes, result: &Result<(), CorrectError>, real: u64) -> Vec
 }
 
 fn refused() -> Result<(), CorrectError> {
-    Err(CorrectError::NotExecuted(StoreError::NoRuntime))
+    Err(CorrectError::NotExecuted(StoreError::ShuttingDown))
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_lane_pauses_and_probes() {
     let mut lanes = Lanes::default();
     add(&mut lanes, 0, 1, Kind::GiveBack);
     add(&mut lanes, 1, 2, Kind::GiveBack);
-    let silence = Err(CorrectError::NoReply(StoreError::NoRuntime));
+    let silence = Err(CorrectError::NoReply(StoreError::ShuttingDown));
     assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
     assert_eq!(reply(&mut lanes, &silence, 10), [0, 1]);
     assert!(lanes.is_empty(), "nothing is sent again");

@@ -51,8 +51,6 @@ pub enum StoreError {
         /// The message of the error.
         message: Arc<str>,
     },
-    /// The future was polled outside a tokio runtime, which Redis connections and timers need.
-    NoRuntime,
     /// This limiter counts in this process, and shares nothing with others.
     NotShared,
     /// The rules in Redis have changed since they were read, so
@@ -106,10 +104,6 @@ impl fmt::Display for StoreError {
                 }
                 Ok(())
             }
-            Self::NoRuntime => f.write_str(
-                "Redis connections and waiting calls need tokio: await this in a tokio runtime with I/O \
-                 and time enabled, such as the one of `#[tokio::main]`",
-            ),
             Self::NotShared => f.write_str(
                 "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
                  rules of this process with `set_rules`",

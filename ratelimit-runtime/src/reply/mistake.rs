@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BuildError, StoreError};
+use super::BuildError;
 use crate::limit::{Name, debug_as_text};
 
 /// The cause of a [`Rejection::Mistake`](crate::Rejection::Mistake): the program or its environment has a mistake.
@@ -10,10 +10,6 @@ use crate::limit::{Name, debug_as_text};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// The future was polled outside a tokio runtime, which Redis connections and timers need.
-    NoRuntime,
-    /// A synchronous check of a limit that is counted in Redis.
-    NotLocal,
     /// `check_all` was called without limits.
     NoLimits,
     /// Two different limits of one call share a count: they have the same name, algorithm, period, align and
@@ -38,11 +34,6 @@ pub enum Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRuntime => StoreError::NoRuntime.fmt(f),
-            Self::NotLocal => f.write_str(
-                "this limit is counted in Redis, so it cannot be checked synchronously: await `check`, or \
-                 set the scope of the limit to `Scope::Process`",
-            ),
             Self::NoLimits => {
                 f.write_str("`check_all` was called without limits: pass at least one")
             }

@@ -169,12 +169,9 @@ impl Rejection {
         Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
     }
 
-    /// Creates the rejection of a call that was not decided. Without a runtime, the program has a mistake.
+    /// Creates the rejection of a call that was not decided.
     pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
-        match error {
-            StoreError::NoRuntime => Self::mistake_by(label, Mistake::NoRuntime),
-            error => Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() },
-        }
+        Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() }
     }
 
     pub(crate) fn mistake_by(label: &LimitLabel, mistake: Mistake) -> Self {

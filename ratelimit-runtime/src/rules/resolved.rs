@@ -159,9 +159,9 @@ mod tests {
 
     /// Returns the threshold of a call of one limit, and the least threshold of a call of both.
     fn thresholds(limiter: &RateLimiter, key: &str) -> [u32; 2] {
-        let one = limiter.check_now(&ONE, key, 0).expect("admitted").limit;
+        let one = limiter.check_blocking(&ONE, key, 0).expect("admitted").limit;
         let parts = [Part::new(&ONE, &key, 0), Part::new(&OTHER, &key, 0)];
-        let both = limiter.check_all(&parts).now(|| ONE.label()).expect("admitted").limit;
+        let both = limiter.check_all(&parts).result(|| ONE.label()).expect("admitted").limit;
         [one, both]
     }
 
@@ -216,7 +216,7 @@ mod tests {
             rules.set("other", Rule::new().shadow(false)).expect("valid");
         });
         let parts = [Part::new(&ONE, &"key", 1), Part::new(&shadow, &"key", 1)];
-        let result = limiter.check_all(&parts).now(|| ONE.label());
+        let result = limiter.check_all(&parts).result(|| ONE.label());
         let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };
@@ -228,7 +228,7 @@ mod tests {
 
         impl Drop for AtEnd {
             fn drop(&mut self) {
-                let decision = self.0.check_now(&ONE, "key", 0).expect("admitted");
+                let decision = self.0.check_blocking(&ONE, "key", 0).expect("admitted");
                 self.1.send(decision.limit).expect("received");
             }
         }
@@ -245,7 +245,7 @@ mod tests {
         let ends = thread::spawn(move || {
             // Dropped after what the call below remembers, because it is first.
             AT_END.set(Some(AtEnd(limiter.clone(), sender)));
-            limiter.check_now(&ONE, "key", 0).expect("admitted").limit
+            limiter.check_blocking(&ONE, "key", 0).expect("admitted").limit
         });
         assert_eq!((ends.join().expect("no panic"), limits.recv()), (9, Ok(9)));
     }
@@ -257,7 +257,8 @@ mod tests {
         impl fmt::Display for CallingKey<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 // A limit that this thread does not know yet.
-                let limit = self.0.check_now(&OTHER, "inner", 0).map(|decision| decision.limit);
+                let limit =
+                    self.0.check_blocking(&OTHER, "inner", 0).map(|decision| decision.limit);
                 write!(f, "{limit:?}")
             }
         }
@@ -275,7 +276,7 @@ mod tests {
             rules.set("other", Rule::new().threshold(6)).expect("valid");
         });
         for _ in 0..2 {
-            let decision = limiter.check_now(&ONE, CallingKey(&limiter), 0);
+            let decision = limiter.check_blocking(&ONE, CallingKey(&limiter), 0);
             assert_eq!(decision.expect("admitted").limit, 4);
         }
     }

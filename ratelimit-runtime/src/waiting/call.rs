@@ -151,6 +151,7 @@ impl Drop for WaitingCall {
         };
         if drives {
             self.waiting.drive(&shared);
+            self.waiting.remove_if_empty(&shared);
         } else if !self.has_ended {
             shared.wake_calls();
         }

@@ -29,7 +29,7 @@ use crate::background::{OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::{FreedBy, FreedUnits};
+use crate::owner::{FreedBy, FreedUnits, ended};
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
@@ -140,7 +140,7 @@ impl Waiting {
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
         let is_open = |destination: &Destination| !destination.is_closed;
         if !is_in_runtime() && !self.clock().can_sleep() {
-            return self.resolve(ticket).filter(is_open).map(|_| Err(StoreError::NoRuntime));
+            return self.resolve(ticket).filter(is_open).map(|_| Err(ended()));
         }
         if ticket.parts.iter().all(|part| part.cost == 0)
             && let Some(Destination { charges, .. }) = self.resolve(ticket).filter(is_open)

@@ -12,11 +12,6 @@ pub fn returns_a_future() -> impl Future<Output = Option<()>> {
     async { None }
 }
 
-#[rate_limit(period = 30, threshold = 2, scope = "process", wait = "1s")]
-fn waits() -> Option<()> {
-    None
-}
-
 #[tokio::main]
 #[rate_limit(period = 30, threshold = 2)]
 async fn main() -> Result<(), ratelimit_runtime::Rejection> {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::{
-    Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock, rate_limit,
-};
+use futures::executor::block_on;
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, VirtualClock, rate_limit};
 use support::limits::{HOUR, MINUTE, SECOND};
 use support::proxy::Proxy;
 use support::server::Server;
@@ -164,16 +163,17 @@ async fn a_foreign_value_is_not_closed() {
     }
 }
 
-/// Redis needs a runtime, the embedded store does not.
+/// The embedded store closes it at once.
 #[test]
-fn a_key_is_closed_without_a_runtime_only_here() {
+fn a_key_is_closed_without_a_runtime() {
     let server = Server::start();
     let limit = Limit::sliding("closed", 10, MINUTE);
     let here = RateLimiter::embedded();
     assert_eq!(here.close(&limit, "key", SECOND).now_or_never(), Some(Ok(())));
     assert_eq!(here.open(&limit, "key").now_or_never(), Some(Ok(true)));
     let there = server.builder().build().expect("valid settings");
-    assert_eq!(there.close(&limit, "key", SECOND).now_or_never(), Some(Err(StoreError::NoRuntime)));
+    assert_eq!(block_on(there.close(&limit, "key", MINUTE)), Ok(()));
+    assert_eq!(block_on(there.open(&limit, "key")), Ok(true));
 }
 
 /// A dead Redis cannot close a key. The process obeys for the calls that it decides alone.

@@ -30,11 +30,11 @@ fn a_scope_has_a_count_of_its_own() {
     const LIMIT: Limit = Limit::fixed("scopes", 1, Duration::from_secs(60));
     let limiter = RateLimiter::embedded();
     for limit in [LIMIT, LIMIT.scope(Scope::Process)] {
-        assert!(limiter.check_now(&limit, "key", 1).is_ok());
-        assert!(limiter.check_now(&limit, "key", 1).is_err());
+        assert!(limiter.check_blocking(&limit, "key", 1).is_ok());
+        assert!(limiter.check_blocking(&limit, "key", 1).is_err());
     }
     let global = LIMIT.scope(Scope::Process).scope(Scope::Global);
-    assert!(limiter.check_now(&global, "key", 1).is_err());
+    assert!(limiter.check_blocking(&global, "key", 1).is_err());
 }
 
 #[tokio::test]

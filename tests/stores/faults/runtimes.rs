@@ -1,11 +1,12 @@
 //! Several runtimes, or none: each has a connection of its own, and none depends on another.
 
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures::executor::block_on;
 use futures::future::join_all;
-use ratelimit_runtime::{Limit, Mistake, OnError, Rejection};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, rate_limit};
 use support::server::Server;
 
 use super::DAILY;
@@ -59,18 +60,73 @@ fn a_limiter_outlives_its_runtimes() {
     }
 }
 
+/// Another executor polls the futures, and threads without one call.
 #[test]
-fn a_call_without_a_runtime_is_an_error_and_no_panic() {
+fn calls_are_decided_without_a_runtime() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    // It is a mistake, and no outage.
+    block_on(limiter.ping()).expect("a reply");
+    let checks = join_all((0..20).map(|_| limiter.check(&DAILY, (), 1)));
+    assert!(block_on(checks).iter().all(Result::is_ok));
+    let permit = block_on(limiter.acquire(&DAILY, (), 10)).expect("admitted");
+    permit.settle(4);
+    block_on(limiter.flush()).expect("settled");
+    let decision = limiter.check_blocking(&DAILY, (), 1).expect("admitted");
+    assert_eq!((decision.remaining, decision.source), (500 - 25, Source::Redis));
+    let peeked = block_on(limiter.peek(&DAILY, (), 1)).expect("a peek");
+    assert_eq!(peeked.remaining, 500 - 25);
+    let usage = block_on(limiter.usage(&DAILY, ())).expect("a reply");
+    assert_eq!(usage.used, 25);
+    // A call that is dropped before its thread has begun charges nothing more.
+    for _ in 0..20 {
+        let mut check = pin!(limiter.check(&DAILY, (), 1));
+        assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    block_on(limiter.shutdown()).expect("all is given back");
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "global", on_error = "deny", key = id)]
+fn synchronous(id: u8) -> Result<u8, Rejection> {
+    Ok(id)
+}
+
+#[rate_limit(period = "1h", threshold = 5, scope = "global", cost = 5, settle = |used: &Option<u32>| used.unwrap_or(5))]
+fn settled(used: u32) -> Option<u32> {
+    Some(used)
+}
+
+/// Redis decides, and the thread is blocked until then, in a runtime or outside.
+#[test]
+fn a_function_that_is_not_async_blocks_its_thread() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid settings");
+    block_on(limiter.scope(async {
+        assert_eq!((synchronous(1), synchronous(2)), (Ok(1), Ok(2)));
+        assert!(matches!(synchronous(1), Err(Rejection::Limited { .. })));
+        assert_eq!(settled(0), Some(0));
+        limiter.flush().await.expect("settled");
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(limiter.scope(async {
+        assert!(matches!(synchronous(2), Err(Rejection::Limited { .. })));
+        assert_eq!(settled(5), Some(5));
+        assert_eq!(settled(0), None);
+    }));
+}
+
+/// In async code, a thread that is blocked does not keep its own request from being sent.
+#[tokio::test]
+async fn a_runtime_of_one_thread_is_blocked_and_not_stuck() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    limiter.check(&DAILY, (), 1).await.expect("admitted");
+    for left in (490..499).rev() {
+        assert_eq!(limiter.check_blocking(&DAILY, (), 1).expect("admitted").remaining, left);
+    }
+    let down = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
     for on_error in [OnError::Deny, OnError::Local, OnError::Allow] {
-        let mut check = pin!(limiter.check(&DAILY.on_error(on_error), (), 1));
-        let result = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(Err(Rejection::Mistake { mistake, .. })) = result else {
-            panic!("{result:?}")
-        };
-        assert_eq!(mistake, Mistake::NoRuntime);
+        let result = down.check_blocking(&DAILY.on_error(on_error), (), 1);
+        assert_eq!(result.is_ok(), on_error != OnError::Deny, "{result:?}");
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::__private::store_is_idle;
 use ratelimit_runtime::{
-    Clock, Decision, Limit, Mistake, OnError, RateLimiter, Rejection, Source, StoreError,
-    VirtualClock,
+    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
 use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
@@ -62,16 +61,12 @@ async fn leased_units_can_be_spent_while_redis_is_down() {
 }
 
 #[test]
-fn a_call_without_a_runtime_is_an_error() {
+fn units_are_leased_without_a_runtime() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let check = std::pin::pin!(limiter.check(&LEASED, "key", 1));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match check.poll(&mut context) {
-        std::task::Poll::Ready(Err(Rejection::Mistake { mistake, .. })) => {
-            assert_eq!(mistake, Mistake::NoRuntime);
-        }
-        other => panic!("{other:?}"),
+    for source in [Source::Redis, Source::Redis, Source::Lease] {
+        let decision = limiter.check_blocking(&LEASED, "key", 1).expect("admitted");
+        assert_eq!(decision.source, source);
     }
 }
 
@@ -120,11 +115,15 @@ async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = server.limiter_on(&clock);
     limiter.check(&LEASED, "warm", 1).await.expect("admitted");
+    let mut connection = server.connection();
+    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
+    pause.expect("CLIENT PAUSE");
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for call in &mut calls {
         assert!(call.as_mut().poll(&mut context).is_pending());
     }
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
     // The units of all calls come together, and only the first call is polled.
     calls.remove(0).await.expect("admitted");
     drop(calls);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Mistake, Part, Rejection, Source, VirtualClock};
+use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source, VirtualClock};
 use support::limits::MINUTE;
 use support::server::Server;
 
@@ -161,9 +161,6 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     // One limit is checked as by `check`.
     let alone = limiter.check_all(&both[..1]).await.expect("admitted");
     assert_eq!(alone.source, Source::Lease);
-    // Whether units are held changes from call to call, so they do not decide whether a call needs Redis.
-    let here = limiter.check_now(&LEASED, "key", 1).expect_err("counted in Redis");
-    assert!(matches!(here, Rejection::Mistake { mistake: Mistake::NotLocal, .. }), "{here}");
     let refund = limiter.credit(&LEASED, "key", 1).await.expect("the leases are returned");
     assert_eq!(refund.remaining, 1_000 - 113);
     limiter.reset(&LEASED, "key").await.expect("a reset");

@@ -153,9 +153,9 @@ on_both_stores! {
         assert!(test.limiter.scope(call("key")).await.is_ok());
         assert!(test.limiter.scope(call("key")).await.is_ok());
         assert!(test.limiter.scope(call("key")).await.is_err());
-        assert!(test.limiter.check_now(&HERE, "key", 2).is_ok());
-        assert!(test.limiter.check_now(&HERE, "key", 1).is_err());
+        assert!(test.limiter.check_blocking(&HERE, "key", 2).is_ok());
+        assert!(test.limiter.check_blocking(&HERE, "key", 1).is_err());
         test.set_rules(of_annotated(None, Rule::new().exempt(true)));
-        assert!(test.limiter.check_now(&HERE, "key", 1).is_ok());
+        assert!(test.limiter.check_blocking(&HERE, "key", 1).is_ok());
     }
 }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{
-    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source,
-};
+use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope};
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, limit};
 use support::proxy::{Network, Proxy};
@@ -151,14 +149,13 @@ on_both_stores! {
             test.limiter.check(&leased, "leased", 1).await.expect("admitted");
         }
         assert_eq!(rejected(&test.limiter).1 - before.1, 2 + 19);
-        // Without a future: only what this process decides.
-        let here = enforced.scope(Scope::Process);
-        for _ in 0..3 {
-            test.limiter.check_now(&here, "now", 1).expect("admitted");
+        // Without a future.
+        for limit in [enforced, enforced.scope(Scope::Process)] {
+            for _ in 0..3 {
+                test.limiter.check_blocking(&limit, "blocks", 1).expect("admitted");
+            }
         }
-        assert_eq!(rejected(&test.limiter).1 - before.1, 2 + 19 + 2);
-        let now = test.limiter.check_now(&enforced, "not here", 1);
-        assert_eq!(now.is_err(), test.limiter.source() == Source::Redis);
+        assert_eq!(rejected(&test.limiter).1 - before.1, 2 + 19 + 2 + 2);
     }
 }
 

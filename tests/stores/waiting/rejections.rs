@@ -1,10 +1,10 @@
 //! `wait` and calls that are rejected: because they cannot be admitted in time, or by `on_error`.
 
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures::executor::block_on;
 use ratelimit_runtime::{
-    Clock, Limit, Mistake, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
 use support::limits::{MINUTE, SECOND};
 use support::proxy::{Network, Proxy};
@@ -110,14 +110,22 @@ async fn on_error_decides_calls_that_wait_for_a_dead_server() {
     }
 }
 
+/// An executor without timers, and code that is not async.
 #[test]
-fn a_call_that_waits_needs_a_runtime() {
-    let limiter = RateLimiter::embedded();
-    let limit = bucket(1).wait(SECOND);
-    let mut call = Box::pin(limiter.check(&limit, "key", 1));
-    let result = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    let Poll::Ready(Err(Rejection::Mistake { mistake, .. })) = result else { panic!("{result:?}") };
-    assert_eq!(mistake, Mistake::NoRuntime);
+fn calls_wait_without_a_runtime() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        let limit = bucket(20).wait(SECOND);
+        let start = Instant::now();
+        for _ in 0..2 {
+            block_on(limiter.check(&limit, "key", 1)).expect("admitted");
+            limiter.check_blocking(&limit, "key", 1).expect("admitted");
+        }
+        assert!(start.elapsed() >= 3 * SECOND / 20, "{:?}", start.elapsed());
+        let long = bucket(20).wait(Duration::from_millis(1));
+        let rejection = limiter.check_blocking(&long, "key", 1).expect_err("the wait is too short");
+        assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection}");
+    }
 }
 
 /// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.

@@ -4,11 +4,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::executor::block_on;
 use futures::{Stream, StreamExt, stream};
 use ratelimit_runtime::stream::RateLimitStreamExt;
-use ratelimit_runtime::{Limit, Mistake, OnError, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, VirtualClock};
 use support::ALGORITHMS;
 use support::limits::SECOND;
 use support::server::Server;
@@ -141,21 +142,12 @@ async fn a_dead_server_loses_no_item() {
     assert!(items.next().await.is_none());
 }
 
-/// Without a runtime, nothing can wait: each poll is an error, and neither panics nor loses the item.
 #[test]
-fn a_stream_without_a_runtime_keeps_its_item() {
-    let limit = Limit::fixed("none", 1, SECOND * 60);
-    let mut items = stream::iter(0..2).rate_limited(&limit, "key").limiter(RateLimiter::embedded());
-    let mut context = Context::from_waker(std::task::Waker::noop());
-    for _ in 0..2 {
-        let Poll::Ready(Some(Err(rejection))) = Pin::new(&mut items).poll_next(&mut context) else {
-            panic!("nothing can wait")
-        };
-        let is_missing =
-            matches!(&rejection, Rejection::Mistake { mistake: Mistake::NoRuntime, .. });
-        assert!(is_missing, "{rejection:?}");
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    let first = runtime.expect("a runtime").block_on(items.next());
-    assert!(matches!(first, Some(Ok(0))), "{first:?}");
+fn a_stream_waits_without_a_runtime() {
+    let limit = Limit::leaky_bucket("none", 20, SECOND);
+    let items = stream::iter(0..4).rate_limited(&limit, "key").limiter(RateLimiter::embedded());
+    let start = Instant::now();
+    let items: Vec<_> = block_on(items.map(|item| item.expect("it waits")).collect());
+    assert_eq!(items, [0, 1, 2, 3]);
+    assert!(start.elapsed() >= 3 * SECOND / 20, "{:?}", start.elapsed());
 }

@@ -29,6 +29,7 @@ use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
 use crate::limit::Terms;
+use crate::owner::ended;
 use crate::reply::{BuildError, Source, StoreError};
 
 /// The settings of a [`Redis`].
@@ -187,7 +188,7 @@ impl Servers {
     ) -> Result<(Instant, Option<PendingDecision>), StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
         if !is_in_runtime() {
-            return Err(StoreError::NoRuntime);
+            return Err(ended());
         }
         let mut guard = None;
         if counts {

@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn opens_after_several_timeouts_or_one_when_half_open() {
         let breaker = Breaker::default();
-        let cause = || StoreError::NoRuntime;
+        let cause = || StoreError::ShuttingDown;
         assert!(!breaker.record_timeout() && !breaker.record_timeout());
         breaker.record_reply();
         assert!(!breaker.record_timeout() && !breaker.record_timeout() && breaker.record_timeout());

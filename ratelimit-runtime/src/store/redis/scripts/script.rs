@@ -133,7 +133,7 @@ impl ScriptOp {
         out.push(0);
     }
 
-    /// Appends the numbers, but for the moment.
+    /// Appends all numbers except the moment.
     pub(crate) fn put_numbers(self, out: &mut Vec<u8>) {
         out.extend(&self.cost.to_be_bytes()[1..]);
         put_7(out, self.birth);
