@@ -147,8 +147,8 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
-    /// Does work that needs a runtime if there is a shared store: here, or on the thread of the limiter if there is none
-    /// here. `work` is called inside of the future, which saves a copy of what it returns.
+    /// Does work that needs a runtime if there is a shared store: here, or on the thread of the limiter if there is
+    /// none here. `work` is called inside of the future, which saves a copy of what it returns.
     pub(crate) async fn run<F>(self: Arc<Self>, work: impl FnOnce() -> F + Send) -> F::Output
     where
         F: Future<Output: Send + 'static> + Send + 'static,

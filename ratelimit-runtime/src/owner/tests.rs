@@ -114,6 +114,11 @@ fn a_lane_pauses_and_probes() {
     assert_eq!(send(&mut lanes, 100_020), Some(vec![]), "a probe");
     assert_eq!(reply(&mut lanes, &Ok(()), 100_020), [0; 0]);
     assert_eq!(send(&mut lanes, 100_020), Some(vec![3]));
+    // The server answers again before the end of the pause.
+    assert_eq!(reply(&mut lanes, &refused(), 100_020), [0; 0]);
+    assert_eq!(send(&mut lanes, 100_030), None);
+    lanes.resume(100_030);
+    assert_eq!(send(&mut lanes, 100_030), Some(vec![3]));
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! `wait` on a bucket and a call that is dropped after its moment has come, before it is polled: its units go to the
 //! next call or back to the bucket.
 
-use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use ratelimit_runtime::{Check, Clock, Decision, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Check, Clock, Decision, Limit, OnError, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
@@ -221,5 +222,33 @@ async fn a_moment_of_a_fallback_goes_back_to_it() {
             let control = decision(limiter.peek(&limit(5), "control", 1).await);
             assert_is_as_if_dropped(left, control, moment, &format!("{late}, {moment}"));
         }
+    }
+}
+
+/// A waker is foreign code: the calls behind its call go on.
+#[tokio::test]
+async fn a_waker_that_panics_ends_no_other_call() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    let server = Server::start();
+    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid settings")] {
+        let limit = Limit::leaky_bucket("panics", 4, SECOND).on_error(OnError::Deny).wait(MINUTE);
+        limiter.check(&limit, "key", 1).await.expect("a new key");
+        let mut first = pin!(limiter.check(&limit, "key", 1));
+        let waker = Arc::new(Panics).into();
+        let polled = first.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "{polled:?}");
+        let behind: Vec<_> =
+            (0..3).map(|_| tokio::spawn(limiter.check(&limit, "key", 1))).collect();
+        for call in behind {
+            call.await.expect("no panic").expect("admitted");
+        }
+        first.await.expect("admitted");
     }
 }

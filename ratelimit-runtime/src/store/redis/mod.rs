@@ -29,7 +29,6 @@ use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
 use crate::limit::Terms;
-use crate::owner::ended;
 use crate::reply::{BuildError, Source, StoreError};
 
 /// The settings of a [`Redis`].
@@ -188,7 +187,8 @@ impl Servers {
     ) -> Result<(Instant, Option<PendingDecision>), StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
         if !is_in_runtime() {
-            return Err(ended());
+            let message = "there is no runtime".into();
+            return Err(StoreError::Connection { message });
         }
         let mut guard = None;
         if counts {

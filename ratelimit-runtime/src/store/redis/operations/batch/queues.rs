@@ -13,10 +13,10 @@ use super::{PendingCall, QueueId, SENDERS};
 use crate::threads::{Mutex, MutexGuard};
 
 #[derive(Default)]
-pub(crate) struct BatchQueues(Mutex<HashMap<QueueId, Queue>>);
+pub(crate) struct BatchQueues(Mutex<HashMap<QueueId, BatchQueue>>);
 
 #[derive(Default)]
-struct Queue {
+struct BatchQueue {
     calls: VecDeque<PendingCall>,
     senders: u32,
     /// The time at which a sender last took calls.
@@ -89,7 +89,7 @@ impl BatchQueues {
         queues.remove(&id).map(|queue| queue.calls).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueueId, Queue>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueId, BatchQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
