@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
-use crate::owner::{Notices, Owner, foreign};
+use crate::owner::{Notices, Owner, ended, foreign};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{RejectedKeys, ReportSettings};
 use crate::store::{Calls, Charge, Reply, SharedStore, Store};
@@ -147,8 +147,8 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
-    /// Does work that needs a runtime if there is a shared store: here, or on the thread of the limiter if there is
-    /// none here. `work` is called inside of the future, which saves a copy of what it returns.
+    /// Does work that needs a runtime if there is a shared store: the current one, or that of the limiter's thread if
+    /// there is none. `work` is called inside of the future, which saves a copy of what it returns.
     pub(crate) async fn run<F>(self: Arc<Self>, work: impl FnOnce() -> F + Send) -> F::Output
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -169,6 +169,24 @@ impl Backend {
         self.run_there_if(needs_runtime, work).await
     }
 
+    /// Returns the answer to a request of a caller, as [`run`](Self::run) does.
+    pub(crate) fn answer<T: Send + 'static, F>(
+        self: Arc<Self>,
+        request: impl FnOnce() -> F + Send + 'static,
+    ) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let can_request = self.shared.is_none();
+        Answer::pending(self.run(move || async move {
+            // The thread could not start, and timers panic without a runtime.
+            if !can_request && !is_in_runtime() {
+                return Err(ended());
+            }
+            request().await
+        }))
+    }
+
     async fn run_there_if<F>(
         self: Arc<Self>,
         needs_runtime: bool,
@@ -181,7 +199,8 @@ impl Backend {
         if !needs_runtime || is_in_runtime() {
             return work.await;
         }
-        match self.background.run(Box::pin(work)).await {
+        let result = self.background.enter(Box::pin(work)).await;
+        match result {
             Ok(result) => result,
             Err(work) => work.await,
         }
@@ -293,10 +312,10 @@ impl Backend {
             return Answer::ready(Ok(()));
         }
         let backend = Arc::clone(self);
-        Answer::pending(Arc::clone(self).run(|| async move {
+        Arc::clone(self).answer(|| async move {
             let Some(shared) = &backend.shared else { return Ok(()) };
             shared.ping().await
-        }))
+        })
     }
 
     /// Executes a request on the embedded store, under the share of this process.

@@ -131,7 +131,7 @@ impl Backend {
         };
         let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
         let correction = Correction::give_back(Charged::Newest, charge.cost);
-        Answer::pending(Arc::clone(self).run(move || async move {
+        Arc::clone(self).answer(move || async move {
             let opening = OpeningChange::None;
             let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, opening };
             match backend.ask(&owner, corrected).await {
@@ -141,7 +141,7 @@ impl Backend {
                 }
                 Err(error) => Err(error),
             }
-        }))
+        })
     }
 
     pub(crate) fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
@@ -175,7 +175,7 @@ impl Backend {
             _ => self.change_here(key_id, algorithm, opening),
         };
         let backend = Arc::clone(self);
-        Answer::pending(Arc::clone(self).run(move || async move {
+        Arc::clone(self).answer(move || async move {
             let correction = Correction::default();
             let corrected = CorrectedCharge { charge, correction, opening };
             let result = backend.ask(&owner, corrected).await;
@@ -185,7 +185,7 @@ impl Backend {
             }
             backend.in_flight_changed.notify_waiters();
             result.map(|outcome| outcome.is_allowed() || was_here)
-        }))
+        })
     }
 
     /// Closes, opens or resets a key in this process. With Redis, this is the key of the fallback.

@@ -10,10 +10,10 @@ mod job;
 mod pending;
 mod process;
 
-use crate::clock::before;
 use crate::threads::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -22,9 +22,11 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
+use tokio::task::unconstrained;
 use tokio::time::timeout;
 
 #[cfg(any(feature = "redis", model))]
@@ -69,6 +71,8 @@ pub(crate) struct Background {
 #[derive(Default)]
 struct JobThread {
     jobs: Option<UnboundedSender<BoxedJob>>,
+    /// Known once a caller has entered it.
+    runtime: Option<Handle>,
     last_start: Option<Instant>,
 }
 
@@ -95,29 +99,33 @@ impl Background {
         }
     }
 
-    /// Does work on the thread, for as long as the caller awaits it. Returns the work if the thread cannot start.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        work: BoxedWork<T>,
-    ) -> Result<T, BoxedWork<T>> {
-        let here = Arc::new(Mutex::new(Some(work)));
-        let take = |place: &Mutex<Option<BoxedWork<T>>>| {
-            place.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
-        let (there, (mut sender, result)) = (Arc::clone(&here), oneshot::channel());
-        self.spawn(async move {
-            if let Some(work) = take(&there).filter(|_| !sender.is_closed())
-                && let Some(result) = before(sender.closed(), work).await
-            {
-                let _ = sender.send(result);
-            }
+    /// Polls work here, in the runtime of the thread: its requests and timers do not depend on a runtime of the caller.
+    /// Returns the work if the thread cannot start.
+    pub(crate) async fn enter<T>(&self, mut work: BoxedWork<T>) -> Result<T, BoxedWork<T>> {
+        let Some(runtime) = self.runtime().await else { return Err(work) };
+        let result = poll_fn(|context| {
+            let _entered = runtime.enter();
+            work.as_mut().poll(context)
         });
-        result.await.map_err(|_| take(&here).expect("the work has panicked"))
+        Ok(result.await)
     }
 
-    /// Does work on the thread, and blocks this thread until it is done. `None` if the thread cannot start, or is this
-    /// one.
-    pub(crate) fn block_on<T: Send + 'static>(&self, work: BoxedWork<T>) -> Option<T> {
+    /// Returns the runtime of the thread. Starts the thread if it is not running; `None` if it cannot start.
+    async fn runtime(&self) -> Option<Handle> {
+        let known = lock_own(&self.thread).runtime.clone();
+        if known.is_some() {
+            return known;
+        }
+        let (sender, runtime) = oneshot::channel();
+        self.spawn(async move { drop(sender.send(Handle::current())) });
+        let runtime = runtime.await.ok()?;
+        lock_own(&self.thread).runtime = Some(runtime.clone());
+        Some(runtime)
+    }
+
+    /// Blocks this thread until work is done, which [`enter`](Self::enter)s the runtime. `None` on the thread of a
+    /// limiter, and in a runtime if the thread cannot start: the work would wait for this thread.
+    pub(crate) fn block_on<T>(&self, work: BoxedWork<T>) -> Option<T> {
         struct Unpark(Thread);
 
         impl Wake for Unpark {
@@ -129,11 +137,20 @@ impl Background {
         if IS_BACKGROUND.get() {
             return None;
         }
+        // No runtime may have been seen in this process.
+        read_process();
+        let work = async {
+            match self.enter(work).await {
+                Err(work) if Handle::try_current().is_err() => Some(work.await),
+                result => result.ok(),
+            }
+        };
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let (mut result, mut context) = (pin!(self.run(work)), Context::from_waker(&waker));
+        // A task of tokio that has used its budget would not be woken while it blocks its thread.
+        let (mut work, mut context) = (pin!(unconstrained(work)), Context::from_waker(&waker));
         loop {
-            match result.as_mut().poll(&mut context) {
-                Poll::Ready(result) => return result.ok(),
+            match work.as_mut().poll(&mut context) {
+                Poll::Ready(result) => return result,
                 Poll::Pending => thread::park(),
             }
         }
@@ -191,6 +208,7 @@ impl Background {
             });
             unsent.extend(job.take().and_then(|job| sender.send(job).err()));
             thread.jobs = Some(sender);
+            thread.runtime = None;
         }
         drop(thread);
         if let Err(error) = started {

@@ -63,7 +63,7 @@ impl AdmittedCall {
 }
 
 impl StartedCall {
-    /// Creates a call that `decide` decides, which is called in a runtime.
+    /// Creates a call that `decide` decides, in a runtime if it needs one.
     pub(super) fn boxed<F: Future<Output = CallResult> + Send + 'static>(
         backend: &Arc<Backend>,
         decide: impl FnOnce() -> F + Send + 'static,

@@ -89,7 +89,7 @@ impl Count<'_> {
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
-        Answer::pending(Arc::clone(&backend).run(move || async move {
+        Arc::clone(&backend).answer(move || async move {
             let reply = match backend.try_execute(policy, &calls).await {
                 Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
                 Err(_) => backend.apply_share(&calls),
@@ -98,7 +98,7 @@ impl Count<'_> {
             let usage = usage(reply);
             let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
             Ok(Usage { used: usage.used.saturating_sub(shown(held)), ..usage })
-        }))
+        })
     }
 
     /// Gives back the newest units.

@@ -296,9 +296,9 @@ impl Permit {
             return Answer::ready(Ok(()));
         };
         let deadline = backend.deadline();
-        Answer::pending(backend.run(move || async move {
+        backend.answer(move || async move {
             timeout(deadline, released).await.unwrap_or(Err(StoreError::Timeout { deadline }))
-        }))
+        })
     }
 
     /// Gives the whole charge back: the call does not count.

@@ -62,6 +62,8 @@ pub(crate) struct Leases {
     heat: OnceCell<Heat>,
     /// The tasks that request leases.
     fetches: WorkCount,
+    /// The units that leave the ledger.
+    returns: WorkCount,
     /// Whether the job that watches the ends of leases was started.
     is_watched: AtomicBool,
 }
@@ -82,6 +84,7 @@ impl Leases {
             ledger: LeaseLedger::default(),
             heat: OnceCell::new(),
             fetches: WorkCount::default(),
+            returns: WorkCount::default(),
             is_watched: AtomicBool::new(false),
         })
     }
@@ -138,6 +141,8 @@ impl Leases {
 
     /// Gives back the units that this process holds of a count.
     pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
+        // A shutdown waits until the units that leave the ledger are queued.
+        let _pending = self.returns.begin();
         if let Some(unspent) = self.ledger.take(key_id) {
             drop(self.return_units(unspent));
         }
@@ -154,6 +159,7 @@ impl Leases {
         let held = self.return_all().await;
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.fetches.all_ended().await;
+        self.returns.all_ended().await;
         held.and(self.return_all().await)
     }
 
@@ -198,7 +204,10 @@ impl Leases {
     fn watch(self: &Arc<Self>) {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let leases = Arc::downgrade(self);
-            let watch = move || Some(Box::pin(watch(Weak::clone(&leases))) as _);
+            let watch = move || {
+                leases.upgrade()?;
+                Some(Box::pin(watch(Weak::clone(&leases))) as _)
+            };
             self.backend.background().spawn_resident(watch);
         }
     }
@@ -223,6 +232,7 @@ async fn watch(leases: Weak<Leases>) {
             None => changed.notified().await,
         }
         let Some(those) = leases.upgrade() else { return };
+        let _pending = those.returns.begin();
         for expired in those.ledger.take_expired(clock.steady()) {
             drop(those.return_units(expired));
         }

@@ -157,7 +157,7 @@ impl Limit {
     /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
     /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
     ///
-    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
+    /// In a tokio runtime, time must be enabled. To wait in a stream, see `stream`: there, a limit without
     /// `wait` waits as long as it takes.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {

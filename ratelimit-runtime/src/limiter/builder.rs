@@ -78,8 +78,8 @@ impl Builder {
     /// instead of `redis`, rustls encrypts the connections (feature `tls`). `valkey` and `valkeys` mean the same as
     /// `redis` and `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
     ///
-    /// Await the decisions of such a limiter in a tokio runtime with I/O and time enabled; `#[tokio::main]` makes
-    /// one. If time is disabled, tokio panics.
+    /// In a tokio runtime, I/O and time must be enabled, as in the one of `#[tokio::main]`: otherwise, tokio panics.
+    /// Without one, the runtime of the limiter's thread sends the requests.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>) -> Self {
         self.redis = Some(url.into());

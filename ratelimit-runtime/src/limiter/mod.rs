@@ -143,8 +143,7 @@ impl RateLimiter {
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Closed`] while the key is
     /// [closed](Self::close), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
-    /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake, such as a call outside of a
-    /// tokio runtime.
+    /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.checker.start(Part::of(limit, &key, cost.into()), CallOptions::CHECK, None)
@@ -328,10 +327,10 @@ impl RateLimiter {
         #[cfg(feature = "rules")]
         if let Some(feed) = self.feed.clone() {
             let backend = Arc::clone(&self.checker.backend);
-            return Answer::pending(backend.run(|| async move {
+            return backend.answer(|| async move {
                 ping.await?;
                 feed.ready().await
-            }));
+            });
         }
         ping
     }
@@ -342,9 +341,12 @@ impl RateLimiter {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        Box::pin(
-            backend.run_with_timers(move || async move { clock.sleep_until_steady(until).await }),
-        )
+        Box::pin(backend.run_with_timers(move || async move {
+            // Otherwise, the thread could not start.
+            if clock.can_sleep() {
+                clock.sleep_until_steady(until).await;
+            }
+        }))
     }
 
     pub(crate) fn checker(&self) -> &Checker {

@@ -38,10 +38,10 @@ impl RateLimiter {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
-        Answer::pending(backend.run(move || async move {
+        backend.answer(move || async move {
             flush(&owner, deadline).await?;
             stated(&owner, Instant::now() + deadline, deadline).await
-        }))
+        })
     }
 
     /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
@@ -79,7 +79,7 @@ impl RateLimiter {
     /// back, and calls still run that hold units.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
-        Answer::pending(Arc::clone(&backend).run(|| async move {
+        Arc::clone(&backend).answer(|| async move {
             waiting.shut_down();
             let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
             let deadline = backend.deadline();
@@ -90,7 +90,7 @@ impl RateLimiter {
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
             }
-        }))
+        })
     }
 }
 

@@ -48,9 +48,10 @@ impl Waiting {
         let mut due = lock_own(&self.due);
         due.lines.insert(id_of(line), Arc::clone(line));
         due.changed.notify_one();
-        if !mem::replace(&mut due.is_driven, true) {
-            drop(due);
-            self.backend.background().spawn(LineDriver::new(self).run());
+        let driver = (!mem::replace(&mut due.is_driven, true)).then(|| LineDriver::new(self));
+        drop(due);
+        if let Some(driver) = driver {
+            self.backend.background().spawn(driver.run());
         }
     }
 
@@ -188,7 +189,7 @@ impl Waiting {
             let bucket = inner.bucket();
             drop(inner);
             waiting.drive(&line);
-            // Other lines of a bucket have waited for this.
+            // Other lines of the bucket have waited for this.
             bucket
                 .map_or(Vec::new(), |id| waiting.lines_of(id))
                 .iter()

@@ -153,7 +153,7 @@ impl RateLimiter {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         let backend = Arc::clone(&self.checker.backend);
-        Answer::pending(Arc::clone(&self.checker.backend).run(move || async move {
+        Arc::clone(&self.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let (mut fleet, mut bytes) = (Vec::new(), 0);
             let read = |text: &str| {
@@ -167,7 +167,7 @@ impl RateLimiter {
             };
             read_announcements(store, read).await?;
             Ok(fleet)
-        }))
+        })
     }
 }
 

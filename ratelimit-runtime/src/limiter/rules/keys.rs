@@ -58,7 +58,7 @@ impl RateLimiter {
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
         let backend = Arc::clone(&self.checker.backend);
         let terms = backend.counted(limit);
-        Answer::pending(Arc::clone(&self.checker.backend).run(move || async move {
+        Arc::clone(&self.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
             let mut start = store.count_name(&terms, &());
@@ -67,7 +67,7 @@ impl RateLimiter {
             let (names, next) = store.scan(&start, position).await?;
             let keys = names.iter().filter_map(|name| key_of(name.strip_prefix(&start[..])?));
             Ok(KeysPage { keys: keys.collect(), next: next.map(KeysCursor) })
-        }))
+        })
     }
 }
 

@@ -70,14 +70,14 @@ impl RateLimiter {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         let backend = Arc::clone(&self.checker.backend);
-        Answer::pending(Arc::clone(&self.checker.backend).run(move || async move {
+        Arc::clone(&self.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
             };
             let rules = RuleSet::from_json(&rules).map_err(|error| malformed(&error))?;
             Ok(SharedRules { before: rules.clone(), rules, version })
-        }))
+        })
     }
 
     /// Replaces the rules that all processes share, if they have not changed since `shared` was read. All processes
@@ -110,7 +110,7 @@ impl RateLimiter {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let (backend, by) = (Arc::clone(&self.checker.backend), by.to_owned());
-        Answer::pending(Arc::clone(&self.checker.backend).run(move || async move {
+        Arc::clone(&self.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
@@ -134,7 +134,7 @@ impl RateLimiter {
                 }
                 Err(error) => Err(error),
             }
-        }))
+        })
     }
 
     /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000. Changes
@@ -146,7 +146,7 @@ impl RateLimiter {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
         let backend = Arc::clone(&self.checker.backend);
-        Answer::pending(Arc::clone(&self.checker.backend).run(move || async move {
+        Arc::clone(&self.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
@@ -156,7 +156,7 @@ impl RateLimiter {
                 Some(RuleChange { at, by, what, version })
             };
             Ok(changes.into_iter().filter_map(read).collect())
-        }))
+        })
     }
 }
 

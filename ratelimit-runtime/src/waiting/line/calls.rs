@@ -176,6 +176,7 @@ impl Line {
     /// Ends all calls with an error, because nothing drives the line.
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         self.is_asking = false;
+        self.returning = 0;
         self.passing.clear();
         self.spares.clear();
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {

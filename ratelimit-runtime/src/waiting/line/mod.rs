@@ -290,8 +290,13 @@ impl Line {
             return Duty::Return(returned(&self.counts, spares));
         }
         // A moment that is about to go back would be before the ones that a request reserves.
-        if self.is_asking || self.is_bucket && (self.returning > 0 || others_return) {
+        if self.is_asking || self.is_bucket && self.returning > 0 {
             return Duty::Sleep(wake);
+        }
+        if others_return {
+            // Their end wakes the line, unless they pass what they have to calls of their own.
+            let soon = WakeTimes { local: None, real: Some(now.real + PAUSE) };
+            return Duty::Sleep(wake.or_earlier(soon));
         }
         match self.request_time(now) {
             Some(time) if time.has_come(now) => {

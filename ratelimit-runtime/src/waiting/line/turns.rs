@@ -73,7 +73,7 @@ impl Line {
 
     /// Records that a give-back has ended.
     pub(in crate::waiting) fn returned(&mut self) {
-        self.returning -= 1;
+        self.returning = self.returning.saturating_sub(1);
     }
 
     /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the
