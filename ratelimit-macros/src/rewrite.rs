@@ -10,8 +10,6 @@ use crate::diagnostics::Errors;
 use crate::expand::expand;
 use crate::function::Function;
 use crate::guard::Guard;
-use crate::policy::Scope;
-use crate::words::Word;
 
 pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStream {
     let errors = Errors::default();
@@ -21,9 +19,7 @@ pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStrea
         function.require_one_attribute(&errors);
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
-    let may_block = [Scope::Process, Scope::Global]
-        .iter()
-        .any(|scope| args.is_word(ArgumentName::Scope, scope.as_str()));
+    let may_block = args.get(ArgumentName::Scope).is_some();
     let function = function.and_then(|function| function.require_async(may_block, &errors));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
         Ok((function, guard)) => expand(&function, &guard, arguments),

@@ -47,7 +47,7 @@ impl Leases {
         let Some(lease) = &mut process.lease else { return };
         let deliveries = lease.serve(target, now);
         let request = lease.request(target, now);
-        if request.is_none() && lease.scheduled.is_none() {
+        if request.is_none() && lease.is_empty(target, now) {
             process.lease = None;
         }
         state.deliver(deliveries, time);
@@ -74,11 +74,13 @@ impl Leases {
         if outcome.is_allowed() {
             let since = if self.is(Fault::TermSinceReply) { now } else { since };
             let charged = lease.charged(target, units, since, now, *outcome);
+            state.process.schedule(charged.look_at);
             state.deliver(charged.deliveries, at);
             state.give_back(charged.excess);
         } else {
             let rejection = Reply::one(*outcome, Source::Redis);
-            let (deliveries, _) = lease.rejected(target, units, now, &rejection);
+            let (deliveries, look_at) = lease.rejected(target, units, now, &rejection);
+            state.process.schedule(look_at);
             state.deliver(deliveries, at);
         }
     }
@@ -124,12 +126,12 @@ impl Leases {
     pub(super) fn look(&self, state: &mut State) {
         let (now, process) = (state.local_clock(), &mut state.process);
         let is_fetching = process.fetch.is_some();
+        process.look = None;
         let Some(lease) = &mut process.lease else { return };
-        let Some(due) = lease.scheduled.filter(|due| *due <= now) else { return };
-        let look = lease.look(execution::target(), is_fetching, due, now);
-        let (unspent, again) = look.expect("the look is the scheduled one");
-        if again.is_none() {
-            process.lease = None;
+        let (unspent, again) = lease.look(execution::target(), is_fetching, now);
+        match again {
+            Some(again) => process.schedule(again),
+            None => process.lease = None,
         }
         state.give_back(unspent);
     }

@@ -57,6 +57,8 @@ pub(super) struct Process {
     pub(super) calls: Vec<Call>,
     /// The number of the next request.
     pub(super) next: u8,
+    /// The time of the next look of the watch.
+    pub(super) look: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,8 +232,11 @@ impl State {
 impl Process {
     /// Returns whether the watch has a lease to look at.
     pub(super) fn is_due(&self, now: u64) -> bool {
-        let scheduled = self.lease.as_ref().and_then(|lease| lease.scheduled);
-        scheduled.is_some_and(|due| due <= now)
+        self.look.is_some_and(|at| at <= now)
+    }
+
+    pub(super) fn schedule(&mut self, at: u64) {
+        self.look = Some(self.look.map_or(at, |planned| planned.min(at)));
     }
 }
 

@@ -147,26 +147,37 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
-    /// Does work that needs a runtime if there is a shared store: the current one, or that of the limiter's thread if
-    /// there is none. `work` is called inside of the future, which saves a copy of what it returns.
+    /// Awaits work in a runtime if there is a shared store: its requests need one. Outside of a runtime, the work
+    /// enters that of the background thread. `work` is called inside of the future, which saves a copy of what it
+    /// returns.
     pub(crate) async fn run<F>(self: Arc<Self>, work: impl FnOnce() -> F + Send) -> F::Output
     where
-        F: Future<Output: Send + 'static> + Send + 'static,
+        F: Future<Output: Send> + Send + 'static,
     {
-        let needs_runtime = self.shared.is_some();
-        self.run_there_if(needs_runtime, work).await
+        match self.shared {
+            Some(_) => self.run_with_timers(work).await,
+            None => work().await,
+        }
     }
 
-    /// Does work, as [`run`](Self::run) does, that also needs timers.
+    /// Awaits work that needs timers, as [`run`](Self::run) does.
     pub(crate) async fn run_with_timers<F>(
         self: Arc<Self>,
         work: impl FnOnce() -> F + Send,
     ) -> F::Output
     where
-        F: Future<Output: Send + 'static> + Send + 'static,
+        F: Future<Output: Send> + Send + 'static,
     {
-        let needs_runtime = self.shared.is_some() || !self.clock().can_sleep();
-        self.run_there_if(needs_runtime, work).await
+        let work = work();
+        if is_in_runtime() || self.shared.is_none() && self.clock().can_sleep() {
+            return work.await;
+        }
+        let result = self.background.enter(Box::pin(work)).await;
+        match result {
+            Ok(result) => result,
+            // The thread cannot start, so the work fails.
+            Err(work) => work.await,
+        }
     }
 
     /// Returns the answer to a request of a caller, as [`run`](Self::run) does.
@@ -177,33 +188,14 @@ impl Backend {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let can_request = self.shared.is_none();
+        let is_shared = self.shared.is_some();
         Answer::pending(self.run(move || async move {
             // The thread could not start, and timers panic without a runtime.
-            if !can_request && !is_in_runtime() {
+            if is_shared && !is_in_runtime() {
                 return Err(ended());
             }
             request().await
         }))
-    }
-
-    async fn run_there_if<F>(
-        self: Arc<Self>,
-        needs_runtime: bool,
-        work: impl FnOnce() -> F + Send,
-    ) -> F::Output
-    where
-        F: Future<Output: Send + 'static> + Send + 'static,
-    {
-        let work = work();
-        if !needs_runtime || is_in_runtime() {
-            return work.await;
-        }
-        let result = self.background.enter(Box::pin(work)).await;
-        match result {
-            Ok(result) => result,
-            Err(work) => work.await,
-        }
     }
 
     /// Returns a rejection of the shared store that still holds for a charge.

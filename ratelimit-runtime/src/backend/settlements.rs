@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::Backend;
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Verdict};
-use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
 use crate::limit::{Algorithm, OnError, Policy, Scope, Terms};
@@ -214,9 +213,6 @@ impl Backend {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        if !is_in_runtime() {
-            return Err(ended());
-        }
         let deadline = self.deadline();
         let result = complete_by(Instant::now() + deadline, work).await;
         result.unwrap_or(Err(StoreError::Timeout { deadline }))

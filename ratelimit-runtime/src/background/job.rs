@@ -1,4 +1,4 @@
-//! A job of which one runs at a time in a process.
+//! Background jobs that run at most once at a time in a process.
 //!
 //! A caller puts work somewhere, and then calls [`JobSlot::start`]. The job takes the work from there. When it finds
 //! none, it calls [`RunningJob::ends`]. Both change one number, so they have an order: if the caller comes first, the

@@ -123,8 +123,8 @@ impl Background {
         Some(runtime)
     }
 
-    /// Blocks this thread until work is done, which [`enter`](Self::enter)s the runtime. `None` on the thread of a
-    /// limiter, and in a runtime if the thread cannot start: the work would wait for this thread.
+    /// Blocks this thread until work is done. In a runtime, the work [`enter`](Self::enter)s that of the thread: its
+    /// own may wait for this thread. `None` if the thread cannot start then, and on the thread of a limiter.
     pub(crate) fn block_on<T>(&self, work: BoxedWork<T>) -> Option<T> {
         struct Unpark(Thread);
 
@@ -140,9 +140,9 @@ impl Background {
         // No runtime may have been seen in this process.
         read_process();
         let work = async {
-            match self.enter(work).await {
-                Err(work) if Handle::try_current().is_err() => Some(work.await),
-                result => result.ok(),
+            match Handle::try_current() {
+                Ok(_) => self.enter(work).await.ok(),
+                Err(_) => Some(work.await),
             }
         };
         let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, block_on};
+use super::call::{AdmittedCall, BoxedCall, StartedCall, block_on};
 use super::fast::Conclusion;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
@@ -15,8 +15,7 @@ use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel, shown};
 use crate::local::LocalCharge;
-use crate::owner::ended;
-use crate::reply::{BuildError, Decision, Rejection, Source};
+use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Started};
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
@@ -133,16 +132,6 @@ impl<T: From<AdmittedCall> + Unpin> Future for AcquiredCall<T> {
 }
 
 impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
-    /// Creates the call of `parts` parts, none of which is limited.
-    pub(crate) fn unlimited(parts: usize) -> Self {
-        StartedCall::unlimited(CallOptions::ACQUIRE, parts).into()
-    }
-
-    /// Creates the call of `parts` parts for which there is no limiter.
-    pub(crate) fn undecided(limit: &Limit, error: BuildError, parts: usize) -> Self {
-        Refusal::undecided(limit, error).into_call(CallOptions::ACQUIRE, parts).into()
-    }
-
     /// Returns the result. If the call is pending, blocks this thread until it is decided.
     pub(crate) fn blocking(
         self,
@@ -150,17 +139,16 @@ impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
         label: impl FnOnce() -> LimitLabel,
     ) -> Result<T, Rejection> {
         match self {
-            Self::Decided(_) => self.result(label),
+            Self::Decided(result) => result.expect("a call that was not polled has its result"),
             Self::Pending(call) => block_on(call, backend, label).map(T::from),
         }
     }
+}
 
-    /// Returns the result of a call that is not pending.
-    pub(crate) fn result(self, label: impl FnOnce() -> LimitLabel) -> Result<T, Rejection> {
-        match self {
-            Self::Decided(Some(result)) => result,
-            _ => Err(Rejection::unavailable_by(&label(), ended())),
-        }
+impl Permit {
+    /// Creates the permits of a call that charged nothing.
+    pub(crate) fn uncharged<const N: usize>(decision: Decision) -> [Self; N] {
+        array::from_fn(|_| Self::new(decision, None))
     }
 }
 

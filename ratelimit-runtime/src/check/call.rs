@@ -190,6 +190,11 @@ pub(super) fn conclude(
     apply_shadow(label, result)
 }
 
+/// Returns the decision of a call for which there is no limiter.
+pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Rejection> {
+    Refusal::undecided(limit, error).end()
+}
+
 /// Blocks this thread until a call is decided.
 pub(super) fn block_on(
     call: BoxedCall,

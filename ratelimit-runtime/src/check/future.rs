@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, block_on};
+use super::call::{AdmittedCall, BoxedCall, CallResult, StartedCall, block_on, undecided};
 use crate::algorithm::Outcome;
 use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
@@ -118,7 +118,7 @@ impl Check {
 
     /// Creates the check of a call for which there is no limiter.
     pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Self {
-        Self::from(Refusal::undecided(limit, error).end())
+        Self::from(undecided(limit, error))
     }
 
     /// Creates the check of a call that was decided, from a result for which [`DecidedCall`] has no room.

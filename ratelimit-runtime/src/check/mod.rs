@@ -24,7 +24,7 @@ pub(crate) use self::acquire::AcquiredCall;
 pub use self::acquire::{Acquire, AcquireAll};
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub(crate) use self::call::AdmittedCall;
-pub(crate) use self::call::CallOptions;
+pub(crate) use self::call::{CallOptions, undecided};
 pub(crate) use self::future::OpenCheck;
 pub use self::future::{Admit, Check};
 pub use self::meter::Meter;

@@ -11,7 +11,6 @@ use super::fast::Conclusion;
 use super::wait::{borrowed, may_wait, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
-use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::one_or_many::OneOrMany;
@@ -231,8 +230,7 @@ impl TrailingParts {
                 self.checker.decide_as_written(&borrowed(&self.shadows), self.options, None);
             let decided = match decision {
                 StartedCall::Decided(decided) => Some(decided),
-                StartedCall::Pending(call) if is_in_runtime() => complete_by(self.by, call).await,
-                StartedCall::Pending(_) => None,
+                StartedCall::Pending(call) => complete_by(self.by, call).await,
             };
             shadows = decided.and_then(Result::ok).map(|it| it.permits).unwrap_or_default();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call::{BoxedCall, CallOptions, CallResult, StartedCall};
+use super::call::{CallOptions, CallResult, StartedCall};
 use super::ruled::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
@@ -36,7 +36,11 @@ impl Checker {
         let (started, start) = (Started::now(), Instant::now());
         let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
         // Not beside the call: it must neither end later nor lose a grant that it has taken.
-        for trial in self.trials_of(&parts) {
+        let trials = {
+            let parts = borrowed(&parts);
+            self.trials(&parts, &self.ruled(&parts))
+        };
+        for trial in trials {
             self.backend.background().spawn(async { drop(trial.await) });
         }
         let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
@@ -48,11 +52,6 @@ impl Checker {
             self.decide_enforced(&parts, &ruled, options, reply, by)
         };
         decision.result().await
-    }
-
-    fn trials_of(&self, parts: &[OwnedPart]) -> Vec<BoxedCall> {
-        let parts = borrowed(parts);
-        self.trials(&parts, &self.ruled(&parts))
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 #[cfg(feature = "metrics")]
@@ -85,7 +86,7 @@ impl Clock {
 
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
     pub(crate) fn can_sleep(&self) -> bool {
-        matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()
+        matches!(self, Self::Virtual(_)) || Handle::try_current().is_ok()
     }
 
     /// Returns the time for the embedded store.
@@ -208,12 +209,16 @@ pub(crate) async fn before<T>(
 const YIELDS: usize = 4;
 
 /// Returns the result of `work` if it completes by `end`, in real time. If the runtime was blocked, the end can have
-/// passed while the reply to `work` has already arrived: then that is the result.
+/// passed while the reply to `work` has already arrived: then that is the result. `None` outside of a runtime, which
+/// has no timers.
 pub(crate) async fn complete_by<T>(
     end: tokio::time::Instant,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut work = pin!(work);
+    if Handle::try_current().is_err() {
+        return None;
+    }
     if let Ok(result) = tokio::time::timeout_at(end, work.as_mut()).await {
         return Some(result);
     }

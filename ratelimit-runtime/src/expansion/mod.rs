@@ -22,7 +22,7 @@ use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
 use crate::algorithm::Charged;
-use crate::check::{AcquiredCall, CallOptions, Check, Checker, Permit};
+use crate::check::{AcquiredCall, CallOptions, Check, Checker, Permit, undecided};
 use crate::key::OwnedKey;
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
@@ -94,7 +94,7 @@ pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Resul
         let checker = limiter.checker();
         call.check(checker, CallOptions::CHECK).blocking(&checker.backend, label)
     };
-    let result = with_limiter(call, blocking, |error| undecided_check(call, error).result(label));
+    let result = with_limiter(call, blocking, |error| undecided_call(call, error));
     count_call(&call.sites(), result.as_ref().err());
     result.map(drop)
 }
@@ -102,7 +102,9 @@ pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Resul
 /// Starts a call whose charges are corrected.
 pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
     let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker(), CallOptions::ACQUIRE);
-    let started = with_limiter(call, acquire, |error| undecided_acquire(call, error));
+    let started = with_limiter(call, acquire, |error| {
+        AcquiredCall::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
+    });
     StartedAcquire { call: started, sites: call.sites() }
 }
 
@@ -119,7 +121,8 @@ pub fn acquire_all_blocking<const N: usize>(
         let checker = limiter.checker();
         call.acquire(checker, CallOptions::ACQUIRE).blocking(&checker.backend, label)
     };
-    let result = with_limiter(call, blocking, |error| undecided_acquire(call, error).result(label));
+    let result =
+        with_limiter(call, blocking, |error| undecided_call(call, error).map(Permit::uncharged));
     count_call(&call.sites(), result.as_ref().err());
     result
 }
@@ -140,23 +143,17 @@ fn with_limiter<const N: usize, R>(
 #[inline]
 fn start_check<const N: usize>(call: &impl AnnotatedCall<N>) -> Check {
     let check = |limiter: &RateLimiter| call.check(limiter.checker(), CallOptions::CHECK);
-    with_limiter(call, check, |error| undecided_check(call, error))
+    with_limiter(call, check, |error| undecided_call(call, error).into())
 }
 
-fn undecided_check<const N: usize>(call: &impl AnnotatedCall<N>, error: BuildError) -> Check {
-    match call.first() {
-        (_, Access::Unlimited) => Check::unlimited(),
-        (limit, _) => Check::undecided(limit, error),
-    }
-}
-
-fn undecided_acquire<const N: usize>(
+/// Returns the decision of a call for which no limiter can be built.
+fn undecided_call<const N: usize>(
     call: &impl AnnotatedCall<N>,
     error: BuildError,
-) -> AcquiredCall<[Permit; N]> {
+) -> Result<Decision, Rejection> {
     match call.first() {
-        (_, Access::Unlimited) => AcquiredCall::unlimited(N),
-        (limit, _) => AcquiredCall::undecided(limit, error, N),
+        (_, Access::Unlimited) => Ok(Decision::unlimited()),
+        (limit, _) => undecided(limit, error),
     }
 }
 

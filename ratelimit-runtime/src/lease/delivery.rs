@@ -22,6 +22,6 @@ pub(super) struct ChargedLease<C> {
     pub(super) deliveries: Vec<Delivery<C>>,
     /// The units that the process must not keep.
     pub(super) excess: Option<UnspentUnits>,
-    /// The time at which the watch must look at the lease, if that is before its next planned look.
-    pub(super) look_at: Option<u64>,
+    /// The time at which the watch must look at the lease.
+    pub(super) look_at: u64,
 }

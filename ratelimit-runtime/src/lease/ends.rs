@@ -1,45 +1,41 @@
 //! The times at which leases end. A job of the background thread watches them.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
+use crate::owner::Agenda;
 use crate::threads::{Mutex, MutexGuard};
 
-/// When to look at the lease of each count. A count can be here several times.
+/// When to look at the lease of each count.
 #[derive(Default)]
 pub(super) struct LeaseEnds(Mutex<OwnValue<Schedule>>);
 
 #[derive(Default)]
 struct Schedule {
-    looks: BinaryHeap<Reverse<(u64, KeyId)>>,
+    looks: Agenda<u64, KeyId>,
     changed: Arc<Notify>,
 }
 
 impl LeaseEnds {
+    /// Schedules a look at a count, unless one comes before.
     pub(super) fn schedule(&self, key_id: KeyId, at: u64) {
         let mut schedule = self.lock();
-        schedule.looks.push(Reverse((at, key_id)));
+        let at = schedule.looks.time_of(key_id).map_or(at, |planned| planned.min(at));
+        schedule.looks.plan(key_id, Some(at));
         schedule.changed.notify_one();
     }
 
-    /// Takes a count at which to look by now, and the time for which it was scheduled.
-    pub(super) fn take_due(&self, now: u64) -> Option<(u64, KeyId)> {
-        let mut schedule = self.lock();
-        let Reverse((end, _)) = schedule.looks.peek()?;
-        if *end > now {
-            return None;
-        }
-        schedule.looks.pop().map(|Reverse(due)| due)
+    /// Takes a count at which to look by now.
+    pub(super) fn take_due(&self, now: u64) -> Option<KeyId> {
+        self.lock().looks.take_due(now)
     }
 
     /// Returns the next end; `None` if no lease is scheduled.
     pub(super) fn next_end(&self) -> Option<u64> {
-        self.lock().looks.peek().map(|Reverse((end, _))| *end)
+        self.lock().looks.first()
     }
 
     /// Returns what is notified when another lease is scheduled, or when the job must end.

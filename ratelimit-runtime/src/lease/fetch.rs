@@ -22,14 +22,14 @@ pub(super) struct LeaseFetch {
 impl Drop for LeaseFetch {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.leases.ledger.abandon(self.key_id);
+            self.leases.ledger.abandon(self.key_id, self.now());
         }
     }
 }
 
 impl LeaseFetch {
     pub(super) fn new(leases: &Arc<Leases>, key_id: KeyId) -> Self {
-        let (leases, pending) = (Arc::clone(leases), leases.fetches.begin());
+        let (leases, pending) = (Arc::clone(leases), leases.pending.begin());
         Self { leases, key_id, has_ended: false, _pending: pending }
     }
 

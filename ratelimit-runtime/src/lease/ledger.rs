@@ -156,8 +156,8 @@ impl LeaseLedger {
         let request = entry.state.request(&entry.target, now);
         if request.is_none() {
             entry.is_fetching = false;
-            // If the end of the lease is scheduled, the watch removes the entry.
-            if entry.state.scheduled.is_none() {
+            // Otherwise, the watch removes the entry.
+            if entry.state.is_empty(&entry.target, now) {
                 shard.remove(&key_id);
             }
         }
@@ -179,7 +179,7 @@ impl LeaseLedger {
         let charged = entry.state.charged(&entry.target, units, requested, now, outcome);
         drop(shard);
         let ChargedLease { deliveries, excess, look_at } = charged;
-        self.schedule(key_id, look_at);
+        self.ends.schedule(key_id, look_at);
         (deliveries, excess)
     }
 
@@ -196,7 +196,7 @@ impl LeaseLedger {
         let Some(entry) = shard.get_mut(&key_id) else { return Vec::new() };
         let (deliveries, look_at) = entry.state.rejected(&entry.target, units, now, rejection);
         drop(shard);
-        self.schedule(key_id, look_at);
+        self.ends.schedule(key_id, look_at);
         deliveries
     }
 
@@ -207,12 +207,12 @@ impl LeaseLedger {
     }
 
     /// Records that a task has ended before its work. The waiters observe the closed channel.
-    pub(super) fn abandon(&self, key_id: KeyId) {
+    pub(super) fn abandon(&self, key_id: KeyId, now: u64) {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return };
         entry.is_fetching = false;
         let waiting = entry.state.abandon();
-        if entry.state.scheduled.is_none() {
+        if entry.state.is_empty(&entry.target, now) {
             shard.remove(&key_id);
         }
         drop(shard);
@@ -263,11 +263,10 @@ impl LeaseLedger {
     /// Takes the units whose lease has ended, and forgets the leases that no call has used since.
     pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
         let mut expired = Vec::new();
-        while let Some((due, key_id)) = self.ends.take_due(now) {
+        while let Some(key_id) = self.ends.take_due(now) {
             let mut shard = self.shard(key_id);
             let Some(entry) = shard.get_mut(&key_id) else { continue };
-            let look = entry.state.look(&entry.target, entry.is_fetching, due, now);
-            let Some((unspent, again)) = look else { continue };
+            let (unspent, again) = entry.state.look(&entry.target, entry.is_fetching, now);
             expired.extend(unspent);
             if let Some(again) = again {
                 drop(shard);
@@ -284,12 +283,6 @@ impl LeaseLedger {
         let is_idle =
             |entry: &LeaseEntry| entry.is_fetching || entry.state.is_kept(&entry.target, now);
         self.shards.iter().all(|shard| lock_own(shard).values().all(is_idle))
-    }
-
-    fn schedule(&self, key_id: KeyId, look_at: Option<u64>) {
-        if let Some(at) = look_at {
-            self.ends.schedule(key_id, at);
-        }
     }
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {

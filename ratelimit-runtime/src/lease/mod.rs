@@ -43,7 +43,7 @@ use self::ledger::{EnterResult, LeaseLedger};
 pub(crate) use self::optional::OptionalLeases;
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::{WorkCount, is_in_runtime};
+use crate::background::WorkCount;
 use crate::clock::{before, complete_by};
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms, shown};
@@ -60,10 +60,8 @@ pub(crate) struct Leases {
     ledger: LeaseLedger,
     /// Of the keys that are leased only while they are busy.
     heat: OnceCell<Heat>,
-    /// The tasks that request leases.
-    fetches: WorkCount,
-    /// The units that leave the ledger.
-    returns: WorkCount,
+    /// The tasks that request leases, and the units that leave the ledger.
+    pending: WorkCount,
     /// Whether the job that watches the ends of leases was started.
     is_watched: AtomicBool,
 }
@@ -83,8 +81,7 @@ impl Leases {
             backend,
             ledger: LeaseLedger::default(),
             heat: OnceCell::new(),
-            fetches: WorkCount::default(),
-            returns: WorkCount::default(),
+            pending: WorkCount::default(),
             is_watched: AtomicBool::new(false),
         })
     }
@@ -142,7 +139,7 @@ impl Leases {
     /// Gives back the units that this process holds of a count.
     pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
         // A shutdown waits until the units that leave the ledger are queued.
-        let _pending = self.returns.begin();
+        let _pending = self.pending.begin();
         if let Some(unspent) = self.ledger.take(key_id) {
             drop(self.return_units(unspent));
         }
@@ -158,8 +155,7 @@ impl Leases {
         self.ledger.shut_down();
         let held = self.return_all().await;
         // The reply to a pending request can lease units, also after the ledger was shut down.
-        self.fetches.all_ended().await;
-        self.returns.all_ended().await;
+        self.pending.all_ended().await;
         held.and(self.return_all().await)
     }
 
@@ -232,7 +228,7 @@ async fn watch(leases: Weak<Leases>) {
             None => changed.notified().await,
         }
         let Some(those) = leases.upgrade() else { return };
-        let _pending = those.returns.begin();
+        let _pending = those.pending.begin();
         for expired in those.ledger.take_expired(clock.steady()) {
             drop(those.return_units(expired));
         }
@@ -251,9 +247,6 @@ impl LeasedCall {
     pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
         let (backend, policy) = (&self.leases.backend, self.target.policy);
         let calls = Calls::take(Arc::clone(&self.target.charge));
-        if !is_in_runtime() {
-            return backend.execute(policy, calls).await;
-        }
         let deadline = backend.deadline();
         let result = self.decide_by(Instant::now() + deadline).await;
         result.or_else(|error| backend.fall_back(policy, &calls, error))

@@ -32,8 +32,6 @@ pub(super) struct LeaseState<C> {
     reset: bool,
     /// The time until which no units are leased, because the store has rejected a lease.
     paused: u64,
-    /// The time at which the watch looks at this lease.
-    pub(super) scheduled: Option<u64>,
 }
 
 /// A call that waits for a lease.
@@ -60,7 +58,6 @@ impl<C> Default for LeaseState<C> {
             included: 0,
             reset: false,
             paused: 0,
-            scheduled: None,
         }
     }
 }
@@ -187,19 +184,19 @@ impl<C: LeaseCaller> LeaseState<C> {
         }
         let target = Arc::clone(target);
         let excess = UnspentUnits { target, units: excess, at: outcome.clock, place }.some();
-        ChargedLease { deliveries, excess, look_at: self.schedule(end) }
+        ChargedLease { deliveries, excess, look_at: end }
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
     /// that cost which the request included. For the lifetime of a lease, the count is not leased. Also returns the
-    /// time at which the watch must look at the lease, if that is before its next planned look.
+    /// time at which the watch must look at the lease.
     pub(super) fn rejected(
         &mut self,
         target: &LeaseTarget,
         units: u64,
         now: u64,
         rejection: &Reply,
-    ) -> (Vec<Delivery<C>>, Option<u64>) {
+    ) -> (Vec<Delivery<C>>, u64) {
         self.reset = false;
         self.paused = now + target.lifetime;
         let included = mem::take(&mut self.included);
@@ -213,7 +210,7 @@ impl<C: LeaseCaller> LeaseState<C> {
             Delivery { to: waiter.caller, content }
         };
         let deliveries = self.waiters.drain(..).enumerate().map(delivery).collect();
-        (deliveries, self.schedule(self.paused))
+        (deliveries, self.paused)
     }
 
     /// Records that the store has failed.
@@ -255,27 +252,19 @@ impl<C: LeaseCaller> LeaseState<C> {
         (UnspentUnits { target: Arc::clone(target), units, at, place }).some()
     }
 
-    /// Looks at the lease at the time `due`: takes the units of a lease that has ended. Returns `None` if another look
-    /// was scheduled since; otherwise the units, and the time of the next look, at which the process still knows the
-    /// lease.
+    /// Takes the units of a lease that has ended. Also returns the time of the next look, at which the process still
+    /// knows the lease.
     pub(super) fn look(
         &mut self,
         target: &Arc<LeaseTarget>,
         is_fetching: bool,
-        due: u64,
         now: u64,
-    ) -> Option<(Option<UnspentUnits>, Option<u64>)> {
-        // Otherwise, a sooner look was scheduled after this one.
-        if self.scheduled != Some(due) {
-            return None;
-        }
+    ) -> (Option<UnspentUnits>, Option<u64>) {
         if is_fetching {
-            self.scheduled = Some(now + target.lifetime);
-            return Some((None, self.scheduled));
+            return (None, Some(now + target.lifetime));
         }
         let expired = if self.held.until <= now { self.take_unspent(target) } else { None };
-        self.scheduled = self.next_end(target, now);
-        Some((expired, self.scheduled))
+        (expired, self.next_end(target, now))
     }
 
     /// Returns the next time after `now` at which the units must go back, or at which the process forgets this lease:
@@ -293,10 +282,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         self.next_end(target, now).is_some() && !has_ended
     }
 
-    /// Schedules a look at this lease. Returns its time if it is sooner than all others.
-    fn schedule(&mut self, at: u64) -> Option<u64> {
-        let is_sooner = self.scheduled.is_none_or(|scheduled| at < scheduled);
-        is_sooner.then(|| *self.scheduled.insert(at))
+    /// Returns whether nothing is held, and nothing is to be remembered.
+    pub(super) fn is_empty(&self, target: &LeaseTarget, now: u64) -> bool {
+        self.held.units == 0 && self.next_end(target, now).is_none()
     }
 
     /// Returns the reply to a call that has spent units.

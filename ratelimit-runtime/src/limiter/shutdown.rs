@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::RateLimiter;
 use crate::check::Checker;
 use crate::lease::Leases;
 #[cfg(doc)]
 use crate::limit::Limit;
-use crate::owner::{Owner, ReportedLosses, ended};
+use crate::owner::{Owner, ReportedLosses};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
@@ -40,7 +40,7 @@ impl RateLimiter {
         let deadline = 10 * backend.deadline();
         backend.answer(move || async move {
             flush(&owner, deadline).await?;
-            stated(&owner, Instant::now() + deadline, deadline).await
+            timeout(deadline, stated(&owner)).await.map_err(|_| StoreError::Timeout { deadline })
         })
     }
 
@@ -83,9 +83,8 @@ impl RateLimiter {
             waiting.shut_down();
             let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
             let deadline = backend.deadline();
-            let by = Instant::now() + 2 * deadline;
-            give_back_all(by, deadline, leases, waiting, owner).await?;
-            stated(owner, by, deadline).await?;
+            let all = give_back_all(&leases, &waiting, owner);
+            timeout(2 * deadline, all).await.unwrap_or(Err(StoreError::Timeout { deadline }))?;
             match owner.in_flight() {
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
@@ -109,41 +108,30 @@ async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
     }
 }
 
-/// Waits until the store knows which units in flight were released. Fails at `by`.
-async fn stated(owner: &Owner, by: Instant, deadline: Duration) -> Result<(), StoreError> {
-    let all_stated = async {
-        loop {
-            let changes = owner.in_flight_changes();
-            // Receives notifications from now on.
-            let notified = changes.notified();
-            if let (_, true) = owner.in_flight() {
-                return;
-            }
-            notified.await;
+/// Waits until the store knows which units in flight were released.
+async fn stated(owner: &Owner) {
+    loop {
+        let changes = owner.in_flight_changes();
+        // Receives notifications from now on.
+        let notified = changes.notified();
+        if let (_, true) = owner.in_flight() {
+            return;
         }
-    };
-    timeout_at(by, all_stated).await.map_err(|_| StoreError::Timeout { deadline })
+        notified.await;
+    }
 }
 
 /// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.
-/// Fails at `by`.
 async fn give_back_all(
-    by: Instant,
-    deadline: Duration,
-    leases: Arc<Leases>,
-    waiting: Arc<Waiting>,
+    leases: &Leases,
+    waiting: &Waiting,
     owner: &Owner,
 ) -> Result<(), StoreError> {
-    let late = |_| StoreError::Timeout { deadline };
     let flushed = owner.flushed(ReportedLosses::SinceNow);
-    let mut leases = tokio::spawn(async move { leases.shut_down().await });
-    let rested = timeout_at(by, waiting.rested()).await.map_err(late);
-    let returned = timeout_at(by, &mut leases).await.map_err(late);
-    leases.abort();
-    let flushed = timeout_at(by, flushed).await.map_err(late);
+    let (returned, rested) = (leases.shut_down().await, waiting.rested().await);
+    let flushed = flushed.await;
     // What went back meanwhile.
-    let late_flushed = timeout_at(by, owner.flushed(ReportedLosses::SinceNow)).await.map_err(late);
-    returned?.unwrap_or_else(|_| Err(ended()))?;
-    rested??;
-    flushed?.and(late_flushed?)
+    let flushed = flushed.and(owner.flushed(ReportedLosses::SinceNow).await);
+    stated(owner).await;
+    returned.and(rested).and(flushed)
 }

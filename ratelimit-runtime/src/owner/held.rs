@@ -24,7 +24,7 @@ const STATEMENTS: u64 = 3;
 pub(super) struct SlotUnits {
     /// The units that are lost unless the store replies.
     ordinary: u64,
-    /// Units of fallbacks that the store has not confirmed: those that a statement has named, and the later ones.
+    /// Units that fallbacks have taken and the store has not confirmed: up to the last statement, and since then.
     local: [u64; 2],
     /// For how long the store keeps units.
     hold_us: u64,
@@ -196,7 +196,7 @@ impl SlotUnits {
         self.is_unsure = true;
     }
 
-    /// Returns whether a statement is due: the store does not know what is held.
+    /// Returns whether the units that are held may differ from those that the store counts.
     pub(super) fn is_dirty(&self) -> bool {
         self.units() != self.known || self.is_unsure
     }

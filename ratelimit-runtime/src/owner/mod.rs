@@ -35,7 +35,7 @@ use self::closings::{PendingClosing, PendingClosings};
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::holding::HeldReply;
 pub(crate) use self::holding::HeldSlot;
-pub(crate) use self::notices::{FreedBy, FreedUnits, Notices};
+pub(crate) use self::notices::{CountChange, Notices};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome};
 use crate::background::{
@@ -120,7 +120,7 @@ struct QueuedCorrection {
 
 /// Who learns of the result.
 enum ReplyTo {
-    /// Nobody waits for a settlement. A flush reports its loss.
+    /// A settlement has no waiting caller. A flush reports lost settlements.
     Nobody,
     /// Whoever waits, if anybody does. The units go back in any case.
     Whoever(ResultSender),
@@ -280,11 +280,10 @@ impl Core {
         }
     }
 
-    /// Sends what pauses since a failure.
+    /// Sends the corrections of lanes that pause: a server answers again.
     fn recovered(&self) {
-        let (mut queue, real) = (self.lock(), self.real());
-        queue.corrections.resume(real);
-        queue.slots.resume(real);
+        let mut queue = self.lock();
+        queue.corrections.resume(self.real());
         queue.changed.notify_one();
     }
 

@@ -9,16 +9,9 @@ use super::rejections::RejectionCache;
 use crate::algorithm::{Correction, OpeningChange};
 use crate::key::KeyId;
 
-/// A count of which units may be free now, or whose key was closed: its waiting calls ask again.
+/// A change of a count, after which its lines ask the store again.
 #[derive(Clone, Copy)]
-pub(crate) struct FreedUnits {
-    pub(crate) key_id: KeyId,
-    pub(crate) by: FreedBy,
-}
-
-/// What has freed units, or will.
-#[derive(Clone, Copy)]
-pub(crate) enum FreedBy {
+pub(crate) enum CountChange {
     /// Some were given back, or the key was opened.
     GiveBack,
     /// The count was reset.
@@ -30,7 +23,7 @@ pub(crate) enum FreedBy {
 /// The rejection cache, and the listeners to units that go back and to closings.
 pub(crate) struct Notices {
     pub(crate) rejections: RejectionCache,
-    returned: OnceCell<Box<dyn Fn(FreedUnits) + Send + Sync>>,
+    returned: OnceCell<Box<dyn Fn(KeyId, CountChange) + Send + Sync>>,
     closed: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
 }
 
@@ -42,7 +35,7 @@ impl Notices {
     }
 
     /// Sets the function that is called with each count to which this process has given units back.
-    pub(crate) fn on_return(&self, listener: impl Fn(FreedUnits) + Send + Sync + 'static) {
+    pub(crate) fn on_return(&self, listener: impl Fn(KeyId, CountChange) + Send + Sync + 'static) {
         let is_first = self.returned.set(Box::new(listener)).is_ok();
         debug_assert!(is_first, "a limiter sets its listener once");
     }
@@ -56,17 +49,17 @@ impl Notices {
 
     /// Removes the cached rejection of a count, and notifies of its units.
     #[inline]
-    pub(crate) fn returned(&self, returned: FreedUnits) {
-        self.rejections.forget(returned.key_id);
+    pub(crate) fn returned(&self, key_id: KeyId, change: CountChange) {
+        self.rejections.forget(key_id);
         if let Some(listener) = self.returned.get() {
-            listener(returned);
+            listener(key_id, change);
         }
     }
 
     /// Notifies of units of a count that may be free now.
     #[inline]
     pub(crate) fn released(&self, key_id: KeyId) {
-        self.returned(FreedUnits { key_id, by: FreedBy::GiveBack });
+        self.returned(key_id, CountChange::GiveBack);
     }
 
     /// Notifies of a charge that was corrected, or may have been.
@@ -82,15 +75,15 @@ impl Notices {
     /// Notifies that a key was closed, opened or reset: waiting calls ask again, and leased units of a closed key go
     /// back.
     pub(crate) fn changed(&self, key_id: KeyId, change: OpeningChange) {
-        let by = match change {
+        let change = match change {
             OpeningChange::None => return,
-            OpeningChange::CloseFor(_) => FreedBy::Closing,
-            OpeningChange::Open => FreedBy::GiveBack,
-            OpeningChange::Reset => FreedBy::Reset,
+            OpeningChange::CloseFor(_) => CountChange::Closing,
+            OpeningChange::Open => CountChange::GiveBack,
+            OpeningChange::Reset => CountChange::Reset,
         };
-        if let (FreedBy::Closing, Some(listener)) = (by, self.closed.get()) {
+        if let (CountChange::Closing, Some(listener)) = (change, self.closed.get()) {
             listener(key_id);
         }
-        self.returned(FreedUnits { key_id, by });
+        self.returned(key_id, change);
     }
 }

@@ -181,20 +181,6 @@ impl SlotCounts {
         self.changed.notify_waiters();
     }
 
-    /// Ends the pauses of all counts.
-    pub(super) fn resume(&mut self, real: u64) {
-        let mut paused = Vec::new();
-        for (key_id, count) in &mut self.counts {
-            if let Some((_, until)) = count.failure.as_mut().filter(|(_, until)| *until > real) {
-                *until = real;
-                paused.push(*key_id);
-            }
-        }
-        for key_id in paused {
-            self.plan(key_id, real, 0);
-        }
-    }
-
     pub(super) fn is_lost(&self, key_id: KeyId, taken: TakenUnits, now: u64) -> bool {
         self.counts.get(&key_id).is_none_or(|count| count.units.is_lost(taken, now))
     }

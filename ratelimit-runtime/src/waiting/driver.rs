@@ -120,21 +120,21 @@ impl Waiting {
         }
     }
 
-    /// Returns whether other lines of the bucket of `line` give moments back, and drives those that are about to.
-    /// Before they have, the line would reserve moments behind these.
+    /// Returns whether other lines of the same bucket are giving moments back: `line` would reserve moments behind
+    /// these. Drives the lines that have moments to give back.
     fn others_return(self: &Arc<Self>, line: &Arc<SharedLine>) -> bool {
         let Some(key_id) = lock(&line.line).bucket() else { return false };
-        let (now, mut return_moments) = (self.now(), false);
+        let (now, mut are_returning) = (self.now(), false);
         for other in self.lines_of(key_id).iter().filter(|other| !Arc::ptr_eq(other, line)) {
             let inner = lock(&other.line);
-            let is_about_to = inner.has_returns(now);
-            return_moments |= inner.is_returning(now);
+            let has_returns = inner.has_returns(now);
+            are_returning |= inner.is_returning(now);
             drop(inner);
-            if is_about_to {
+            if has_returns {
                 self.drive(other);
             }
         }
-        return_moments
+        are_returning
     }
 
     /// Sends a request. If the store fails, applies `on_error` to the calls.
@@ -164,7 +164,7 @@ impl Waiting {
         }
     }
 
-    /// Gives grants back. What Redis does not reply to in time goes back later.
+    /// Gives grants back. The owner sends later what Redis does not execute in time.
     fn give_back(self: &Arc<Self>, line: &Arc<SharedLine>, returned: Vec<ReturnedGrant>) {
         let (waiting, line, pending) = (Arc::clone(self), Arc::clone(line), self.pending.begin());
         let returned = returned.into_iter().map(|(source, charge, charged)| {
@@ -184,16 +184,8 @@ impl Waiting {
         };
         send(loss, move |loss| {
             waiting.record_loss(loss.unwrap_or_else(|| Some(ended())));
-            let mut inner = lock(&line.line);
-            inner.returned();
-            let bucket = inner.bucket();
-            drop(inner);
+            lock(&line.line).returned();
             waiting.drive(&line);
-            // Other lines of the bucket have waited for this.
-            bucket
-                .map_or(Vec::new(), |id| waiting.lines_of(id))
-                .iter()
-                .for_each(|it| waiting.drive(it));
             drop(pending);
         });
     }

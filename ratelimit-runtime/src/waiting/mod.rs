@@ -29,7 +29,7 @@ use crate::background::{OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::{FreedBy, FreedUnits, ended};
+use crate::owner::{CountChange, ended};
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::RulesInForce;
@@ -54,7 +54,7 @@ pub(crate) struct Waiting {
     max_calls: usize,
     /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
     /// waits (`benches/all -- settling`).
-    has_lines: Arc<AtomicBool>,
+    has_lines: AtomicBool,
     /// The places for pending requests of lines.
     asking: Semaphore,
     /// The task that drives the lines of Redis, and their give-backs.
@@ -107,18 +107,15 @@ impl Waiting {
             arrivals: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             max_calls,
-            has_lines: Arc::default(),
+            has_lines: AtomicBool::new(false),
             asking: Semaphore::new(MAX_ASKING),
             pending: WorkCount::default(),
             lost: Mutex::default(),
         });
-        let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
-        waiting.backend.notices().on_return(move |freed| {
-            // A line is added before its first request. So a line that is not seen here finds the units in the store.
-            if has_lines.load(Ordering::Relaxed)
-                && let Some(waiting) = weak.upgrade()
-            {
-                waiting.record_return(freed);
+        let weak = Arc::downgrade(&waiting);
+        waiting.backend.notices().on_return(move |key_id, change| {
+            if let Some(waiting) = weak.upgrade() {
+                waiting.record_return(key_id, change);
             }
         });
         let weak = Arc::downgrade(&waiting);
@@ -128,12 +125,6 @@ impl Waiting {
             }
         });
         waiting
-    }
-
-    /// Creates the ticket of a call that arrives now. `settles` says whether its charges can be settled.
-    fn ticket(&self, parts: OneOrMany<OwnedPart>, settles: bool) -> Arc<Ticket> {
-        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        Ticket::new(parts, settles, arrival, self.clock().steady())
     }
 
     /// Decides a call, as [`admit`](Self::admit) says.
@@ -301,12 +292,18 @@ impl Waiting {
     }
 
     /// Records that units were given back to a count, and wakes the lines of the count.
-    fn record_return(self: &Arc<Self>, freed: FreedUnits) {
-        for line in self.lines_of(freed.key_id) {
+    fn record_return(self: &Arc<Self>, key_id: KeyId, change: CountChange) {
+        // A line is added before its first request. So a line that is not seen here finds the units in the store.
+        if !self.has_lines.load(Ordering::Relaxed) {
+            return;
+        }
+        for line in self.lines_of(key_id) {
             let mut inner = lock(&line.line);
-            match freed.by {
-                FreedBy::GiveBack => inner.record_give_back(freed.key_id),
-                FreedBy::Reset | FreedBy::Closing => inner.record_reset_or_closing(self.now()),
+            match change {
+                CountChange::GiveBack => inner.record_give_back(key_id),
+                CountChange::Reset | CountChange::Closing => {
+                    inner.record_reset_or_closing(self.now());
+                }
             }
             drop(inner);
             self.drive(&line);
@@ -321,7 +318,8 @@ impl Waiting {
         parts: OneOrMany<OwnedPart>,
         settles: bool,
     ) -> (Arc<Ticket>, Option<Result<Reply, StoreError>>) {
-        let ticket = self.ticket(parts, settles);
+        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        let ticket = Ticket::new(parts, settles, arrival, self.clock().steady());
         let reply = self.decide(&ticket).await;
         (ticket, reply)
     }

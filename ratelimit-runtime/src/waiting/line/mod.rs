@@ -294,7 +294,7 @@ impl Line {
             return Duty::Sleep(wake);
         }
         if others_return {
-            // Their end wakes the line, unless they pass what they have to calls of their own.
+            // Soon again: they may pass the moments to calls of their own, and give none back.
             let soon = WakeTimes { local: None, real: Some(now.real + PAUSE) };
             return Duty::Sleep(wake.or_earlier(soon));
         }
