@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 
-use crate::check::Check;
+use crate::check::{Check, undecided};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, Pause, RateLimiter};
@@ -117,7 +117,7 @@ impl<S: Stream> Stream for RateLimited<S> {
                         let (limit, key) = (&*this.limit, &*this.key);
                         match limiter {
                             Ok(limiter) => limiter.check(limit, key, 1),
-                            Err(error) => Check::undecided(limit, error),
+                            Err(error) => undecided(limit, error).into(),
                         }
                     }))
                 }

@@ -6,32 +6,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::call::{AdmittedCall, BoxedCall, StartedCall, block_on};
+use super::call::{AdmittedCall, StartedCall};
 use super::fast::Conclusion;
+use super::future::CallFuture;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
-use crate::backend::Backend;
 use crate::key::Key;
-use crate::limit::{Limit, LimitLabel, shown};
+use crate::limit::{Limit, shown};
 use crate::local::LocalCharge;
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Started};
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Acquire(AcquiredCall<Permit>);
+pub struct Acquire(CallFuture<Permit>);
 
 /// The future of [`RateLimiter::acquire_all`](crate::RateLimiter::acquire_all). Resolves to
 /// `Result<Vec<Permit>, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct AcquireAll(AcquiredCall<Vec<Permit>>);
-
-/// A call whose charges can be settled, with its permits as a `T`.
-pub enum AcquiredCall<T> {
-    Decided(Option<Result<T, Rejection>>),
-    Pending(BoxedCall),
-}
+pub struct AcquireAll(CallFuture<Vec<Permit>>);
 
 impl Conclusion for Acquire {
     #[inline]
@@ -65,13 +59,13 @@ impl Conclusion for Acquire {
             let decision =
                 Decision::new(shown(limit.terms().capacity()), &outcome, Source::Embedded);
             // Built where it is returned, which saves a copy (`benches/all -- in-flight`).
-            return Self(AcquiredCall::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
+            return Self(CallFuture::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
         }
         let part: AnyPart<'_> = Part::of(limit, key, cost);
         // First the permit: if a recorder of the report panics, it releases what it holds.
         let mut permit = Permit::new(Decision::unlimited(), outcome.is_allowed().then(charge));
         let decision = part.report_here(backend, started, &outcome);
-        Self(AcquiredCall::Decided(Some(decision.map(|decision| {
+        Self(CallFuture::Decided(Some(decision.map(|decision| {
             permit.decide(decision);
             permit
         }))))
@@ -110,41 +104,6 @@ impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     }
 }
 
-impl<T: From<AdmittedCall>> From<StartedCall> for AcquiredCall<T> {
-    fn from(call: StartedCall) -> Self {
-        match call {
-            StartedCall::Decided(result) => Self::Decided(Some(result.map(T::from))),
-            StartedCall::Pending(call) => Self::Pending(call),
-        }
-    }
-}
-
-impl<T: From<AdmittedCall> + Unpin> Future for AcquiredCall<T> {
-    type Output = Result<T, Rejection>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Decided(result) => Poll::Ready(result.take().expect("polled after it was ready")),
-            Self::Pending(call) => call.as_mut().poll(context).map_ok(T::from),
-        }
-    }
-}
-
-impl<T: From<AdmittedCall> + Unpin> AcquiredCall<T> {
-    /// Returns the result. If the call is pending, blocks this thread until it is decided.
-    pub(crate) fn blocking(
-        self,
-        backend: &Backend,
-        label: impl FnOnce() -> LimitLabel,
-    ) -> Result<T, Rejection> {
-        match self {
-            Self::Decided(result) => result.expect("a call that was not polled has its result"),
-            Self::Pending(call) => block_on(call, backend, label).map(T::from),
-        }
-    }
-}
-
 impl Permit {
     /// Creates the permits of a call that charged nothing.
     pub(crate) fn uncharged<const N: usize>(decision: Decision) -> [Self; N] {
@@ -154,23 +113,14 @@ impl Permit {
 
 impl Acquire {
     /// Returns this call for a function of one limit.
-    pub(crate) fn into_array(self) -> AcquiredCall<[Permit; 1]> {
-        self.map(|permit| [permit])
+    pub(crate) fn into_array(self) -> CallFuture<[Permit; 1]> {
+        self.0.map(|permit| [permit])
     }
 
     /// Returns this call, which then resolves to its decision and its permit.
     #[cfg(any(feature = "tower", feature = "actix"))]
-    pub(crate) fn into_admitted(self) -> AcquiredCall<AdmittedCall> {
-        self.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
-    }
-
-    fn map<T>(self, convert: impl FnOnce(Permit) -> T) -> AcquiredCall<T> {
-        match self.0 {
-            AcquiredCall::Decided(result) => {
-                AcquiredCall::Decided(result.map(|result| result.map(convert)))
-            }
-            AcquiredCall::Pending(call) => AcquiredCall::Pending(call),
-        }
+    pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
+        self.0.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
     }
 }
 

@@ -24,12 +24,6 @@ pub(crate) trait Conclusion: From<StartedCall> {
         cost: u64,
         kept: Option<&'static Limit>,
     ) -> Self;
-
-    /// Returns this conclusion, moved so that the fields of another one can stay in registers.
-    #[inline]
-    fn moved(self) -> Self {
-        self
-    }
 }
 
 impl Checker {
@@ -49,8 +43,7 @@ impl Checker {
         {
             return T::decide_here(self, limit, key, cost, kept);
         }
-        // Moved by its fields: so the part above is not built in memory (`benches/all -- embedded`).
-        self.start_slow::<T>(Part { limit, key, cost, access }, options).moved()
+        self.start_slow(Part { limit, key, cost, access }, options)
     }
 }
 
@@ -67,8 +60,7 @@ impl Conclusion for Check {
         if limit.is_in_flight() {
             // The call needs a permit.
             let refusal = Refusal::of_local(&part, CallOptions::CHECK, backend);
-            let refused = refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
-            return refused.by_fields();
+            return refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
         }
         let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
         let outcome = backend.local().decide(LocalCharge { key_id, terms: limit.terms(), cost });
@@ -82,11 +74,6 @@ impl Conclusion for Check {
                 return Self::rejected_here(limit, &outcome);
             }
         }
-        Self::from(part.report_here(backend, started, &outcome)).by_fields()
-    }
-
-    #[inline]
-    fn moved(self) -> Self {
-        self.by_fields()
+        part.report_here(backend, started, &outcome).into()
     }
 }

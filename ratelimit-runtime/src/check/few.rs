@@ -178,7 +178,7 @@ mod tests {
     const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
 
     fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
-        limiter.check_all(parts).result(|| WIDE.label())
+        limiter.check_all(parts).blocking(&limiter.checker().backend, || WIDE.label())
     }
 
     /// With and without the feature `metrics`, which records all calls.
@@ -278,7 +278,10 @@ mod tests {
 
         /// Adds the result of a call, and what the log of a web request has of it.
         fn decide(&self, decide: impl FnOnce(&Checker) -> Check) {
-            let (result, log) = logged(|| decide(self.limiter.checker()).result(|| WIDE.label()));
+            let (result, log) = logged(|| {
+                decide(self.limiter.checker())
+                    .blocking(&self.limiter.checker().backend, || WIDE.label())
+            });
             self.said.lock().expect("no panic").extend([format!("{result:?}"), log]);
         }
 

@@ -20,12 +20,11 @@ mod wait;
 
 use std::sync::Arc;
 
-pub(crate) use self::acquire::AcquiredCall;
 pub use self::acquire::{Acquire, AcquireAll};
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub(crate) use self::call::AdmittedCall;
 pub(crate) use self::call::{CallOptions, undecided};
-pub(crate) use self::future::OpenCheck;
+pub(crate) use self::future::CallFuture;
 pub use self::future::{Admit, Check};
 pub use self::meter::Meter;
 pub(crate) use self::part::AnyPart;

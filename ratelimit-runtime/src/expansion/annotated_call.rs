@@ -1,7 +1,7 @@
 //! A call of an annotated function: its limits, its keys and its costs.
 
 use super::{CallLimit, CheckedLimit, Site, SiteLimit};
-use crate::check::{Acquire, AcquiredCall, AnyPart, CallOptions, Check, Checker, Part, Permit};
+use crate::check::{Acquire, AnyPart, CallFuture, CallOptions, Check, Checker, Part, Permit};
 use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::limiter::RateLimiter;
@@ -18,7 +18,7 @@ pub trait AnnotatedCall<const N: usize> {
 
     fn check(&self, checker: &Checker, options: CallOptions) -> Check;
 
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; N]>;
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; N]>;
 }
 
 /// A call of a function with one limit: the limit, the key and the cost.
@@ -68,7 +68,7 @@ impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
     }
 
     #[inline]
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; 1]> {
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; 1]> {
         checker.start::<Acquire>(self.part(), options, self.0.kept()).into_array()
     }
 }
@@ -129,7 +129,7 @@ impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
         checker.check_all(&self.parts(), options)
     }
 
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; N]> {
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; N]> {
         checker.start_all(&self.parts(), options).into()
     }
 }

@@ -22,7 +22,7 @@ use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
 use crate::algorithm::Charged;
-use crate::check::{AcquiredCall, CallOptions, Check, Checker, Permit, undecided};
+use crate::check::{CallFuture, CallOptions, Check, Checker, Permit, undecided};
 use crate::key::OwnedKey;
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
@@ -103,7 +103,7 @@ pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Resul
 pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
     let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker(), CallOptions::ACQUIRE);
     let started = with_limiter(call, acquire, |error| {
-        AcquiredCall::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
+        CallFuture::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
     });
     StartedAcquire { call: started, sites: call.sites() }
 }

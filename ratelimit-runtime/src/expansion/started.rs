@@ -6,20 +6,20 @@ use std::task::{Context, Poll};
 
 use super::Site;
 use super::site::count_call;
-use crate::check::{AcquiredCall, Check, OpenCheck, Permit};
+use crate::check::{CallFuture, Check, Permit};
 use crate::reply::Rejection;
 
 /// The check of a call that is not admitted yet.
 #[must_use = "futures do nothing unless polled"]
 pub struct StartedCheck<const N: usize> {
-    check: OpenCheck,
+    check: CallFuture<()>,
     sites: [&'static Site; N],
 }
 
 /// A call whose charges are corrected.
 #[must_use = "futures do nothing unless polled"]
 pub struct StartedAcquire<const N: usize> {
-    pub(super) call: AcquiredCall<[Permit; N]>,
+    pub(super) call: CallFuture<[Permit; N]>,
     pub(super) sites: [&'static Site; N],
 }
 

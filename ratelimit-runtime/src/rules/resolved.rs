@@ -161,7 +161,11 @@ mod tests {
     fn thresholds(limiter: &RateLimiter, key: &str) -> [u32; 2] {
         let one = limiter.check_blocking(&ONE, key, 0).expect("admitted").limit;
         let parts = [Part::new(&ONE, &key, 0), Part::new(&OTHER, &key, 0)];
-        let both = limiter.check_all(&parts).result(|| ONE.label()).expect("admitted").limit;
+        let both = limiter
+            .check_all(&parts)
+            .blocking(&limiter.checker().backend, || ONE.label())
+            .expect("admitted")
+            .limit;
         [one, both]
     }
 
@@ -216,7 +220,7 @@ mod tests {
             rules.set("other", Rule::new().shadow(false)).expect("valid");
         });
         let parts = [Part::new(&ONE, &"key", 1), Part::new(&shadow, &"key", 1)];
-        let result = limiter.check_all(&parts).result(|| ONE.label());
+        let result = limiter.check_all(&parts).blocking(&limiter.checker().backend, || ONE.label());
         let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::request_check::{RequestCheck, StartCheck};
 use super::request_limits::RequestLimits;
-use crate::check::{AdmittedCall, AnyPart, Check, Part};
+use crate::check::{AdmittedCall, AnyPart, Part, undecided};
 use crate::key::Key;
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
@@ -170,8 +170,8 @@ impl<R, E> LimitSources<R, E> {
                     // No limiter decides the request.
                     let limits = self.limits_of(request)?;
                     let first = limits.first();
-                    let undecided = |first| RequestCheck::Check(Check::undecided(first, error));
-                    Ok(Admission::of(first.map(undecided), true))
+                    let check = |first| RequestCheck::Check(undecided(first, error).into());
+                    Ok(Admission::of(first.map(check), true))
                 },
             ),
         }

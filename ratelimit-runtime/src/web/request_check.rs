@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::check::{Acquire, AcquiredCall, AdmittedCall, AnyPart, CallOptions, Check, Part};
+use crate::check::{Acquire, AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part};
 use crate::limit::shown;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
@@ -13,7 +13,7 @@ use crate::reply::Rejection;
 pub(crate) enum RequestCheck {
     Check(Check),
     /// The charges can be settled.
-    Acquire(AcquiredCall<AdmittedCall>),
+    Acquire(CallFuture<AdmittedCall>),
 }
 
 /// Starts the check of a request with these limits; `None` if there are none.
