@@ -148,6 +148,21 @@ async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
     }
 }
 
+/// The call behind it has another cost, so it cannot use the moment, and has a later one.
+#[tokio::test]
+async fn a_moment_that_no_call_can_use_goes_back_once_it_has_passed() {
+    let server = Server::start();
+    let (test, limit) = (TestLimiter::redis(&server), limit(3));
+    test.limiter.check(&limit, "key", 3).await.expect("a new key");
+    let dropped = reserve(&test.limiter, &limit, "key", 1).await;
+    let _behind = reserve(&test.limiter, &limit, "key", 3).await;
+    drop(dropped);
+    wait_until_idle(&test.limiter).await;
+    test.advance(100_000);
+    let idle = tokio::time::timeout(Duration::from_secs(5), wait_until_idle(&test.limiter));
+    idle.await.expect("the line gives the moment back");
+}
+
 /// A moment with a reservation of another process behind it passes unused, and that reservation stays where it is.
 #[tokio::test]
 async fn a_call_that_is_dropped_in_front_of_another_process_passes_its_moment() {

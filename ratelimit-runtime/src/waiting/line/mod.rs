@@ -289,6 +289,9 @@ impl Line {
             self.returning += 1;
             return Duty::Return(returned(&self.counts, spares));
         }
+        // No other spare goes back before its moment.
+        let spare = self.spares.iter().map(|grant| grant.at).min();
+        wake = wake.or_earlier(WakeTimes { local: spare, real: None });
         // A moment that is about to go back would be before the ones that a request reserves.
         if self.is_asking || self.is_bucket && self.returning > 0 {
             return Duty::Sleep(wake);
