@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::Backend;
 use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Verdict};
+use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
 use crate::limit::{Algorithm, OnError, Policy, Scope, Terms};
@@ -213,9 +214,15 @@ impl Backend {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let result = complete_by(Instant::now() + self.deadline(), work).await;
+        result.unwrap_or_else(|| Err(self.too_late()))
+    }
+
+    /// Returns the error of work that [`complete_by`] has not completed: if there is no runtime, the thread of the
+    /// limiter could not start.
+    pub(crate) fn too_late(&self) -> StoreError {
         let deadline = self.deadline();
-        let result = complete_by(Instant::now() + deadline, work).await;
-        result.unwrap_or(Err(StoreError::Timeout { deadline }))
+        if is_in_runtime() { StoreError::Timeout { deadline } } else { ended() }
     }
 
     /// Releases the units in flight of a grant that no call has taken, if such units go back.

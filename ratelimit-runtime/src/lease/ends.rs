@@ -23,8 +23,7 @@ impl LeaseEnds {
     /// Schedules a look at a count, unless one comes before.
     pub(super) fn schedule(&self, key_id: KeyId, at: u64) {
         let mut schedule = self.lock();
-        let at = schedule.looks.time_of(key_id).map_or(at, |planned| planned.min(at));
-        schedule.looks.plan(key_id, Some(at));
+        schedule.looks.plan_by(key_id, at);
         schedule.changed.notify_one();
     }
 

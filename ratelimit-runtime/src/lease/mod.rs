@@ -165,9 +165,10 @@ impl Leases {
         heat::cell_of(key_id)
     }
 
-    /// Returns whether all leases that have ended are removed, for tests.
+    /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ledger.is_idle(self.backend.clock().steady())
+        // In this order: what leaves the ledger is pending before.
+        self.ledger.is_idle(self.backend.clock().steady()) && self.pending.pending() == 0
     }
 
     /// Gives units back, and waits until they are back, for half a deadline at most.
@@ -257,7 +258,7 @@ impl LeasedCall {
     async fn decide_by(&self, by: Instant) -> Result<Reply, StoreError> {
         let Self { leases, key_id, target } = self;
         let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
-        let late = || StoreError::Timeout { deadline };
+        let late = || leases.backend.too_late();
         let (now, fetch) = (leases.backend.clock().steady(), || LeaseFetch::new(leases, *key_id));
         match leases.ledger.enter(*key_id, target, cost, now, fetch) {
             EnterResult::Spent(reply) => return Ok(reply),

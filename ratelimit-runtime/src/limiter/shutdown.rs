@@ -82,10 +82,12 @@ impl RateLimiter {
         Arc::clone(&backend).answer(|| async move {
             waiting.shut_down();
             let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
-            let deadline = backend.deadline();
-            let all = give_back_all(&leases, &waiting, owner);
-            timeout(2 * deadline, all).await.unwrap_or(Err(StoreError::Timeout { deadline }))?;
+            let (deadline, mut result) = (backend.deadline(), Ok(()));
+            let all = give_back_all(&leases, &waiting, owner, &mut result);
+            let is_late = timeout(2 * deadline, all).await.is_err();
+            result?;
             match owner.in_flight() {
+                _ if is_late => Err(StoreError::Timeout { deadline }),
                 (0, _) => Ok(()),
                 (units, _) => Err(StoreError::InFlight { units }),
             }
@@ -121,17 +123,26 @@ async fn stated(owner: &Owner) {
     }
 }
 
-/// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.
+/// Gives back all leased units, and waits until the units of waiting calls are given back, all settlements are done, and
+/// the store knows which units in flight were released. `result` has the first failure, also if this is dropped.
 async fn give_back_all(
     leases: &Leases,
     waiting: &Waiting,
     owner: &Owner,
-) -> Result<(), StoreError> {
+    result: &mut Result<(), StoreError>,
+) {
     let flushed = owner.flushed(ReportedLosses::SinceNow);
-    let (returned, rested) = (leases.shut_down().await, waiting.rested().await);
-    let flushed = flushed.await;
+    let mut note = |ended: Result<(), StoreError>| {
+        if result.is_ok() {
+            *result = ended;
+        }
+    };
+    note(leases.shut_down().await);
+    note(waiting.rested().await);
+    note(flushed.await);
     // What went back meanwhile.
-    let flushed = flushed.and(owner.flushed(ReportedLosses::SinceNow).await);
-    stated(owner).await;
-    returned.and(rested).and(flushed)
+    note(owner.flushed(ReportedLosses::SinceNow).await);
+    if result.is_ok() {
+        stated(owner).await;
+    }
 }

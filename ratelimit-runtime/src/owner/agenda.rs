@@ -30,8 +30,14 @@ impl<T: Copy + Ord, K: Copy + Ord> Agenda<T, K> {
         self.order.extend(at.map(|at| (at, key)));
     }
 
+    /// Plans a key for a time, unless it comes earlier.
+    pub(crate) fn plan_by(&mut self, key: K, at: T) {
+        let planned = self.time_of(key);
+        self.plan(key, Some(planned.map_or(at, |planned| planned.min(at))));
+    }
+
     /// Returns the time of a key.
-    pub(crate) fn time_of(&self, key: K) -> Option<T> {
+    fn time_of(&self, key: K) -> Option<T> {
         self.times.get(&key).copied()
     }
 
@@ -59,6 +65,7 @@ mod tests {
             agenda.plan(key, Some(at));
         }
         agenda.plan('c', None);
+        agenda.plan_by('a', 7);
         assert_eq!(
             (agenda.first(), agenda.time_of('b'), agenda.time_of('c')),
             (Some(1), Some(1), None)

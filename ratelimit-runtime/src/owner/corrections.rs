@@ -260,12 +260,11 @@ impl<E: Queueable> Corrections<E> {
         let Some(lane) = self.lanes.get_mut(&slot).filter(|lane| lane.sent.is_none()) else {
             return;
         };
-        let is_done = lane.first.is_empty() && lane.rest.is_empty();
-        let at = if is_awaited { real } else { real.max(lane.paused_until) };
-        // A lane keeps its turn.
-        let at = self.agenda.time_of(slot).map_or(at, |planned| planned.min(at));
-        self.agenda.plan(slot, (!is_done).then_some(at));
-        if is_done {
+        if !lane.first.is_empty() || !lane.rest.is_empty() {
+            // A lane keeps its turn.
+            self.agenda.plan_by(slot, if is_awaited { real } else { real.max(lane.paused_until) });
+        } else {
+            self.agenda.plan(slot, None);
             let server = self.lanes.remove(&slot).map_or(0, |lane| lane.server);
             if self.waiting.get(&server) == Some(&[0, 0]) {
                 self.waiting.remove(&server);

@@ -280,10 +280,11 @@ impl Core {
         }
     }
 
-    /// Sends the corrections of lanes that pause: a server answers again.
+    /// Sends what pauses since a failure: a server answers again.
     fn recovered(&self) {
-        let mut queue = self.lock();
-        queue.corrections.resume(self.real());
+        let (mut queue, real) = (self.lock(), self.real());
+        queue.corrections.resume(real);
+        queue.slots.resume(real);
         queue.changed.notify_one();
     }
 

@@ -181,6 +181,20 @@ impl SlotCounts {
         self.changed.notify_waiters();
     }
 
+    /// Ends the pauses of all counts.
+    pub(super) fn resume(&mut self, real: u64) {
+        let mut paused = Vec::new();
+        for (key_id, count) in &mut self.counts {
+            if let Some((_, until)) = count.failure.as_mut().filter(|(_, until)| *until > real) {
+                *until = real;
+                paused.push(*key_id);
+            }
+        }
+        for key_id in paused {
+            self.plan(key_id, real, 0);
+        }
+    }
+
     pub(super) fn is_lost(&self, key_id: KeyId, taken: TakenUnits, now: u64) -> bool {
         self.counts.get(&key_id).is_none_or(|count| count.units.is_lost(taken, now))
     }
@@ -616,9 +630,11 @@ impl SlotCounts {
         let kept_until = count.is_idle().then(|| count.units.kept_until());
         let later = [count.units.next_statement(), count.units.alive_until(), kept_until];
         let later = later.into_iter().flatten().min().filter(|_| !count.units.is_pending());
-        let planned = self.soon.time_of(key_id);
-        let soon = soon.map(|at| planned.map_or(at, |planned| planned.min(at)));
-        self.plan_looks(key_id, [soon, later]);
+        self.later.plan(key_id, later);
+        match soon {
+            Some(at) => self.soon.plan_by(key_id, at),
+            None => self.soon.plan(key_id, None),
+        }
     }
 }
 

@@ -184,8 +184,16 @@ impl Waiting {
         };
         send(loss, move |loss| {
             waiting.record_loss(loss.unwrap_or_else(|| Some(ended())));
-            lock(&line.line).returned();
+            let bucket = {
+                let mut inner = lock(&line.line);
+                inner.returned();
+                inner.bucket()
+            };
             waiting.drive(&line);
+            // Other lines of the bucket have waited for this.
+            for other in bucket.map_or_else(Vec::new, |key_id| waiting.lines_of(key_id)) {
+                waiting.drive(&other);
+            }
             drop(pending);
         });
     }

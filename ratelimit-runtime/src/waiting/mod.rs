@@ -54,7 +54,7 @@ pub(crate) struct Waiting {
     max_calls: usize,
     /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
     /// waits (`benches/all -- settling`).
-    has_lines: AtomicBool,
+    has_lines: Arc<AtomicBool>,
     /// The places for pending requests of lines.
     asking: Semaphore,
     /// The task that drives the lines of Redis, and their give-backs.
@@ -107,14 +107,17 @@ impl Waiting {
             arrivals: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             max_calls,
-            has_lines: AtomicBool::new(false),
+            has_lines: Arc::default(),
             asking: Semaphore::new(MAX_ASKING),
             pending: WorkCount::default(),
             lost: Mutex::default(),
         });
-        let weak = Arc::downgrade(&waiting);
+        let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
         waiting.backend.notices().on_return(move |key_id, change| {
-            if let Some(waiting) = weak.upgrade() {
+            // A line is added before its first request. So a line that is not seen here finds the units in the store.
+            if has_lines.load(Ordering::Relaxed)
+                && let Some(waiting) = weak.upgrade()
+            {
                 waiting.record_return(key_id, change);
             }
         });
@@ -293,10 +296,6 @@ impl Waiting {
 
     /// Records that units were given back to a count, and wakes the lines of the count.
     fn record_return(self: &Arc<Self>, key_id: KeyId, change: CountChange) {
-        // A line is added before its first request. So a line that is not seen here finds the units in the store.
-        if !self.has_lines.load(Ordering::Relaxed) {
-            return;
-        }
         for line in self.lines_of(key_id) {
             let mut inner = lock(&line.line);
             match change {
