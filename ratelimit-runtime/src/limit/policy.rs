@@ -248,6 +248,8 @@ impl fmt::Display for Policy {
 
 /// Which processes share a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(::serde::Deserialize, ::serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Scope {
     /// All processes that use the same store.
@@ -259,6 +261,8 @@ pub enum Scope {
 
 /// The policy for calls that Redis cannot decide, because it is unreachable, too slow, or replies with an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(::serde::Deserialize, ::serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnError {
     /// This process decides by the same limit, on separate counts. A fleet of `n` processes can then admit up

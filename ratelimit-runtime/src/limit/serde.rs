@@ -36,9 +36,9 @@ struct LimitFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     align: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    scope: Option<ScopeField>,
+    scope: Option<Scope>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    on_error: Option<OnErrorField>,
+    on_error: Option<OnError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wait: Option<PeriodField>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,21 +47,6 @@ struct LimitFields {
     shadow: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hidden: bool,
-}
-
-#[derive(serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-enum ScopeField {
-    Global,
-    Process,
-}
-
-#[derive(serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-enum OnErrorField {
-    Local,
-    Allow,
-    Deny,
 }
 
 /// A number of units, or `auto`.
@@ -174,15 +159,12 @@ impl LimitFields {
         if let Some(PeriodField(wait)) = self.wait {
             result = result.wait(wait);
         }
-        if let Some(ScopeField::Process) = self.scope {
-            result = result.scope(Scope::Process);
+        if let Some(scope) = self.scope {
+            result = result.scope(scope);
         }
-        result = match self.on_error {
-            None => result,
-            Some(OnErrorField::Local) => result.on_error(OnError::Local),
-            Some(OnErrorField::Allow) => result.on_error(OnError::Allow),
-            Some(OnErrorField::Deny) => result.on_error(OnError::Deny),
-        };
+        if let Some(on_error) = self.on_error {
+            result = result.on_error(on_error);
+        }
         Ok(result.shadow(self.shadow).hidden(self.hidden))
     }
 }
@@ -268,12 +250,8 @@ impl Serialize for Limit {
             hold: self.get_hold().map(PeriodField),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align,
-            scope: matches!(scope, Scope::Process).then_some(ScopeField::Process),
-            on_error: on_error.map(|on_error| match on_error {
-                OnError::Local => OnErrorField::Local,
-                OnError::Allow => OnErrorField::Allow,
-                OnError::Deny => OnErrorField::Deny,
-            }),
+            scope: (scope != Scope::Global).then_some(scope),
+            on_error,
             wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(PeriodField),
             lease: match lease {
                 Lease::None => None,
