@@ -16,7 +16,7 @@ use crate::store::Reply;
 
 /// What the caller of a call wants.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CallOptions {
+pub(crate) struct CallOptions {
     /// Whether the charges can be settled.
     pub(crate) settles: bool,
 }

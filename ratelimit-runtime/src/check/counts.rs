@@ -24,7 +24,7 @@ impl Checker {
     /// Returns the count of a key.
     pub(crate) fn count<'a>(&'a self, limit: &Limit, key: &'a dyn Key) -> Count<'a> {
         let (part, table) = (Part::of(limit, key, 0), self.rules.table_of(limit));
-        let ruled = part.under(table.as_deref(), &self.backend, Asker::Operator).into_owned();
+        let ruled = part.under(table.as_deref(), &self.backend, Asker::Operator);
         Count { checker: self, ruled, key }
     }
 }

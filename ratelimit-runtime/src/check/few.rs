@@ -21,56 +21,24 @@ struct DecidedFew<'a> {
 
 impl Checker {
     /// Checks a call against several limits, under the rules in force.
-    pub(crate) fn check_all<K: Key + ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-        options: CallOptions,
-    ) -> Check {
+    pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
+        let options = CallOptions::CHECK;
         if let [Part { limit, key, cost, access }] = *parts {
             return self.start(Part { limit, key: &key, cost, access }, options, None);
         }
-        let decided = if parts.len() <= FEW { self.check_few(parts) } else { None };
+        let decided = if parts.len() <= FEW { self.decide_few(parts) } else { None };
         decided.unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
             self.start_all(&parts, options).into()
         })
     }
 
-    /// Checks a call of up to [`FEW`] limits that this process decides at once; `None` for any other call, which is not
-    /// charged.
-    fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+    /// Decides a call of up to [`FEW`] limits without rules that this process decides at once; `None` for any other
+    /// call, which is not charged.
+    fn decide_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
-            return self.check_few_under_rules(parts);
-        }
-        self.decide_few(parts)
-    }
-
-    /// Like [`check_few`](Self::check_few), under one set of rules.
-    #[inline(never)]
-    fn check_few_under_rules<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
-        let first = parts.first()?;
-        let (mut limits, mut ruled) = ([*first.limit; FEW], [*first; FEW]);
-        for (limit, part) in limits.iter_mut().zip(parts) {
-            // The limits of a call agree in the code, whatever the rules say. A rule that sets a threshold has
-            // precedence over what the code says.
-            let agrees = part.limit.policy().agrees_with(first.limit.policy());
-            if !agrees || part.access != Access::Limited {
-                return None;
-            }
-            *limit = *part.limit;
-        }
-        let fingerprint = |index: usize| self.backend.local().fingerprint(parts[index].key);
-        if !self.rules.apply(&mut limits[..parts.len()], &fingerprint) {
             return None;
         }
-        for ((ruled, part), limit) in ruled.iter_mut().zip(parts).zip(&limits) {
-            *ruled = Part { limit, ..*part };
-        }
-        self.decide_few(&ruled[..parts.len()])
-    }
-
-    /// Decides a call of up to [`FEW`] limits, as they are written.
-    fn decide_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let started = Started::now();
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let terms = first.limit.terms();
@@ -324,7 +292,7 @@ mod tests {
                     Part::of(&limits[*limit], &["one", "other"][*key] as _, (*cost).into())
                 };
                 let parts: Vec<AnyPart<'_>> = parts.iter().map(part).collect();
-                few.decide(|checker| checker.check_all(&parts, CallOptions::CHECK));
+                few.decide(|checker| checker.check_all(&parts));
                 requested.decide(|checker| checker.start_all(&parts, CallOptions::CHECK).into());
             }
             prop_assert_eq!(few.all(), requested.all());

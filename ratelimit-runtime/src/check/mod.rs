@@ -21,9 +21,7 @@ mod wait;
 use std::sync::Arc;
 
 pub use self::acquire::{Acquire, AcquireAll};
-#[cfg(any(feature = "tower", feature = "actix"))]
-pub(crate) use self::call::AdmittedCall;
-pub(crate) use self::call::{CallOptions, undecided};
+pub(crate) use self::call::{AdmittedCall, CallOptions, undecided};
 pub(crate) use self::future::CallFuture;
 pub use self::future::{Admit, Check};
 pub use self::meter::Meter;

@@ -1,6 +1,5 @@
 //! One limit of a call.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::slice;
 
@@ -11,7 +10,7 @@ use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{Report, Started};
-use crate::rules::{Asker, ResolveRules, Ruled};
+use crate::rules::{Asker, RuleTable, Ruled};
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -55,12 +54,12 @@ impl<'a, K: ?Sized> Part<'a, K> {
 impl AnyPart<'_> {
     /// Returns the limit under `rules`.
     #[inline]
-    pub(super) fn under<'a>(
+    pub(super) fn under(
         &self,
-        rules: Option<&'a dyn ResolveRules>,
+        rules: Option<&RuleTable>,
         backend: &Backend,
         asker: Asker,
-    ) -> Cow<'a, Ruled> {
+    ) -> Ruled {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
         Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)

@@ -1,6 +1,6 @@
 //! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
-use std::{mem, slice};
+use std::mem;
 
 use tokio::time::Instant;
 
@@ -63,14 +63,6 @@ impl Checker {
                 None => T::decide_here(self, limit, &part.key, part.cost, None),
             }
         };
-        let mut limit = *part.limit;
-        let fingerprint = |_| self.backend.local().fingerprint(part.key);
-        if part.access == Access::Limited
-            && self.rules.may_apply(part.limit)
-            && self.rules.apply(slice::from_mut(&mut limit), &fingerprint)
-        {
-            return decide(&limit);
-        }
         let table = self.rules.table_of(part.limit);
         let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
         if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
@@ -110,9 +102,7 @@ impl Checker {
     /// Returns the limits of a call under the rules in force: one set of rules for all parts.
     pub(super) fn ruled(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
         let table = self.rules.table();
-        OneOrMany::of(parts, |part| {
-            part.under(table.as_deref(), &self.backend, Asker::Call).into_owned()
-        })
+        OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call))
     }
 
     /// Returns the trials of a call that need a request, and lets the others decide it.
@@ -254,13 +244,16 @@ pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForc
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
     use std::time::Duration;
 
     use crate::check::{Acquire, CallOptions};
-    use crate::reply::{Rejection, Source};
+    use crate::key::{Key, KeyWriter};
+    use crate::reply::{Mistake, Rejection, Source};
     use crate::{Limit, Part, Permit, RateLimiter, Rule, RuleSet};
 
-    const LIMIT: Limit = Limit::sliding("ruled", 3, Duration::from_secs(60));
+    const MINUTE: Duration = Duration::from_secs(60);
+    const LIMIT: Limit = Limit::sliding("ruled", 3, MINUTE);
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
         let (part, options) = (Part::of(limit, &"key", cost.into()), CallOptions::ACQUIRE);
@@ -291,5 +284,48 @@ mod tests {
             panic!("{rejection}")
         };
         assert_eq!((cost, capacity), (11, 10));
+    }
+
+    #[test]
+    fn rules_do_not_make_limits_agree_that_disagree_in_the_code() {
+        let (limiter, shadow) =
+            (RateLimiter::embedded(), Limit::fixed("shadow", 3, MINUTE).shadow(true));
+        let mut rules = RuleSet::new();
+        rules.set("shadow", Rule::new().shadow(false)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        let parts = [Part::new(&LIMIT, &"key", 1), Part::new(&shadow, &"key", 1)];
+        let checked = limiter.check_all(&parts);
+        let result = checked.blocking(&limiter.checker().backend, || LIMIT.label());
+        let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
+            panic!("{result:?}")
+        };
+    }
+
+    #[test]
+    fn a_key_can_call_a_limiter_while_it_is_written() {
+        struct CallingKey<'a>(&'a RateLimiter);
+
+        impl fmt::Display for CallingKey<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let inner = self.0.check_blocking(&Limit::fixed("inner", 3, MINUTE), "inner", 0);
+                write!(f, "{:?}", inner.map(|decision| decision.limit))
+            }
+        }
+
+        impl Key for CallingKey<'_> {
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                out.display(self);
+            }
+        }
+
+        let (limiter, mut rules) = (RateLimiter::embedded(), RuleSet::new());
+        rules.set("ruled", Rule::new().threshold(4)).expect("valid");
+        rules.set_key("ruled", "vip", Rule::new().threshold(5)).expect("valid");
+        rules.set("inner", Rule::new().threshold(6)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        for _ in 0..2 {
+            let decision = limiter.check_blocking(&LIMIT, CallingKey(&limiter), 0);
+            assert_eq!(decision.expect("admitted").limit, 4);
+        }
     }
 }

@@ -16,9 +16,9 @@ pub trait AnnotatedCall<const N: usize> {
     /// Returns the first limit that does not admit every call, or else the first limit; and its access.
     fn first(&self) -> (&Limit, Access);
 
-    fn check(&self, checker: &Checker, options: CallOptions) -> Check;
+    fn check(&self, checker: &Checker) -> Check;
 
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; N]>;
+    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]>;
 }
 
 /// A call of a function with one limit: the limit, the key and the cost.
@@ -63,13 +63,13 @@ impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
     }
 
     #[inline]
-    fn check(&self, checker: &Checker, options: CallOptions) -> Check {
-        checker.start(self.part(), options, None)
+    fn check(&self, checker: &Checker) -> Check {
+        checker.start(self.part(), CallOptions::CHECK, None)
     }
 
     #[inline]
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; 1]> {
-        checker.start::<Acquire>(self.part(), options, self.0.kept()).into_array()
+    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; 1]> {
+        checker.start::<Acquire>(self.part(), CallOptions::ACQUIRE, self.0.kept()).into_array()
     }
 }
 
@@ -125,11 +125,11 @@ impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
         (part.limit, part.access)
     }
 
-    fn check(&self, checker: &Checker, options: CallOptions) -> Check {
-        checker.check_all(&self.parts(), options)
+    fn check(&self, checker: &Checker) -> Check {
+        checker.check_all(&self.parts())
     }
 
-    fn acquire(&self, checker: &Checker, options: CallOptions) -> CallFuture<[Permit; N]> {
-        checker.start_all(&self.parts(), options).into()
+    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]> {
+        checker.start_all(&self.parts(), CallOptions::ACQUIRE).into()
     }
 }

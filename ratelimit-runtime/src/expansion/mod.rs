@@ -20,9 +20,9 @@ pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup};
 pub use self::checked_limit::{CheckedLimit, LimiterValue, On, limiter};
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
-pub use self::started::{StartedAcquire, StartedCheck};
+pub use self::started::Awaited;
 use crate::algorithm::Charged;
-use crate::check::{CallFuture, CallOptions, Check, Checker, Permit, undecided};
+use crate::check::{AdmittedCall, CallFuture, Checker, Permit, undecided};
 use crate::key::OwnedKey;
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
@@ -46,7 +46,7 @@ pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
 /// does not hold the borrows of the key across the `await`.
 // One limit has functions of its own: a value that is no key is then one error, at the key.
 #[inline]
-pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<StartedCheck<1>> {
+pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Awaited<(), 1>> {
     check_all(&OneLimit(limit, key, cost))
 }
 
@@ -60,7 +60,7 @@ pub fn check_blocking(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Res
 }
 
 /// Starts a call of one limit whose charge is corrected.
-pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcquire<1> {
+pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Awaited<[Permit; 1], 1> {
     acquire_all(&OneLimit(limit, key, cost))
 }
 
@@ -77,10 +77,17 @@ pub fn acquire_blocking(
     acquire_all_blocking(&OneLimit(limit, key, cost))
 }
 
-/// Starts the check of a call, as [`check`] does.
+/// Starts the check of a call; `None` if it is admitted already, so that its function polls nothing
+/// (`benches/all -- attribute`).
 #[inline]
-pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedCheck<N>> {
-    StartedCheck::unless_admitted(start_check(call), call.sites())
+pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(), N>> {
+    let check = |limiter: &RateLimiter| call.check(limiter.checker());
+    let check = with_limiter(call, check, |error| undecided_call(call, error).into());
+    let open = check.unless_admitted();
+    if open.is_none() {
+        count_call(&call.sites(), None);
+    }
+    open.map(|open| Awaited { call: open, sites: call.sites() })
 }
 
 /// Checks a call of a function that is not async.
@@ -89,23 +96,20 @@ pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Started
 ///
 /// The rejection of the call.
 pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
-    let label = || call.first().0.label();
-    let blocking = |limiter: &RateLimiter| {
-        let checker = limiter.checker();
-        call.check(checker, CallOptions::CHECK).blocking(&checker.backend, label)
+    let check = |checker: &Checker| {
+        let open = call.check(checker).unless_admitted();
+        open.unwrap_or(CallFuture::Decided(Some(Ok(()))))
     };
-    let result = with_limiter(call, blocking, |error| undecided_call(call, error));
-    count_call(&call.sites(), result.as_ref().err());
-    result.map(drop)
+    blocking(call, check, drop)
 }
 
 /// Starts a call whose charges are corrected.
-pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
-    let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker(), CallOptions::ACQUIRE);
+pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
+    let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker());
     let started = with_limiter(call, acquire, |error| {
         CallFuture::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
     });
-    StartedAcquire { call: started, sites: call.sites() }
+    Awaited { call: started, sites: call.sites() }
 }
 
 /// Checks a call of a function that is not async, whose charges are corrected.
@@ -116,13 +120,24 @@ pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcqui
 pub fn acquire_all_blocking<const N: usize>(
     call: &impl AnnotatedCall<N>,
 ) -> Result<[Permit; N], Rejection> {
-    let label = || call.first().0.label();
-    let blocking = |limiter: &RateLimiter| {
+    blocking(call, |checker| call.acquire(checker), Permit::uncharged)
+}
+
+/// Blocks this thread until the call that `start` starts is decided. `undecided` returns the result of a call that is
+/// admitted without a limiter.
+fn blocking<const N: usize, T>(
+    call: &impl AnnotatedCall<N>,
+    start: impl FnOnce(&Checker) -> CallFuture<T>,
+    undecided: impl FnOnce(Decision) -> T,
+) -> Result<T, Rejection>
+where
+    T: From<AdmittedCall>,
+{
+    let decided = |limiter: &RateLimiter| {
         let checker = limiter.checker();
-        call.acquire(checker, CallOptions::ACQUIRE).blocking(&checker.backend, label)
+        start(checker).blocking(&checker.backend, || call.first().0.label())
     };
-    let result =
-        with_limiter(call, blocking, |error| undecided_call(call, error).map(Permit::uncharged));
+    let result = with_limiter(call, decided, |error| undecided_call(call, error).map(undecided));
     count_call(&call.sites(), result.as_ref().err());
     result
 }
@@ -138,12 +153,6 @@ fn with_limiter<const N: usize, R>(
         Some(limiter) => act(limiter),
         None => with_current(|| call.first().0.policy().scope(), act, failed),
     }
-}
-
-#[inline]
-fn start_check<const N: usize>(call: &impl AnnotatedCall<N>) -> Check {
-    let check = |limiter: &RateLimiter| call.check(limiter.checker(), CallOptions::CHECK);
-    with_limiter(call, check, |error| undecided_call(call, error).into())
 }
 
 /// Returns the decision of a call for which no limiter can be built.

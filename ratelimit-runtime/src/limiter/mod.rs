@@ -253,7 +253,7 @@ impl RateLimiter {
     /// list, limits that differ in scope, `on_error`, shadow or wait, or two different limits that share a
     /// count.
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
-        self.checker.check_all(parts, CallOptions::CHECK)
+        self.checker.check_all(parts)
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns a [`Permit`](crate::Permit), which corrects

@@ -123,8 +123,8 @@ async fn stated(owner: &Owner) {
     }
 }
 
-/// Gives back all leased units, and waits until the units of waiting calls are given back, all settlements are done, and
-/// the store knows which units in flight were released. `result` has the first failure, also if this is dropped.
+/// Gives back all leased units, and waits until the units of waiting calls are given back, all settlements are done,
+/// and the store knows which units in flight were released. `result` has the first failure, also if this is dropped.
 async fn give_back_all(
     leases: &Leases,
     waiting: &Waiting,

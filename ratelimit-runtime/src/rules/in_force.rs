@@ -5,12 +5,9 @@ use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-use super::resolved::next_version;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
-use super::set::LimitRules;
-use super::table::{ResolveRules, RuleTable};
-use super::{RuleSet, RuleSetError};
+use super::{RuleSet, RuleSetError, RuleTable};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, bit_of_name};
 use crate::threads::{AtomicU64, RwLock};
@@ -20,14 +17,8 @@ use crate::threads::{AtomicU64, RwLock};
 pub(crate) struct RulesInForce {
     /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
     names: AtomicU64,
-    /// A bit for each name with rules that depend on the time, or do more than set the amounts and the policy. The
-    /// rules of single keys do not count.
-    dependent: AtomicU64,
-    /// Differs between all sets of rules of all limiters. Changes while the table is locked.
-    pub(super) version: AtomicU64,
-    /// `None` until there are rules. A trait object, so that a program that sets no rules does not contain a
-    /// [`RuleTable`] (`benches/all -- footprint`).
-    table: RwLock<Option<Arc<dyn ResolveRules>>>,
+    /// `None` until there are rules.
+    table: RwLock<Option<Arc<RuleTable>>>,
     /// Called when the rules were replaced.
     listener: OnceCell<Box<dyn Fn() + Send + Sync>>,
 }
@@ -47,13 +38,6 @@ impl RulesInForce {
         has_name(self.names.load(Ordering::Relaxed), limit)
     }
 
-    /// Returns whether the rules of one of these limits can depend on the time, or do more than set the amounts and the
-    /// policy.
-    pub(super) fn may_depend(&self, limits: &[Limit]) -> bool {
-        let names = self.dependent.load(Ordering::Relaxed);
-        limits.iter().any(|limit| has_name(names, limit))
-    }
-
     /// Returns the rules in force.
     pub(crate) fn set(&self) -> RuleSet {
         self.table().map(|table| table.set().clone()).unwrap_or_default()
@@ -65,21 +49,14 @@ impl RulesInForce {
         set: RuleSet,
         fingerprint: impl Fn(&OwnedKey) -> u128,
     ) -> Result<(), RuleSetError> {
-        let bits = |counts: fn(&LimitRules) -> bool| {
-            let counted = set.limits.iter().filter(|(_, rules)| counts(rules));
-            let names = counted.flat_map(|(name, _)| [&name.name, &name.written]);
-            names.fold(0, |bits, name| bits | 1 << bit_of_name(name))
-        };
-        let (names, dependent) = (bits(|_| true), bits(LimitRules::depend));
+        let names = set.limits.keys().flat_map(|name| [&name.name, &name.written]);
+        let names = names.fold(0, |bits, name| bits | 1 << bit_of_name(name));
         let table = RuleTable::new(set, &fingerprint)?;
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
         // First the bits of both sets, so that no call misses a rule. A call that sees the bits of one set and the
-        // table of another asks the table in vain. `dependent` may be late: `apply_table` checks again, under the
-        // version.
+        // table of another asks the table in vain.
         self.names.fetch_or(names, Ordering::Relaxed);
         *current = Some(Arc::new(table));
-        self.dependent.store(dependent, Ordering::Relaxed);
-        self.version.store(next_version(), Ordering::Relaxed);
         self.names.store(names, Ordering::Relaxed);
         drop(current);
         if let Some(listener) = self.listener.get() {
@@ -95,18 +72,12 @@ impl RulesInForce {
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.
-    pub(crate) fn table(&self) -> Option<Arc<dyn ResolveRules>> {
+    pub(crate) fn table(&self) -> Option<Arc<RuleTable>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the rules in force as they are now, and their version.
-    pub(super) fn versioned_table(&self) -> (Option<Arc<dyn ResolveRules>>, u64) {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        (table.clone(), self.version.load(Ordering::Relaxed))
-    }
-
     /// Returns the rules in force if some can exist for a limit.
-    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<dyn ResolveRules>> {
+    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<RuleTable>> {
         if self.may_apply(limit) { self.table() } else { None }
     }
 

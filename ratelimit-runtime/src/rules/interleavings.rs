@@ -6,7 +6,7 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread::spawn;
 
-use super::{Asker, ResolveRules, Rule, RuleSet, RulesInForce};
+use super::{Asker, Rule, RuleSet, RuleTable, RulesInForce};
 use crate::key::KeyId;
 use crate::limit::Limit;
 
@@ -30,43 +30,29 @@ fn thresholds(rules: &RulesInForce) -> [u64; 2] {
     let table = rules.may_apply_to_any(LIMITS.iter()).then(|| rules.table()).flatten();
     LIMITS.map(|limit| {
         let key_id = || KeyId::new(limit.terms().identity(), 0);
-        let resolve = |table: &std::sync::Arc<dyn ResolveRules>| {
-            let ruled = table.resolve(&limit, &key_id, &|| 0, Asker::Operator);
-            ruled.map(|ruled| ruled.into_owned())
+        let resolve = |table: &std::sync::Arc<RuleTable>| {
+            table.resolve(&limit, &key_id, &|| 0, Asker::Operator)
         };
         table.as_ref().and_then(resolve).map_or(100, |ruled| ruled.limit.terms().threshold())
     })
 }
 
-/// Like [`thresholds`], of a call that this process decides at once.
-fn thresholds_at_once(rules: &RulesInForce) -> [u64; 2] {
-    let mut limits = LIMITS;
-    if rules.may_apply_to_any(LIMITS.iter()) && !rules.apply(&mut limits, &|_| 0) {
-        return thresholds(rules);
-    }
-    limits.map(|limit| limit.terms().threshold())
-}
-
 #[test]
 fn a_call_follows_one_set_of_rules() {
-    for thresholds in [thresholds, thresholds_at_once] {
-        loom::model(move || follow(thresholds));
-    }
-}
-
-fn follow(thresholds: fn(&RulesInForce) -> [u64; 2]) {
-    let rules = Arc::new(RulesInForce::default());
-    replace(&rules, [Some(1), Some(1)]);
-    assert_eq!(thresholds(&rules), [1, 1]);
-    let operator = spawn({
-        let rules = Arc::clone(&rules);
-        move || {
-            replace(&rules, [Some(2), None]);
-            replace(&rules, [None, Some(3)]);
-        }
+    loom::model(|| {
+        let rules = Arc::new(RulesInForce::default());
+        replace(&rules, [Some(1), Some(1)]);
+        assert_eq!(thresholds(&rules), [1, 1]);
+        let operator = spawn({
+            let rules = Arc::clone(&rules);
+            move || {
+                replace(&rules, [Some(2), None]);
+                replace(&rules, [None, Some(3)]);
+            }
+        });
+        let seen = thresholds(&rules);
+        assert!([[1, 1], [2, 100], [100, 3]].contains(&seen), "{seen:?}");
+        operator.join().expect("no panic");
+        assert_eq!(thresholds(&rules), [100, 3]);
     });
-    let seen = thresholds(&rules);
-    assert!([[1, 1], [2, 100], [100, 3]].contains(&seen), "{seen:?}");
-    operator.join().expect("no panic");
-    assert_eq!(thresholds(&rules), [100, 3]);
 }

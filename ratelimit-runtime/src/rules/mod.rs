@@ -7,7 +7,6 @@ mod error;
 mod in_force;
 #[cfg(all(test, loom))]
 mod interleavings;
-mod resolved;
 mod rule;
 mod ruled;
 mod set;
@@ -20,4 +19,4 @@ pub(crate) use self::in_force::RulesInForce;
 pub use self::rule::Rule;
 pub(crate) use self::ruled::Ruled;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Asker, ResolveRules};
+pub(crate) use self::table::{Asker, RuleTable};

@@ -1,10 +1,9 @@
 //! What the rules in force make of a limit.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Asker, ResolveRules};
+use super::{Asker, RuleTable};
 use crate::key::KeyId;
 use crate::limit::{Access, Limit};
 
@@ -38,20 +37,18 @@ impl Ruled {
 
     /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
     /// a threshold or an access has precedence.
-    pub(crate) fn under<'a>(
-        table: Option<&'a dyn ResolveRules>,
+    pub(crate) fn under(
+        table: Option<&RuleTable>,
         limit: &Limit,
         access: Access,
         key_id: &dyn Fn() -> KeyId,
         now: &dyn Fn() -> u64,
         asker: Asker,
-    ) -> Cow<'a, Self> {
+    ) -> Self {
         let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
-        let Some(mut ruled) = ruled else {
-            return Cow::Owned(Self { access, ..Self::as_written(limit) });
-        };
-        if access != Access::Limited && !ruled.has_threshold && ruled.access == Access::Limited {
-            ruled.to_mut().access = access;
+        let mut ruled = ruled.unwrap_or_else(|| Self::as_written(limit));
+        if !ruled.has_threshold && ruled.access == Access::Limited {
+            ruled.access = access;
         }
         ruled
     }

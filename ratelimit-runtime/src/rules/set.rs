@@ -84,14 +84,6 @@ impl LimitRules {
     fn own(&self) -> Option<&Rule> {
         (self.rule != Rule::default() || self.keys.is_empty()).then_some(&self.rule)
     }
-
-    /// Returns whether the rule of the limit itself depends on the time, or does more than set the amounts and the
-    /// policy.
-    pub(super) fn depend(&self) -> bool {
-        let Rule { threshold: _, burst: _, in_flight: _, access, shadow: _, trial, until } =
-            self.rule;
-        access.is_some() || trial.is_some() || until.is_some()
-    }
 }
 
 impl LimitName {

@@ -1,6 +1,5 @@
 //! A set of rules as a table, which resolves the rules of a limit and a key.
 
-use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use super::resolved::NamedKeys;
 use super::ruled::Ruled;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
@@ -17,30 +15,6 @@ use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
 use crate::registry;
-
-/// The rules in force as they are at one moment, for all limits of a call.
-pub(crate) trait ResolveRules: Send + Sync {
-    fn set(&self) -> &RuleSet;
-
-    /// Returns the rule of a limit at `now`, without those of its keys.
-    fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule>;
-
-    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it. `asker` is who looks.
-    fn resolve(
-        &self,
-        limit: &Limit,
-        key_id: &dyn Fn() -> KeyId,
-        now: &dyn Fn() -> u64,
-        asker: Asker,
-    ) -> Option<Cow<'_, Ruled>>;
-
-    /// Returns the keys of a limit that the rules name.
-    fn named_keys(&self, limit: &Limit) -> NamedKeys;
-
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    #[cfg(feature = "rules")]
-    fn unasked(&self) -> Vec<LimitName>;
-}
 
 /// Who looks for the rules of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,8 +25,9 @@ pub(crate) enum Asker {
     Operator,
 }
 
-/// A set of rules, by the names of limits and the fingerprints of keys.
-pub(super) struct RuleTable {
+/// The rules in force as they are at one moment, for all limits of a call: by the names of limits and the fingerprints
+/// of keys.
+pub(crate) struct RuleTable {
     set: RuleSet,
     /// Few names: to compare them takes less time than to hash one (`benches/all -- instructions`).
     by_name: BTreeMap<String, NamedRules>,
@@ -101,27 +76,27 @@ impl RuleTable {
         }
         Ok(Self { set, by_name })
     }
-}
 
-impl ResolveRules for RuleTable {
-    fn set(&self) -> &RuleSet {
+    pub(super) fn set(&self) -> &RuleSet {
         &self.set
     }
 
-    fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
+    /// Returns the rule of a limit at `now`, without those of its keys.
+    pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
         let rule = Some(rules.rule).filter(|rule| rule.is_in_force(|| now))?;
         let is_empty = Rule { until: None, ..rule } == Rule::default();
         (!is_empty).then_some(rule)
     }
 
-    fn resolve(
+    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it. `asker` is who looks.
+    pub(super) fn resolve(
         &self,
         limit: &Limit,
         key_id: &dyn Fn() -> KeyId,
         now: &dyn Fn() -> u64,
         asker: Asker,
-    ) -> Option<Cow<'_, Ruled>> {
+    ) -> Option<Ruled> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
         if asker == Asker::Call && !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
@@ -133,13 +108,9 @@ impl ResolveRules for RuleTable {
         rules.apply(limit, key, now)
     }
 
-    fn named_keys(&self, limit: &Limit) -> NamedKeys {
-        let rules = self.by_name.get(limit.name()).and_then(|named| named.of(limit));
-        NamedKeys::of(rules.iter().flat_map(|rules| rules.by_key.keys().copied()))
-    }
-
+    /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
-    fn unasked(&self) -> Vec<LimitName> {
+    pub(super) fn unasked(&self) -> Vec<LimitName> {
         let was_asked = |name: &LimitName| {
             let rules = self.by_name.get(&name.name).and_then(|rules| match name.period {
                 None => rules.of_name.as_ref(),
@@ -209,20 +180,15 @@ impl CountRules {
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
-    fn apply(
-        &self,
-        limit: &Limit,
-        of_key: Option<&Rule>,
-        now: &dyn Fn() -> u64,
-    ) -> Option<Cow<'_, Ruled>> {
-        // For the usual call, the clock is not read, and nothing is derived or copied (`benches/all -- instructions`).
+    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: &dyn Fn() -> u64) -> Option<Ruled> {
+        // For the usual call, the clock is not read, and nothing is derived (`benches/all -- attribute`).
         let now = LazyCell::new(now);
         let own = of_key.filter(|rule| rule.is_in_force(|| *now));
         if own.is_none() && self.rule.until.is_none() {
             let (of, ruled) =
                 self.first.get_or_init(|| (*limit, self.derive(limit, [None, Some(&self.rule)])));
             if of == limit {
-                return ruled.as_ref().map(Cow::Borrowed);
+                return ruled.clone();
             }
         }
         let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(|| *now));
@@ -230,7 +196,7 @@ impl CountRules {
         if ruled.access == Access::Closed {
             ruled.closed_until = self.opening(of_key, *now);
         }
-        Some(Cow::Owned(ruled))
+        Some(ruled)
     }
 
     /// Returns a limit under the rule of a key and its own, without the end of a closing.

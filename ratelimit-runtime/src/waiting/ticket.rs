@@ -9,7 +9,7 @@ use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::rules::{Asker, ResolveRules, Ruled};
+use crate::rules::{Asker, RuleTable, Ruled};
 use crate::store::{Calls, Charge};
 use crate::threads::Mutex;
 
@@ -79,15 +79,11 @@ impl Ticket {
     }
 
     /// Returns the limits of the call under `rules`.
-    pub(super) fn under(
-        &self,
-        backend: &Backend,
-        rules: Option<&dyn ResolveRules>,
-    ) -> OneOrMany<Ruled> {
+    pub(super) fn under(&self, backend: &Backend, rules: Option<&RuleTable>) -> OneOrMany<Ruled> {
         let now = backend.clock().local();
         self.parts.map(|OwnedPart { limit, key, access, .. }| {
             let key_id = || backend.key_id(limit.terms(), key);
-            Ruled::under(rules, limit, *access, &key_id, &|| now, Asker::Call).into_owned()
+            Ruled::under(rules, limit, *access, &key_id, &|| now, Asker::Call)
         })
     }
 

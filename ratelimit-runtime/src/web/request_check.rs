@@ -25,7 +25,7 @@ impl RequestCheck {
         Some(Self::Check(match parts {
             [] => return None,
             [part] => limiter.check(part.limit, part.key, shown(part.cost)),
-            parts => limiter.checker().check_all(parts, CallOptions::CHECK),
+            parts => limiter.checker().check_all(parts),
         }))
     }
 
