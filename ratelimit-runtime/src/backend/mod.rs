@@ -147,9 +147,8 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
-    /// Awaits work in a runtime if there is a shared store: its requests need one. Outside of a runtime, the work
-    /// enters that of the background thread. `work` is called inside of the future, which saves a copy of what it
-    /// returns.
+    /// Awaits what `work` creates. Requests to a shared store need a runtime: outside of one, the work enters that of
+    /// the background thread. `work` is a closure, so that its future is created where it is kept.
     pub(crate) async fn run<F>(self: Arc<Self>, work: impl FnOnce() -> F + Send) -> F::Output
     where
         F: Future<Output: Send> + Send + 'static,

@@ -123,8 +123,9 @@ impl Background {
         Some(runtime)
     }
 
-    /// Blocks this thread until work is done. In a runtime, the work [`enter`](Self::enter)s that of the thread: its
-    /// own may wait for this thread. `None` if the thread cannot start then, and on the thread of a limiter.
+    /// Blocks this thread until work is done. If this thread is in a runtime, it may be the only one that drives it. So
+    /// the work [`enter`](Self::enter)s the runtime of the background thread instead; `None` if that cannot start.
+    /// `None` also on the thread of a limiter.
     pub(crate) fn block_on<T>(&self, work: BoxedWork<T>) -> Option<T> {
         struct Unpark(Thread);
 

@@ -111,13 +111,6 @@ impl Refusal {
         Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
     }
 
-    /// Creates the refusal of a call for which there is no limiter. A shadow admits it.
-    pub(super) fn undecided(limit: &Limit, error: BuildError) -> Self {
-        let label = limit.label();
-        let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
-        Self { report: Report::start(), label, rejection }
-    }
-
     /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
     pub(super) fn of_local(
         part: &AnyPart<'_>,
@@ -190,9 +183,11 @@ pub(super) fn conclude(
     apply_shadow(label, result)
 }
 
-/// Returns the decision of a call for which there is no limiter.
+/// Returns the decision of a call for which there is no limiter. A shadow admits it.
 pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Rejection> {
-    Refusal::undecided(limit, error).end()
+    let label = limit.label();
+    let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
+    Refusal { report: Report::start(), label, rejection }.end()
 }
 
 /// Blocks this thread until a call is decided.

@@ -196,7 +196,7 @@ impl SlotUnits {
         self.is_unsure = true;
     }
 
-    /// Returns whether the units that are held may differ from those that the store counts.
+    /// Returns whether the store may count other units than those that are held.
     pub(super) fn is_dirty(&self) -> bool {
         self.units() != self.known || self.is_unsure
     }
