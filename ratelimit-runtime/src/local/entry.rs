@@ -89,31 +89,46 @@ impl CountEntry {
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> Applied {
-        let LocalCharge { terms, cost, .. } = charge;
-        let is_closed = self.closed_until() > clock;
-        let applied = if is_closed && op.is_take() { Op::Peek } else { op };
-        let state = &mut self.state;
-        let (outcome, receipt) =
-            with_state!(state, state => state.apply(applied, birth, terms, clock, cost));
-        if !is_closed {
-            return (outcome, receipt);
+        if self.closed_until() > clock {
+            return self.apply_to_closed(op, birth, charge, clock);
         }
-        (self.of_closed_key(op, outcome), receipt)
+        self.apply_to_state(op, birth, charge, clock)
     }
 
-    /// Returns the outcome of an operation on a closed key. Twin of `lua/answer.lua`.
+    /// Applies an operation while the key is closed. On its own, so that an open key copies neither the operation nor
+    /// the outcome (`benches/all -- embedded`). Twin of `lua/answer.lua`.
     #[cold]
-    fn of_closed_key(&self, op: Op, outcome: Outcome) -> Outcome {
+    fn apply_to_closed(
+        &mut self,
+        op: Op,
+        birth: u64,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> Applied {
+        let applied = if op.is_take() { Op::Peek } else { op };
+        let (outcome, receipt) = self.apply_to_state(applied, birth, charge, clock);
         let opens = self.closed_until() - outcome.clock;
         let reset_us = outcome.reset_us.max(opens);
         let is_measured = op == Op::Measure;
         let remaining = if is_measured { outcome.remaining } else { 0 };
         if outcome.is_allowed() && !op.is_take() && !is_measured {
-            return Outcome { remaining, reset_us, ..outcome };
+            return (Outcome { remaining, reset_us, ..outcome }, receipt);
         }
         let verdict = Verdict::Closed { also_limited: outcome.retry_us > opens };
         let retry_us = outcome.retry_us.max(opens);
-        Outcome { verdict, remaining, retry_us, reset_us, ..outcome }
+        (Outcome { verdict, remaining, retry_us, reset_us, ..outcome }, receipt)
+    }
+
+    #[inline(always)]
+    fn apply_to_state(
+        &mut self,
+        op: Op,
+        birth: u64,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> Applied {
+        let LocalCharge { terms, cost, .. } = charge;
+        with_state!(&mut self.state, state => state.apply(op, birth, terms, clock, cost))
     }
 
     /// Returns the time from which this entry equals that of a key that was never used; [`u64::MAX`] if calls hold
