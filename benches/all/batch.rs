@@ -28,15 +28,10 @@ impl Terms {
     /// Packs the index of the algorithm in the script, and its arguments.
     fn packed(self) -> Vec<u8> {
         match self {
-            Self::Bucket => {
-                let (burst, token, drain) = (1_000_u32, 60_000_u64, 1_u32);
-                let (token, drain) = (&token.to_be_bytes()[1..], drain.to_be_bytes());
-                [&[4], &burst.to_be_bytes()[..], token, &drain].concat()
-            }
-            Self::Sliding => {
-                let (threshold, period) = (120_u32, 3_600_000_000_u64);
-                [&[1], &threshold.to_be_bytes()[..], &period.to_be_bytes()[1..]].concat()
-            }
+            // The burst, the parts of a token, and those that drain in a microsecond.
+            Self::Bucket => packed(4, &[1_000, 60_000, 1]),
+            // The threshold and the period.
+            Self::Sliding => packed(1, &[120, 3_600_000_000]),
         }
     }
 
@@ -47,6 +42,12 @@ impl Terms {
             Self::Sliding => "sliding",
         }
     }
+}
+
+/// Packs a byte, and numbers of 7 bytes each.
+fn packed(first: u8, numbers: &[u64]) -> Vec<u8> {
+    let numbers = numbers.iter().flat_map(|number| number.to_be_bytes()[1..].to_vec());
+    std::iter::once(first).chain(numbers).collect()
 }
 
 const WRITE: &str =
@@ -113,7 +114,8 @@ struct Parts {
 impl Parts {
     /// Returns a call with an entry for each key, which has `count` calls of one unit.
     fn call(&self, keys: &[&str], count: u32) -> Cmd {
-        let entry = [&[1], &1_u32.to_be_bytes()[..], &count.to_be_bytes()].concat();
+        // The first limit, the cost, and no birth: the calls need no receipt.
+        let entry = [&packed(1, &[1, 0])[..], &count.to_be_bytes()].concat();
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.hash).arg(keys.len()).arg(keys);
         call.arg(entry.repeat(keys.len())).arg("").arg(self.terms.packed());
