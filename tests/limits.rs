@@ -41,7 +41,8 @@ fn the_error_of_an_invalid_value_says_what_is_valid() {
     let fixed = |seconds| Limit::fixed("limits", 1, Duration::from_secs(seconds));
     assert_error(fixed(7_000).try_align(Align::UTC), "divide a day");
     assert_error(fixed(86_400 + 3_600).try_align(Align::UTC), "divide a day");
-    assert!(fixed(86_400 * 30).try_align(Align::UTC).is_ok());
+    assert_error(fixed(86_400 * 30).try_align(Align::UTC), "be a week (7d)");
+    assert!(fixed(86_400 * 7).try_align(Align::UTC).is_ok());
     assert!(fixed(900).try_align(Align::offset_minutes(-210)).is_ok());
     assert_error(Limit::sliding("limits", 1, second).try_align(Align::UTC), "use it with fixed");
 }

@@ -26,6 +26,8 @@ pub(crate) struct Args<'e> {
     given: Vec<Argument>,
     /// The `limit(…)` groups.
     pub(crate) groups: Vec<Args<'e>>,
+    /// Whether the text of the limit has a `burst`.
+    text_has_burst: bool,
     /// The arguments that a reported mistake probably meant. They are not reported as missing.
     misspelled: Vec<(ArgumentName, ReportedError)>,
     pub(crate) errors: &'e Errors,
@@ -56,7 +58,8 @@ impl<'e> Args<'e> {
 
     fn parse_level(level: Level, span: Span, tokens: TokenStream, errors: &'e Errors) -> Self {
         let (given, groups, misspelled) = (Vec::new(), Vec::new(), Vec::new());
-        let mut args = Args { level, span, given, groups, misspelled, errors };
+        let mut args =
+            Args { level, span, given, groups, text_has_burst: false, misspelled, errors };
         let read_all = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 args.parse_one(input);
@@ -124,9 +127,16 @@ impl<'e> Args<'e> {
 
     /// Reads one argument and the comma after it.
     fn parse_one(&mut self, input: ParseStream<'_>) {
-        if let Ok(text) = input.parse::<LitStr>() {
+        if input.peek(LitStr)
+            && let Ok(text) = input.parse()
+        {
             self.take_text(&text);
             return self.end_argument(input);
+        }
+        if input.peek(LitInt)
+            && let Ok(number) = input.parse()
+        {
+            return self.reject_number(&number, input);
         }
         let Ok(ident) = input.call(Ident::parse_any) else {
             let message = "expected a named argument, such as `period = 30`";
@@ -150,6 +160,31 @@ impl<'e> Args<'e> {
         self.end_argument(input);
     }
 
+    /// Reports a number without a name, or two: other rate limiters take numbers by their places.
+    fn reject_number(&mut self, first: &LitInt, input: ParseStream<'_>) {
+        let number = first.base10_digits();
+        let mut advice =
+            format!("`threshold = {number}`, or `period = {number}` for {number} seconds");
+        if input.peek(Token![,]) && input.peek2(LitInt) {
+            skip_argument(input);
+            if let Ok(second) = input.parse::<LitInt>() {
+                let period = second.base10_digits();
+                advice = format!(
+                    "`threshold = {number}, period = {period}` for {number} calls in {period} seconds"
+                );
+            }
+        }
+        let message = format!("a number needs the name of its argument: write {advice}");
+        let reported = self.errors.report(syn::Error::new(first.span(), message));
+        self.anything_is_misspelled(reported);
+        skip_argument(input);
+    }
+
+    /// The algorithm of a limit that does not name one.
+    pub(crate) fn default_algorithm(&self) -> Algorithm {
+        if self.text_has_burst { Algorithm::TokenBucket } else { Algorithm::Sliding }
+    }
+
     /// Reads a limit that is written as a text, `"10/s"`, as the arguments that it stands for.
     fn take_text(&mut self, text: &LitStr) {
         let words: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.as_str()).collect();
@@ -168,7 +203,7 @@ impl<'e> Args<'e> {
         };
         let number = |number: u32| Lit::Int(LitInt::new(&number.to_string(), span));
         let word = |word: &str| Lit::Str(LitStr::new(word, span));
-        let algorithm = algorithm.or(burst.map(|_| Algorithm::TokenBucket.as_str()));
+        self.text_has_burst = burst.is_some();
         let values = [
             (ArgumentName::Threshold, Some(number(threshold))),
             (ArgumentName::Period, Some(word(&format!("{period_us}us")))),
@@ -279,6 +314,9 @@ impl<'e> Args<'e> {
             )));
         };
         let reported = report(format!("unknown argument `{word}`: did you mean `{meant}`?"));
+        if meant == ArgumentName::Limit {
+            self.anything_is_misspelled(reported);
+        }
         self.misspelled.push((meant, reported));
         Err(reported)
     }

@@ -61,11 +61,22 @@ fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<Ke
         if is_constant && problems.is_empty() {
             // Spring writes `#user_id` for an argument.
             let word = value.trim_start_matches('#');
-            let example = find(word, &bindings).or(bindings.first());
-            let example = example.map_or("{user_id}".to_owned(), |name| format!("{{{name}}}"));
+            let names: Vec<_> = bindings.iter().map(|name| name.unraw().to_string()).collect();
+            let names = || names.iter().map(String::as_str);
+            let only = || names().next().filter(|_| names().count() == 1);
+            let advice = match closest(word, names()).or_else(only) {
+                Some(name) => {
+                    format!("write `key = \"{{{name}}}\"` to count each value separately, or ")
+                }
+                None if bindings.is_empty() => String::new(),
+                None => format!(
+                    "write one of {} in braces to count each value separately, or ",
+                    quoted(names())
+                ),
+            };
             problems.push(format!(
-                "`\"{value}\"` is the same text in every call: write `key = \"{example}\"` to count \
-                 each value separately, or remove `key` to count all calls together"
+                "`\"{value}\"` is the same text in every call: {advice}remove `key` to count all calls \
+                 together"
             ));
         }
         for part in parts {

@@ -163,7 +163,7 @@ impl<'a> LimitDraft<'a> {
             threshold: args.required(ArgumentName::Threshold, no_threshold, read_threshold),
             algorithm: args
                 .optional(ArgumentName::Algo, Algorithm::read)
-                .unwrap_or(Ok(Algorithm::Sliding)),
+                .unwrap_or(Ok(args.default_algorithm())),
             burst: args.optional(ArgumentName::Burst, read_burst),
             align: args.optional(ArgumentName::Align, Offset::read),
             lease: args.optional(ArgumentName::Lease, Lease::read),
@@ -222,12 +222,12 @@ impl<'a> LimitDraft<'a> {
         if let Ok(period) = &self.period
             && let Some(period_us) = period.known
             && !DAY_US.is_multiple_of(period_us)
-            && !period_us.is_multiple_of(DAY_US)
+            && period_us != 7 * DAY_US
         {
             self.reject(
                 ArgumentName::Align,
-                "aligned windows start at midnight, so the period must divide a day or be whole \
-                 days, such as `\"15m\"`, `\"1h\"` or `\"7d\"`",
+                "aligned windows fill a day or a week, so the period must divide a day, such as \
+                 `\"15m\"` or `\"1h\"`, or be `\"7d\"`",
             );
         }
     }

@@ -25,12 +25,12 @@ impl LimitText {
         let spaced = text.replace('/', " per ");
         let mut words = spaced.split_whitespace().peekable();
         let threshold = amount("threshold", words.next().ok_or(FORM)?)?;
-        if words.next() != Some("per") {
+        if words.next() != Some("per") || words.peek() == Some(&"per") {
             return Err(FORM.to_owned());
         }
         let mut period = String::new();
         while let Some(word) = words.peek()
-            && (period.is_empty() || is_of_duration(&period, word, algorithms))
+            && is_of_duration(&period, word, algorithms)
         {
             period.push_str(&short_unit(word));
             words.next();
@@ -83,8 +83,11 @@ fn amount(what: &str, digits: &str) -> Result<u32, String> {
         .map_err(|_| format!("the {what} `{digits}` is too large: the largest is {}", u32::MAX))
 }
 
-/// Returns whether a word continues a duration, as the second and later words of `1 h 30 m` do.
+/// Returns whether a word begins or continues a duration, as those of `1 h 30 m` do. A unit without a number is whole.
 fn is_of_duration(duration: &str, word: &str, algorithms: &[&str]) -> bool {
+    if !duration.starts_with(|first: char| first.is_ascii_digit()) {
+        return duration.is_empty();
+    }
     let lacks_unit = duration.ends_with(|last: char| last.is_ascii_digit());
     let is_option = word == "burst" || algorithms.contains(&word);
     word.starts_with(|first: char| first.is_ascii_digit()) || lacks_unit && !is_option

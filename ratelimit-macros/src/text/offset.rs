@@ -1,5 +1,9 @@
 //! Reads an offset from UTC: `utc`, `+08:00`.
 
+/// The words that others write for the length of a calendar window.
+const LENGTHS: [&str; 8] =
+    ["minute", "hour", "day", "week", "month", "quarter", "year", "midnight"];
+
 /// Reads `utc` or the `time-numoffset` of RFC 3339, in minutes. A named zone is not accepted: its offset
 /// changes with the seasons, so that windows would be an hour longer or shorter than the period.
 pub(crate) fn offset_minutes(word: &str) -> Result<i32, String> {
@@ -9,6 +13,10 @@ pub(crate) fn offset_minutes(word: &str) -> Result<i32, String> {
         None if ["utc", "gmt", "z"].contains(&word.to_lowercase().as_str()) => {
             format!("unknown offset `{word}`: did you mean `\"utc\"`?")
         }
+        None if LENGTHS.contains(&word.to_lowercase().as_str()) => format!(
+            "`{word}` is no offset: `align` says where midnight is, as `\"utc\"` or `\"+08:00\"`, and `period` \
+             how long a window is, such as `\"1d\"` or `\"7d\"`"
+        ),
         None => format!(
             "unknown offset `{word}`: write `\"utc\"`, or an offset such as `\"+08:00\"` or \
              `\"-03:30\"`"

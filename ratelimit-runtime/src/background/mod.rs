@@ -27,7 +27,7 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 #[cfg(any(feature = "redis", model))]
 pub(crate) use self::job::{JobSlot, RunningJob};
@@ -45,7 +45,7 @@ thread_local! {
 }
 
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
-type Resident = Box<dyn Fn() -> Option<BoxedJob> + Send>;
+type Resident = Arc<dyn Fn() -> Option<BoxedJob> + Send + Sync>;
 
 /// Called when a server answers again.
 type RecoveryHook = Box<dyn Fn() + Send + Sync>;
@@ -53,7 +53,8 @@ type RecoveryHook = Box<dyn Fn() + Send + Sync>;
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// The shortest time between two attempts to start the thread. Calls that need it can come at any rate.
+/// The shortest time between two attempts to start the thread, or a resident that has panicked. Calls that need the
+/// thread can come at any rate.
 const START_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The background thread of a limiter.
@@ -84,11 +85,15 @@ impl Background {
         self.send(Some(Box::pin(job)));
     }
 
-    /// Runs the job that `resident` returns, in this thread and in each one that takes its place.
-    pub(crate) fn spawn_resident(&self, resident: impl Fn() -> Option<BoxedJob> + Send + 'static) {
-        let job = resident();
-        self.send(job);
-        self.residents().push(Box::new(resident));
+    /// Runs the job that `resident` returns, in this thread and in each one that takes its place, and again after a
+    /// panic.
+    pub(crate) fn spawn_resident(
+        &self,
+        resident: impl Fn() -> Option<BoxedJob> + Send + Sync + 'static,
+    ) {
+        let resident: Resident = Arc::new(resident);
+        self.send(job_of(&resident));
+        self.residents().push(resident);
     }
 
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
@@ -202,7 +207,7 @@ impl Background {
         let mut unsent = Vec::new();
         if started.is_ok() {
             self.residents().retain(|resident| {
-                let job = resident();
+                let job = job_of(resident);
                 let is_wanted = job.is_some();
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
                 is_wanted
@@ -220,6 +225,19 @@ impl Background {
     fn residents(&self) -> MutexGuard<'_, Vec<Resident>> {
         self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the job of a resident, which starts again after a panic; `None` once its owner is gone.
+fn job_of(resident: &Resident) -> Option<BoxedJob> {
+    let (mut job, resident) = (resident()?, Arc::clone(resident));
+    Some(Box::pin(async move {
+        // The panic hook has reported a panic.
+        while tokio::spawn(job).await.is_err_and(|error| error.is_panic()) {
+            sleep(START_INTERVAL).await;
+            let Some(again) = resident() else { return };
+            job = again;
+        }
+    }))
 }
 
 /// Creates a runtime and runs the jobs on it. If the caller created the runtime and the thread could not start, the
@@ -283,5 +301,23 @@ mod tests {
         let (sender, receiver) = channel();
         background.spawn(async move { sender.send(()).expect("the test waits") });
         receiver.recv_timeout(SHUTDOWN_GRACE).expect("the second job runs");
+    }
+
+    #[test]
+    fn a_resident_starts_again_after_it_has_panicked() {
+        let background = Background::default();
+        let (sender, receiver) = channel();
+        let starts = AtomicU32::new(0);
+        background.spawn_resident(move || {
+            let (start, sender) = (starts.fetch_add(1, Relaxed), sender.clone());
+            (start < 2).then(|| -> BoxedJob {
+                Box::pin(async move {
+                    sender.send(start).expect("the test waits");
+                    panic!("on purpose");
+                })
+            })
+        });
+        let started = [(); 2].map(|()| receiver.recv_timeout(SHUTDOWN_GRACE).expect("it runs"));
+        assert_eq!(started, [0, 1]);
     }
 }

@@ -227,14 +227,14 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit that is not fixed; on a period that neither divides a day nor is a whole number of days.
+    /// On a limit that is not fixed; on a period that neither divides a day nor is seven days.
     pub const fn try_align(mut self, align: Align) -> Result<Self, LimitError> {
         if !matches!(self.algorithm(), Algorithm::Fixed) {
             return Err(LimitError("`align` sets where fixed windows start: use it with fixed"));
         }
         if !self.terms.identity.period.fits_calendar() {
             return Err(LimitError(
-                "with `align`, `period` must divide a day (1h, 15m) or be whole days (1d, 7d)",
+                "with `align`, `period` must divide a day (15m, 1h, 1d) or be a week (7d)",
             ));
         }
         self.terms.identity.set_align(align);

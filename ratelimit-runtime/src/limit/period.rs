@@ -52,7 +52,7 @@ impl Period {
 
     /// Returns whether windows of this period can start at calendar boundaries.
     pub(super) const fn fits_calendar(self) -> bool {
-        DAY_US.is_multiple_of(self.micros) || self.micros.is_multiple_of(DAY_US)
+        DAY_US.is_multiple_of(self.micros) || self.micros == 7 * DAY_US
     }
 
     /// Returns the time from a calendar boundary to the next multiple of this period since the epoch, in

@@ -61,8 +61,8 @@ pub(crate) const MAX_CORRECTED: usize = 64;
 /// the future of a check hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    /// A take without a wait; or a peek, or a measuring of one count: then nothing is charged, and no call after the
-    /// first is decided.
+    /// A take, whose wait is in [`EqualCalls`]; or a peek, or a measuring of one count: then nothing is charged, and no
+    /// call after the first is decided.
     pub(crate) op: Op,
     /// The counts; none occurs twice. The costs are in [`EqualCalls`].
     pub(crate) charges: OneOrMany<Arc<Charge>>,

@@ -25,4 +25,9 @@ async fn number() -> Option<()> {
     None
 }
 
+#[rate_limit(period = "1d", threshold = 2, algo = "fixed", align = "month")]
+async fn length_of_a_window() -> Option<()> {
+    None
+}
+
 fn main() {}

@@ -10,4 +10,9 @@ async fn is_not_whole_days() -> Option<()> {
     None
 }
 
+#[rate_limit(period = "30d", threshold = 2, algo = "fixed", align = "utc")]
+async fn begins_on_no_day_of_a_calendar() -> Option<()> {
+    None
+}
+
 fn main() {}

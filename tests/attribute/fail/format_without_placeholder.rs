@@ -23,6 +23,11 @@ async fn constant() -> Option<()> {
     None
 }
 
+#[rate_limit(period = 30, threshold = 2, key = "proxies")]
+async fn one_of_several(limiter: u64, peer: u64) -> Option<(u64, u64)> {
+    Some((limiter, peer))
+}
+
 #[rate_limit(period = 30, threshold = 2, key = "")]
 async fn empty() -> Option<()> {
     None

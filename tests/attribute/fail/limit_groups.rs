@@ -35,6 +35,11 @@ async fn typos() -> Option<()> {
     None
 }
 
+#[rate_limit(limits("10/s", key = user))]
+async fn typo_of_the_only_group(user: u64) -> Option<u64> {
+    Some(user)
+}
+
 #[rate_limit(
     limit(period = 1, threshold = 5),
     limit(period = "1h", threshold = 3, cost = 4),

@@ -32,4 +32,19 @@ async fn too_costly() -> Option<()> {
     None
 }
 
+#[rate_limit("10/s burst 20", algo = "fixed")]
+async fn burst_of_the_text_without_a_bucket() -> Option<()> {
+    None
+}
+
+#[rate_limit("5/minute 30s")]
+async fn two_periods() -> Option<()> {
+    None
+}
+
+#[rate_limit("5//s")]
+async fn two_slashes() -> Option<()> {
+    None
+}
+
 fn main() {}

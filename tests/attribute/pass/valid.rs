@@ -8,8 +8,15 @@ async fn limited() -> Result<(), Rejection> {
     Ok(())
 }
 
+/// The text names no algorithm.
+#[rate_limit("10/s burst 5", algo = "leaky_bucket")]
+async fn paced() -> Result<(), Rejection> {
+    Ok(())
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     assert!(limited().await.is_ok());
     assert!(limited().await.is_err());
+    assert!(paced().await.is_ok());
 }

@@ -323,17 +323,15 @@ crate::on_both_stores! {
         assert!(!test.allows(&aligns[2], 1).await, "the reset dropped another count");
     }
 
-    async fn windows_of_a_week_begin_on_monday_and_others_are_counted_from_the_epoch(test: TestLimiter) {
-        // 1970-01-05 was the first Monday, 1970-01-15 is 14 days after the epoch.
-        for (days, hours) in [(7, 4 * 24), (14, 14 * 24)] {
-            let limit = limit(Algorithm::Fixed, 1, days * DAY).align(Align::UTC);
-            test.clock.set(Duration::from_secs(3 * 86_400));
-            assert!(test.allows(&limit, 1).await);
-            test.clock.set(Duration::from_secs(hours * 3600 - 1));
-            assert!(!test.allows(&limit, 1).await, "{days} days");
-            test.advance(SECOND);
-            assert!(test.allows(&limit, 1).await, "{days} days");
-        }
+    async fn windows_of_a_week_begin_on_monday(test: TestLimiter) {
+        // 1970-01-05 was the first Monday.
+        let limit = limit(Algorithm::Fixed, 1, 7 * DAY).align(Align::UTC);
+        test.clock.set(Duration::from_secs(3 * 86_400));
+        assert!(test.allows(&limit, 1).await);
+        test.clock.set(Duration::from_secs(4 * 86_400 - 1));
+        assert!(!test.allows(&limit, 1).await);
+        test.advance(SECOND);
+        assert!(test.allows(&limit, 1).await);
     }
 
     async fn a_cost_of_zero_is_admitted_and_a_cost_above_the_capacity_is_not(test: TestLimiter) {
