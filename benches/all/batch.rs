@@ -28,7 +28,7 @@ impl Terms {
     /// Packs the index of the algorithm in the script, and its arguments.
     fn packed(self) -> Vec<u8> {
         match self {
-            // The burst, the parts of a token, and those that drain in a microsecond.
+            // The capacity in tokens, the units of a token, and the units that drain per microsecond.
             Self::Bucket => packed(4, &[1_000, 60_000, 1]),
             // The threshold and the period.
             Self::Sliding => packed(1, &[120, 3_600_000_000]),

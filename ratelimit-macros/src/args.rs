@@ -316,8 +316,9 @@ impl<'e> Args<'e> {
         let reported = report(format!("unknown argument `{word}`: did you mean `{meant}`?"));
         if meant == ArgumentName::Limit {
             self.anything_is_misspelled(reported);
+        } else {
+            self.misspelled.push((meant, reported));
         }
-        self.misspelled.push((meant, reported));
         Err(reported)
     }
 }

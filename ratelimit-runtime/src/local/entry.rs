@@ -92,7 +92,8 @@ impl CountEntry {
         if self.closed_until() > clock {
             return self.apply_to_closed(op, birth, charge, clock);
         }
-        self.apply_to_state(op, birth, charge, clock)
+        let LocalCharge { terms, cost, .. } = charge;
+        with_state!(&mut self.state, state => state.apply(op, birth, terms, clock, cost))
     }
 
     /// Applies an operation while the key is closed. On its own, so that an open key copies neither the operation nor
@@ -102,11 +103,13 @@ impl CountEntry {
         &mut self,
         op: Op,
         birth: u64,
-        charge: LocalCharge<'_>,
+        LocalCharge { terms, cost, .. }: LocalCharge<'_>,
         clock: u64,
     ) -> Applied {
         let applied = if op.is_take() { Op::Peek } else { op };
-        let (outcome, receipt) = self.apply_to_state(applied, birth, charge, clock);
+        let state = &mut self.state;
+        let (outcome, receipt) =
+            with_state!(state, state => state.apply(applied, birth, terms, clock, cost));
         let opens = self.closed_until() - outcome.clock;
         let reset_us = outcome.reset_us.max(opens);
         let is_measured = op == Op::Measure;
@@ -117,18 +120,6 @@ impl CountEntry {
         let verdict = Verdict::Closed { also_limited: outcome.retry_us > opens };
         let retry_us = outcome.retry_us.max(opens);
         (Outcome { verdict, remaining, retry_us, reset_us, ..outcome }, receipt)
-    }
-
-    #[inline(always)]
-    fn apply_to_state(
-        &mut self,
-        op: Op,
-        birth: u64,
-        charge: LocalCharge<'_>,
-        clock: u64,
-    ) -> Applied {
-        let LocalCharge { terms, cost, .. } = charge;
-        with_state!(&mut self.state, state => state.apply(op, birth, terms, clock, cost))
     }
 
     /// Returns the time from which this entry equals that of a key that was never used; [`u64::MAX`] if calls hold

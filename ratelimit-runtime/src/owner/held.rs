@@ -196,7 +196,7 @@ impl SlotUnits {
         self.is_unsure = true;
     }
 
-    /// Returns whether the store may count other units than those that are held.
+    /// Returns whether the store needs a statement: the units have changed since its last reply, or a reply is missing.
     pub(super) fn is_dirty(&self) -> bool {
         self.units() != self.known || self.is_unsure
     }
