@@ -144,6 +144,25 @@ impl Server {
         self.script_stat("usec=").map_or(0.0, |micros| micros.parse().expect("a number"))
     }
 
+    /// Makes the server hold back everything that writes, until [`Self::resume`]. It still receives.
+    ///
+    /// # Panics
+    ///
+    /// If the server was stopped.
+    pub fn pause_writes(&self) {
+        let pause = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").to_owned();
+        pause.exec(&mut self.connection()).expect("CLIENT PAUSE");
+    }
+
+    /// Ends [`Self::pause_writes`].
+    ///
+    /// # Panics
+    ///
+    /// If the server was stopped.
+    pub fn resume(&self) {
+        redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut self.connection()).expect("CLIENT UNPAUSE");
+    }
+
     fn script_stat(&self, name: &str) -> Option<String> {
         let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
         let stats: String = info.expect("INFO");

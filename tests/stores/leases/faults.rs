@@ -93,12 +93,10 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
     let limiter = server.limiter_on(&clock);
     // Leases of 1, 2, 4 and 8 units.
     assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
-    let mut connection = server.connection();
-    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
-    pause.expect("CLIENT PAUSE");
+    server.pause_writes();
     let late = requested(&limiter).await;
     clock.advance(TERM);
-    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
+    server.resume();
     let late = late.await.expect("no panic").expect("admitted");
     assert_eq!(late.source, Source::Redis);
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 16).await;
@@ -115,15 +113,13 @@ async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = server.limiter_on(&clock);
     limiter.check(&LEASED, "warm", 1).await.expect("admitted");
-    let mut connection = server.connection();
-    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
-    pause.expect("CLIENT PAUSE");
+    server.pause_writes();
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for call in &mut calls {
         assert!(call.as_mut().poll(&mut context).is_pending());
     }
-    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
+    server.resume();
     // The units of all calls come together, and only the first call is polled.
     calls.remove(0).await.expect("admitted");
     drop(calls);

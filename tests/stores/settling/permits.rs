@@ -211,14 +211,11 @@ fn nobody_waits_for_settlements() {
         calls.join_all().await.into_iter().map(|permit| permit.expect("admitted")).collect()
     });
     let before = server.script_calls();
-    let client = |command: &[&str]| {
-        redis::cmd("CLIENT").arg(command).exec(&mut server.connection()).expect("a reply");
-    };
-    client(&["PAUSE", "600000", "WRITE"]);
+    server.pause_writes();
     for permit in permits {
         permit.settle(1);
     }
-    client(&["UNPAUSE"]);
+    server.resume();
     runtime().block_on(async {
         limiter.shutdown().await.expect("all settled");
         // 64 in a script, and the first one alone.

@@ -110,10 +110,6 @@ async fn flush(limiter: &RateLimiter) -> u32 {
     timeout(30 * SECOND, flushed).await.expect("Redis replies")
 }
 
-fn client(server: &Server, command: &[&str]) {
-    redis::cmd("CLIENT").arg(command).exec(&mut server.connection()).expect("a reply");
-}
-
 /// Redis settles for longer than the deadline.
 #[tokio::test]
 async fn a_burst_of_settlements_is_not_lost() {
@@ -157,14 +153,14 @@ async fn a_standstill_loses_one_request_at_most() {
     let server = Server::start();
     let (limiter, clock) = limiter(&server.url);
     let permits = acquire_many((&limiter, &clock), &SLIDING, 3_000).await;
-    client(&server, &["PAUSE", "600000", "WRITE"]);
+    server.pause_writes();
     settle_all(permits, 1);
     let start = Instant::now();
     let error = limiter.flush().await.expect_err("Redis stands still");
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     let flushed = start.elapsed();
     assert!((10 * DEADLINE..=20 * DEADLINE).contains(&flushed), "{flushed:?}");
-    client(&server, &["UNPAUSE"]);
+    server.resume();
     let lost = flush(&limiter).await;
     assert!((1..=BATCH).contains(&lost), "{lost}");
     assert_eq!(limiter.flush().await, Ok(()), "the loss was reported");
