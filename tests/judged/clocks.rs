@@ -13,10 +13,22 @@ impl Player<'_> {
     }
 
     /// Sets the clock of each process.
-    pub(crate) fn move_clocks(&self) {
-        for (process, ahead_by) in self.alive.iter().zip(self.ahead_by) {
-            process.clock.set(Duration::from_micros(self.now().saturating_add_signed(ahead_by)));
+    pub(crate) fn move_clocks(&mut self) {
+        for (number, process) in self.alive.iter().enumerate() {
+            let time = self.clock_of(number);
+            process.clock.set(Duration::from_micros(time));
+            self.latest[number] = self.latest[number].max(time);
         }
+    }
+
+    /// Returns the time of the clock of a process, in microseconds.
+    fn clock_of(&self, number: usize) -> u64 {
+        self.now().saturating_add_signed(self.ahead_by[number])
+    }
+
+    /// Returns whether the clock of a process has been later than it is.
+    pub(crate) fn is_behind(&self, number: usize) -> bool {
+        self.clock_of(number) < self.latest[number]
     }
 
     /// Sets how much the clock of a process is ahead or behind.

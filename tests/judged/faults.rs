@@ -27,6 +27,7 @@ impl Player<'_> {
         }
         let number = self.process(process);
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
+        self.latest[number] = 0;
         self.move_clocks();
         let (waiting, others) =
             self.waiting.drain(..).partition(|waiting| waiting.process == number);

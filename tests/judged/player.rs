@@ -35,6 +35,8 @@ pub(crate) struct Player<'a> {
     pub(crate) alive: Vec<Process>,
     /// By how much the clock of each process is ahead.
     pub(crate) ahead_by: [i64; MOST_PROCESSES],
+    /// The latest time of the clock of each process, in microseconds.
+    pub(crate) latest: [u64; MOST_PROCESSES],
     pub(crate) crashed: Vec<Crashed>,
     /// The amounts of the next calls, by their place in the setup.
     pub(crate) amounts: usize,
@@ -101,6 +103,7 @@ impl<'a> Player<'a> {
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
             alive: fleet.processes[..processes].to_vec(),
             ahead_by: [0; MOST_PROCESSES],
+            latest: [0; MOST_PROCESSES],
             crashed: Vec::new(),
             amounts: 0,
             ruled: [None; MOST_PROCESSES],

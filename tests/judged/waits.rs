@@ -70,9 +70,9 @@ impl Player<'_> {
         let (which, now) = (which % self.waiting.len(), self.moment());
         let waiting = &mut self.waiting[which];
         let (process, cost) = (waiting.process, waiting.cost);
-        if waiting.paused.is_none() {
+        if !waiting.gate.is_shut() {
             waiting.gate.shut();
-            waiting.paused = Some(now);
+            waiting.paused.get_or_insert(now);
             self.granted_from[process].get_or_insert(now);
             self.tell(format_args!("p{process} does not poll its call of {cost}"));
             return;
@@ -112,10 +112,13 @@ impl Player<'_> {
         self.forget_pauses();
     }
 
-    /// Forgets the pauses that have ended. A call that still waits after a poll has no grant: it would have taken it.
+    /// Forgets the pauses that have ended. A call that still waits after a poll has no grant: it would have taken it,
+    /// unless the clock has stepped back to before the grant.
     fn forget_pauses(&mut self) {
-        for waiting in &mut self.waiting {
-            waiting.paused = waiting.paused.filter(|_| waiting.gate.is_shut());
+        for index in 0..self.waiting.len() {
+            let is_behind = self.is_behind(self.waiting[index].process);
+            let waiting = &mut self.waiting[index];
+            waiting.paused = waiting.paused.filter(|_| waiting.gate.is_shut() || is_behind);
         }
         let paused = |number| {
             let mut all = self.waiting.iter().filter(|waiting| waiting.process == number);
