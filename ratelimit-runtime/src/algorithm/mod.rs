@@ -166,6 +166,11 @@ impl Outcome {
         self.verdict == Verdict::Admitted
     }
 
+    /// Returns whether the key is closed, so that the call is rejected whatever the limit says.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.verdict, Verdict::Closed { .. })
+    }
+
     /// Returns the time of an admitted charge, as its count has recorded it, for [`Charged::At`]. If the clock of the
     /// call lags behind the clock of another, that time is later than [`clock`](Self::clock).
     pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Backend;
-use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt, Verdict};
+use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt};
 use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
@@ -181,7 +181,7 @@ impl Backend {
             let result = backend.ask(&owner, corrected).await;
             if opening != OpeningChange::Reset {
                 // A closing that was still waiting is not sent any more.
-                return result.map(|it| was_here || matches!(it.verdict, Verdict::Closed { .. }));
+                return result.map(|it| was_here || it.is_closed());
             }
             backend.in_flight_changed.notify_waiters();
             result.map(|outcome| outcome.is_allowed() || was_here)

@@ -3,7 +3,7 @@
 use super::call::{CallOptions, conclude};
 use super::judge::hardest;
 use super::{Check, Checker, Part};
-use crate::algorithm::{Outcome, Verdict};
+use crate::algorithm::Outcome;
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, shown};
 use crate::local::{FEW, LocalCharge};
@@ -71,7 +71,7 @@ impl Checker {
         let mut outcomes = [Outcome::UNDECIDED; FEW];
         self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]);
         let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
-        if outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Closed { .. })) {
+        if outcomes.iter().any(Outcome::is_closed) {
             return None;
         }
         let index = hardest(outcomes);

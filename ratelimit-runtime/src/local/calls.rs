@@ -53,6 +53,7 @@ impl Local {
         };
         let mut decide = || {
             if let Some(replacement) = calls.replacement()
+                && !apply(0, Op::Peek, 0).0.is_closed()
                 && !apply(0, Op::Correct(replacement), 0).0.is_allowed()
             {
                 return;

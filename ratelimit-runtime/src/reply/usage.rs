@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Source;
-use crate::algorithm::{Outcome, Verdict};
+use crate::algorithm::Outcome;
 use crate::limit::shown;
 
 /// The units of a key that are in use: [`RateLimiter::usage`](crate::RateLimiter::usage).
@@ -24,9 +24,8 @@ pub struct Usage {
 impl Usage {
     /// Returns the usage that the outcome of a measure describes.
     pub(crate) fn new(outcome: &Outcome, source: Source) -> Self {
-        let Outcome { verdict, remaining: used, retry_us, reset_us, .. } = *outcome;
-        let is_closed = matches!(verdict, Verdict::Closed { .. });
-        let closed_for = is_closed.then(|| Duration::from_micros(retry_us));
+        let Outcome { remaining: used, retry_us, reset_us, .. } = *outcome;
+        let closed_for = outcome.is_closed().then(|| Duration::from_micros(retry_us));
         Self { used: shown(used), reset_after: Duration::from_micros(reset_us), closed_for, source }
     }
 }

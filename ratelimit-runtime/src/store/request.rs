@@ -68,7 +68,7 @@ pub(crate) struct Calls {
     pub(crate) charges: OneOrMany<Arc<Charge>>,
     pub(crate) runs: OneOrMany<EqualCalls>,
     /// The moment of the first call, which gives it up for an earlier one. If a later charge exists, the moment stays,
-    /// and no call is decided.
+    /// and no call is decided. If the key is closed, the moment stays, and the first call is rejected.
     pub(crate) replaces: Option<Reservation>,
     /// Whether the calls are of different callers, each of some of the counts: of those for which its cost is not 0.
     /// All calls are decided then, also after a rejected one.

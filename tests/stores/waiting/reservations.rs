@@ -265,7 +265,7 @@ async fn near_moments_stay_where_they_are() {
 
 /// Starts a call that waits ten seconds for its moment, beside calls of another process.
 async fn start_far_call(server: &Server) -> (Fleet, Limit) {
-    let mut fleet = Fleet::redis(server, 2).await;
+    let mut fleet = Fleet::redis(server, 3).await;
     let limit = Limit::token_bucket("far", 100, Duration::from_secs(100)).burst(10);
     fleet.processes[0].check(&limit, "key", 10).await.expect("a new key");
     let waiting = limit.wait(Duration::from_secs(60));
@@ -318,6 +318,25 @@ async fn a_far_moment_goes_back_when_another_process_closes_the_key() {
     let took = at - (fleet.clock.now() - 1_100 * TICK);
     assert!(result.is_err() && took <= Duration::from_secs(1), "{took:?}: {result:?}");
     fleet.processes[1].open(&limit, "key").await.expect("a decision");
+    assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
+}
+
+/// The same, while another process has a later moment.
+#[tokio::test]
+async fn a_far_moment_before_another_goes_back_when_another_process_closes_the_key() {
+    let server = Server::start();
+    let (mut fleet, limit) = start_far_call(&server).await;
+    fleet.advance(10).await;
+    fleet.start_call(1, 1, &limit.wait(Duration::from_secs(60)), "key", 1).await;
+    fleet.processes[2].close(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
+    let calls = [0, 1].map(|number| fleet.waiting.remove(&number).expect("it waits"));
+    for ((_, call), ticks) in calls.into_iter().zip([90, 10]) {
+        fleet.advance(ticks).await;
+        assert!(call.is_finished(), "it learns within a second");
+        call.await.expect("no panic").1.expect_err("the key opens too late for it");
+    }
+    fleet.advance(1_000).await;
+    fleet.processes[2].open(&limit, "key").await.expect("a decision");
     assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
 }
 

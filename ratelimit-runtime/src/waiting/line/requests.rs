@@ -52,8 +52,8 @@ impl Line {
             self.pause_if(true);
             return self.restore(&calls, replaced);
         }
-        if source == Source::Cache {
-            // This process has closed the key, and has not asked the store.
+        if outcomes.iter().any(Outcome::is_closed) {
+            // The moment was not given up.
             self.spares.extend(replaced);
         }
         let mut receipts = receipts.chunks(self.counts.len());
@@ -83,7 +83,7 @@ impl Line {
             self.overdue.end();
         }
         if let Some((arrival, outcomes)) = rejected {
-            if outcomes.iter().any(is_closed) {
+            if outcomes.iter().any(Outcome::is_closed) {
                 self.withdraw(now);
             }
             let at = self.moment_of(outcomes, now);
@@ -333,8 +333,4 @@ impl Line {
         let soon = at.saturating_sub(RESERVED_AHEAD / 2).max(now.local + 1);
         last.map_or(at, |last| soon.min(last))
     }
-}
-
-fn is_closed(outcome: &Outcome) -> bool {
-    matches!(outcome.verdict, Verdict::Closed { .. })
 }
