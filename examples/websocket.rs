@@ -112,7 +112,6 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     let sockets = RateLimitLayer::new()
-        .holding()
         .limit(SOCKETS, |request| request.extensions.get::<User>().map(|user| user.0));
     let router =
         Router::new().route("/socket", any(open)).layer(sockets).layer(from_fn(authenticate));

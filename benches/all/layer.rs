@@ -33,12 +33,9 @@ const FLOWING: u32 = 10_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A service that is measured.
-trait Handler: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone {}
+trait Handler: Service<Request<Body>, Error = Infallible> + Clone {}
 
-impl<S> Handler for S where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone
-{
-}
+impl<S: Service<Request<Body>, Error = Infallible> + Clone> Handler for S {}
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let rows = [
@@ -101,7 +98,7 @@ fn of_client(burst: u32) -> Limit {
     Limit::token_bucket("bench", 1, DAY).burst(burst)
 }
 
-fn handler() -> impl Handler {
+fn handler() -> impl Handler<Response = Response<Body>> {
     service_fn(async |request: Request<Body>| {
         black_box(&request);
         Ok::<_, Infallible>(Response::new(Body::empty()))

@@ -52,7 +52,7 @@ impl fmt::Display for Mistake {
             ),
             Self::NeedsPermit => f.write_str(
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \
-                 them back: use `acquire` and keep the permit, the attribute, or a layer with `holding`",
+                 them back: use `acquire` and keep the permit, the attribute, or a layer of a server",
             ),
             Self::Configuration(error @ (BuildError::NoScope | BuildError::RedisDisabled)) => {
                 error.fmt(f)

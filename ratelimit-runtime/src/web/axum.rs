@@ -78,7 +78,7 @@ impl<S: Sync> FromRequestParts<S> for Client {
     }
 }
 
-/// Extracts the slots that the layers with [`holding`](super::RateLimitLayer::holding) hold for the request.
+/// Extracts the slots that the layers around the handler hold for the request.
 impl<S: Sync> FromRequestParts<S> for RequestSlots {
     type Rejection = (StatusCode, &'static str);
 

@@ -9,9 +9,8 @@ use pin_project_lite::pin_project;
 use super::slots::HeldSlots;
 
 pin_project! {
-    /// The body of a response behind a layer that holds slots: `HoldingLayer`, or `HoldingLimits` of actix-web. It
-    /// passes on the data, the trailers and the size of the body of the handler, and holds the slots of the request
-    /// until that body ends, fails or is dropped.
+    /// The body of a response behind a layer. It passes on the data, the trailers and the size of the body of the
+    /// handler, allocates nothing, and holds the slots of the request until that body ends, fails or is dropped.
     pub struct HeldBody<B> {
         #[pin]
         body: B,
@@ -104,14 +103,14 @@ impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<
     }
 }
 
-/// The body of a rejection by a layer outside of the one that holds slots.
+/// The body of a rejection by an outer layer.
 impl<B: From<String>> From<String> for HeldBody<B> {
     fn from(text: String) -> Self {
         Self { body: text.into(), slots: HeldSlots::default() }
     }
 }
 
-/// The body of a rejection over gRPC by a layer outside of the one that holds slots.
+/// The body of a rejection over gRPC by an outer layer.
 impl<B: Default> Default for HeldBody<B> {
     fn default() -> Self {
         Self { body: B::default(), slots: HeldSlots::default() }

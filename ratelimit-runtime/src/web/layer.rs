@@ -132,10 +132,53 @@ use crate::reply::Rejection;
 /// let layer: RateLimitLayer = RateLimitLayer::new().limits(by_plan);
 /// ```
 ///
+/// # Requests in flight
+///
+/// A limit of calls [in flight](Limit::in_flight) beside rates is one decision with them:
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::{Client, RateLimitLayer};
+///
+/// const REPORTS: Limit = Limit::sliding("reports", 100, Duration::from_secs(60));
+/// const RUNNING: Limit = Limit::in_flight("running reports", 2).hold(Duration::from_secs(30));
+///
+/// // At most 100 reports a minute and two at the same time, for each client.
+/// let layer: RateLimitLayer =
+///     RateLimitLayer::new().limit(REPORTS, Client::of).limit(RUNNING, Client::of);
+/// ```
+///
+/// A request holds its slots until the body of its response ends: a stream or server-sent events hold them until the
+/// last event, and trailers are part of the body. They are free earlier if the body fails, if the handler panics or
+/// returns an error, and if the client leaves: the server then drops the response, or the handler before there is one.
+/// A handler whose work goes on after its response takes the slots with it: see [`RequestSlots`](super::RequestSlots).
+///
+/// The body of a response ends when the server has taken its last part, which can still be on its way to the client.
+/// A body that a middleware outside of this layer collects, for instance to compress it, ends when it is collected.
+///
 /// # Several layers
 ///
 /// Each layer adds its items before those of the layers inside it. If an inner layer rejects a request, the
 /// outer layer has still counted it. The limits of one layer are decided together, all or nothing.
+///
+/// # The type of bodies
+///
+/// Responses have a [`HeldBody`](super::HeldBody) around the body of the handler. What must have one body type with and
+/// without the layer, such as an optional layer or a boxed service, converts it outside of the layer:
+///
+/// ```
+/// use axum::body::Body;
+/// use axum::response::Response;
+/// use ratelimit_runtime::web::{HeldBody, RateLimitLayer};
+/// use tower::ServiceBuilder;
+///
+/// let limits = ServiceBuilder::new()
+///     .map_response(|response: Response<HeldBody<Body>>| response.map(Body::new))
+///     .layer(RateLimitLayer::new());
+/// let layers = ServiceBuilder::new().option_layer(Some(limits));
+/// # let _: axum::Router = axum::Router::new().layer(layers);
+/// ```
 pub struct RateLimitLayer<F = Http> {
     pub(super) config: Arc<MiddlewareConfig<Parts>>,
     format: PhantomData<fn() -> F>,

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::request_check::{RequestCheck, StartCheck};
+use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
 use crate::check::{AdmittedCall, AnyPart, Part, undecided};
 use crate::key::Key;
@@ -17,12 +17,9 @@ use crate::reply::{Rejection, Source};
 pub(super) struct LimitSources<R, E> {
     sources: Vec<LimitSource<R, E>>,
     is_exempt: Option<ExemptFn<R>>,
-    /// Whether the charges can be settled.
+    /// Whether the charges of each request can be settled.
     settles: bool,
-    /// Starts the check of a request. A pointer, so that a program whose charges stay contains no permits
-    /// (`benches/all -- footprint`).
-    start_check: StartCheck,
-    /// Whether the slots of calls in flight are held.
+    /// Whether the slots of calls in flight are held until the response.
     holds: bool,
     /// `None` for the current limiter.
     limiter: Option<RateLimiter>,
@@ -55,11 +52,16 @@ pub(crate) enum Admission {
 }
 
 impl<R, E> LimitSources<R, E> {
+    /// Creates sources without limits. If the middleware `holds` slots, calls in flight can be limited.
+    pub(super) fn new(holds: bool) -> Self {
+        Self { sources: Vec::new(), is_exempt: None, settles: false, holds, limiter: None }
+    }
+
     /// Adds a limit of each request.
     ///
     /// # Panics
     ///
-    /// If the limit cannot be decided together with the others, if it needs slots that are not held, or if it has a
+    /// If the limit cannot be decided together with the others, if it needs slots that are not held, or if one has a
     /// lease and the charges are settled.
     pub(super) fn add<K: Key>(
         &mut self,
@@ -80,11 +82,13 @@ impl<R, E> LimitSources<R, E> {
         );
         assert!(
             self.holds || !limit.is_in_flight(),
-            "`{}` limits calls in flight, and this layer or middleware holds no slots: call `holding()` first; around \
-             a client, hold the permit of `RateLimiter::acquire`",
+            "`{}` limits calls in flight, and a layer around a client holds no slots: hold the permit of \
+             `RateLimiter::acquire`",
             limit.name()
         );
-        if self.settles {
+        if limit.is_in_flight() {
+            self.set_settled();
+        } else if self.settles {
             assert_settles(&limit);
         }
         let charge: ChargeFn<R> = Arc::new(move |request, call| call(&key(request), cost(request)));
@@ -111,21 +115,15 @@ impl<R, E> LimitSources<R, E> {
             }
         }
         self.settles = true;
-        self.start_check = RequestCheck::acquire;
     }
 
-    /// Makes charges that hold slots.
-    ///
-    /// # Panics
-    ///
-    /// If a limit has a lease.
-    pub(super) fn set_holding(&mut self) {
-        self.set_settled();
-        self.holds = true;
-    }
-
-    pub(super) fn holds(&self) -> bool {
-        self.holds
+    /// Returns whether a request can hold slots.
+    pub(super) fn may_hold(&self) -> bool {
+        let may_hold = |source: &LimitSource<R, E>| match source {
+            LimitSource::Fixed(limit, _) => limit.is_in_flight(),
+            LimitSource::Chosen(_) => true,
+        };
+        self.holds && self.sources.iter().any(may_hold)
     }
 
     pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -181,8 +179,9 @@ impl<R, E> LimitSources<R, E> {
         let is_local = limiter.source() == Source::Embedded;
         let is_chosen = |source: &_| matches!(source, LimitSource::Chosen(_));
         if self.sources.len() > FEW || self.sources.iter().any(is_chosen) {
-            let check = self.limits_of(request)?.check(limiter, self.start_check);
-            return Ok(Admission::of(check, is_local));
+            let limits = self.limits_of(request)?;
+            let settles = self.settles || self.holds && limits.are_in_flight();
+            return Ok(Admission::of(limits.check(limiter, settles), is_local));
         }
         let mut admission = Admission::Admitted(None);
         // Saves a usual layer the copies of its part (`benches/all -- layer`).
@@ -194,7 +193,7 @@ impl<R, E> LimitSources<R, E> {
             return Ok(admission);
         }
         with_fixed_parts(&self.sources, request, &[], &mut |parts| {
-            admission = Admission::of((self.start_check)(limiter, parts), is_local);
+            admission = Admission::of(RequestCheck::start(limiter, parts, self.settles), is_local);
         });
         Ok(admission)
     }
@@ -264,8 +263,8 @@ impl Admission {
 fn assert_settles(limit: &Limit) {
     assert!(
         !limit.leases(),
-        "`{}` has a lease, and leased units belong to no request, so `count_if` and `holding` cannot give them back: \
-         remove the lease, or add the limit to another layer or middleware",
+        "`{}` has a lease, and leased units belong to no request, so a layer with `count_if` or with a limit of calls \
+         in flight cannot give them back: remove the lease, or add the limit to another layer or middleware",
         limit.name()
     );
 }
@@ -277,7 +276,6 @@ impl<R, E> Clone for LimitSources<R, E> {
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
             settles: self.settles,
-            start_check: self.start_check,
             holds: self.holds,
             limiter: self.limiter.clone(),
         }
@@ -289,19 +287,6 @@ impl<R, E> Clone for LimitSource<R, E> {
         match self {
             Self::Fixed(limit, charge) => Self::Fixed(*limit, Arc::clone(charge)),
             Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
-        }
-    }
-}
-
-impl<R, E> Default for LimitSources<R, E> {
-    fn default() -> Self {
-        Self {
-            sources: Vec::new(),
-            is_exempt: None,
-            settles: false,
-            start_check: RequestCheck::check,
-            holds: false,
-            limiter: None,
         }
     }
 }

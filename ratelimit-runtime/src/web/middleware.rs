@@ -113,10 +113,6 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.count_if = Some(Arc::new(counts));
     }
 
-    pub(crate) fn set_holding(&mut self) {
-        self.limits.set_holding();
-    }
-
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
         self.limits.set_exempt(is_exempt);
     }
@@ -156,7 +152,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         if let Some(decision) = decision.filter(|_| self.exposes_decision) {
             extensions.put(decision);
         }
-        if self.limits.holds() {
+        if self.limits.may_hold() {
             scope.share_slots(extensions);
         }
     }
@@ -299,7 +295,7 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
 impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
     fn default() -> Self {
         Self {
-            limits: LimitSources::default(),
+            limits: LimitSources::new(true),
             count_if: None,
             clients: None,
             body: None,

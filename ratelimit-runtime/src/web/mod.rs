@@ -14,9 +14,9 @@
 //!
 //! # Requests in flight
 //!
-//! A layer with `holding()` also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot
-//! until the body of its response has ended. A handler whose work goes on after its response takes the slot from the
-//! request: [`RequestSlots`].
+//! A layer also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot until the body of
+//! its response has ended. A handler whose work goes on after its response takes the slot from the request:
+//! [`RequestSlots`].
 //!
 //! # The order of layers
 //!
@@ -32,8 +32,6 @@ mod accept;
 mod address;
 mod headers;
 mod held_body;
-#[cfg(feature = "tower")]
-mod holding;
 mod hops;
 #[cfg(feature = "tower")]
 mod host;
@@ -76,8 +74,6 @@ pub mod tonic;
 
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
 pub use self::held_body::HeldBody;
-#[cfg(feature = "tower")]
-pub use self::holding::{HoldingFuture, HoldingLayer, HoldingService};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::host::host_key;

@@ -186,7 +186,7 @@ impl<R> Clone for OutboundConfig<R> {
 
 impl<R> Default for OutboundConfig<R> {
     fn default() -> Self {
-        Self { limits: LimitSources::default(), expose: None }
+        Self { limits: LimitSources::new(false), expose: None }
     }
 }
 

@@ -16,30 +16,24 @@ pub(crate) enum RequestCheck {
     Acquire(CallFuture<AdmittedCall>),
 }
 
-/// Starts the check of a request with these limits; `None` if there are none.
-pub(super) type StartCheck = fn(&RateLimiter, &[AnyPart<'_>]) -> Option<RequestCheck>;
-
 impl RequestCheck {
-    /// Starts a check whose charges stay.
-    pub(super) fn check(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Option<Self> {
-        Some(Self::Check(match parts {
-            [] => return None,
-            [part] => limiter.check(part.limit, part.key, shown(part.cost)),
-            parts => limiter.checker().check_all(parts),
-        }))
-    }
-
-    /// Starts a check whose charges can be settled.
-    pub(super) fn acquire(limiter: &RateLimiter, parts: &[AnyPart<'_>]) -> Option<Self> {
+    /// Starts the check of a request with these limits; `None` if there are none.
+    pub(super) fn start(
+        limiter: &RateLimiter,
+        parts: &[AnyPart<'_>],
+        settles: bool,
+    ) -> Option<Self> {
         let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
-        Some(Self::Acquire(match parts {
-            [] => return None,
-            [part] => {
+        Some(match (parts, settles) {
+            ([], _) => return None,
+            ([part], false) => Self::Check(limiter.check(part.limit, part.key, shown(part.cost))),
+            (parts, false) => Self::Check(checker.check_all(parts)),
+            ([part], true) => {
                 let part = Part::of(part.limit, &part.key, part.cost);
-                checker.start::<Acquire>(part, options, None).into_admitted()
+                Self::Acquire(checker.start::<Acquire>(part, options, None).into_admitted())
             }
-            parts => checker.start_all(parts, options).into(),
-        }))
+            (parts, true) => Self::Acquire(checker.start_all(parts, options).into()),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::request_check::{RequestCheck, StartCheck};
+use super::request_check::RequestCheck;
 use crate::check::{AnyPart, Part};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
@@ -22,14 +22,19 @@ impl RequestLimits {
     }
 
     /// Starts the check of the request; `None` if it has no limits.
-    pub(super) fn check(&self, limiter: &RateLimiter, start: StartCheck) -> Option<RequestCheck> {
+    pub(super) fn check(&self, limiter: &RateLimiter, settles: bool) -> Option<RequestCheck> {
         if let [(limit, ..)] = &*self.charges {
             report::expect(limit);
         }
         let parts =
             self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, (*cost).into()));
         let parts: Vec<AnyPart<'_>> = parts.collect();
-        start(limiter, &parts)
+        RequestCheck::start(limiter, &parts, settles)
+    }
+
+    /// Returns whether one of them limits calls in flight.
+    pub(super) fn are_in_flight(&self) -> bool {
+        self.charges.iter().any(|(limit, ..)| limit.is_in_flight())
     }
 
     pub(super) fn first(&self) -> Option<&Limit> {

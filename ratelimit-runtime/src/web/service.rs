@@ -10,6 +10,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::held_body::HeldBody;
 use super::layer::RateLimitLayer;
 use super::limit_sources::Admission;
 use super::middleware::RequestScope;
@@ -43,8 +44,9 @@ where
     S: Service<Request<B>, Response = Response<C>> + Clone,
     F: ResponseFormat<C>,
     B: Body,
+    C: Body,
 {
-    type Response = Response<C>;
+    type Response = Response<HeldBody<C>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, F, B>;
 
@@ -85,7 +87,7 @@ where
 }
 
 pin_project! {
-    /// The response future of [`RateLimitService`].
+    /// The response future of [`RateLimitService`]. Dropped before the response, it frees the slots of its request.
     pub struct ResponseFuture<S, F, B>
     where
         S: Service<Request<B>>,
@@ -121,8 +123,9 @@ where
     S: Service<Request<B>, Response = Response<C>>,
     F: ResponseFormat<C>,
     B: Body,
+    C: Body,
 {
-    type Output = Result<Response<C>, S::Error>;
+    type Output = Result<Response<HeldBody<C>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -144,34 +147,36 @@ where
                     }
                 }
                 RequestStageProjection::Admitted { handler } => {
-                    let response = ready!(scope.poll_handler(handler, context))?;
-                    let (mut head, body) = response.into_parts();
-                    config.finish(scope, &mut head);
-                    return Poll::Ready(Ok(Response::from_parts(head, body)));
+                    let result = ready!(scope.poll_handler(handler, context));
+                    let finished = result.map(|response| {
+                        let (mut head, body) = response.into_parts();
+                        config.finish(scope, &mut head);
+                        (head, body)
+                    });
+                    // An error frees the slots.
+                    let slots = scope.take_slots();
+                    return Poll::Ready(finished.map(|(head, body)| {
+                        Response::from_parts(head, HeldBody::http(body, slots))
+                    }));
                 }
                 RequestStageProjection::Unhandled { reason, unread } => {
                     if let Some(unread) = unread {
                         ready!(unread.as_mut().poll(context));
                     }
-                    return Poll::Ready(Ok(match reason.take().expect(COMPLETED) {
+                    let response = match reason.take().expect(COMPLETED) {
                         Ok(rejection) => {
                             let mut response = F::build(&scope.rejected(&rejection));
                             config.write_headers(response.headers_mut(), scope.log());
                             response
                         }
                         Err(response) => F::refuse(response, scope.is_grpc()),
-                    }));
+                    };
+                    let body = |body| HeldBody::http(body, HeldSlots::default());
+                    return Poll::Ready(Ok(response.map(body)));
                 }
             };
             this.stage.set(next);
         }
-    }
-}
-
-impl<S: Service<Request<B>>, F, B> ResponseFuture<S, F, B> {
-    /// Returns what holds the slots of the request from its response on.
-    pub(super) fn take_slots(self: Pin<&mut Self>) -> HeldSlots {
-        self.project().scope.take_slots()
     }
 }
 

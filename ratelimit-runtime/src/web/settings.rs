@@ -12,10 +12,9 @@ macro_rules! limit_settings {
         /// # Panics
         ///
         /// If limits that are added here differ in scope, `on_error`, shadow or wait: add such limits to separate
-        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight) and the layer does not hold slots:
-        /// call its `holding()` first. A layer of a client has none: hold the permit of
-        /// [`acquire`](crate::RateLimiter::acquire). If the limit has a [lease](crate::Limit::lease) and the layer
-        /// holds slots or has `count_if`.
+        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight) and the layer is one of a client,
+        /// which holds no slots: hold the permit of [`acquire`](crate::RateLimiter::acquire). If a limit has a
+        /// [lease](crate::Limit::lease), and the layer has `count_if` or a limit of calls in flight.
         #[must_use]
         #[track_caller]
         pub fn limit<K: crate::Key>(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::check::Permit;
 
-/// The slots that the layers with `holding()` around a handler hold for its request. It is in the extensions of the
+/// The slots that the layers around a handler hold for its request. It is in the extensions of the
 /// request.
 ///
 /// A layer frees the slots of a request when the body of its response ends. If the work of a request goes on after its
@@ -30,8 +30,8 @@ use crate::check::Permit;
 /// # let _: axum::Router = axum::Router::new().route("/", axum::routing::get(connect));
 /// ```
 ///
-/// Handlers of axum and of actix-web extract it; without a layer that holds, the extractor responds with 500. A handler
-/// of another framework finds it in the extensions.
+/// Handlers of axum and of actix-web extract it; if no layer around them can limit calls in flight, the extractor
+/// responds with 500. A handler of another framework finds it in the extensions.
 #[derive(Clone, Default)]
 pub struct RequestSlots {
     /// The slots of each layer, from the outermost inwards.
@@ -48,15 +48,15 @@ pub(crate) struct HeldSlots(Option<Arc<SharedPermits>>);
 /// The permits of a request in one layer, until its response. Dropped, they keep the charges of rates, and free slots.
 pub(super) enum RequestPermits {
     Own(Vec<Permit>),
-    /// The layer holds slots, which the handler can take. One field saves requests of other layers the larger scope
+    /// The layer can hold slots, which the handler can take. One field saves requests of other layers the larger scope
     /// (`benches/all -- layer`).
     Shared(HeldSlots),
 }
 
-/// What a handler that extracts [`RequestSlots`] responds if no layer around it holds slots.
+/// What a handler that extracts [`RequestSlots`] responds if no layer around it can hold slots.
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub(super) const NO_LAYER_HOLDS: &str =
-    "no layer around this handler holds slots: call `holding()` on the layer with its limits";
+    "no layer around this handler limits calls in flight: add a layer with such a limit";
 
 impl RequestSlots {
     /// Takes the slots of all layers around the handler: the permit of each limit of calls in flight, which holds its

@@ -1,7 +1,6 @@
 //! Slots beside rates, the other settings of a layer, rules, waits, and a limiter or a store that ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,10 +8,10 @@ use futures::FutureExt;
 use futures::future::poll_immediate;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
+use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::web::actix::RateLimits;
-use ratelimit_runtime::web::{HoldingLayer, RateLimitLayer};
 use ratelimit_runtime::{
-    Limit, OnError, RateLimiter, Rule, RuleSet, Scope, StoreError, VirtualClock,
+    Limit, Mistake, OnError, RateLimiter, Rejection, Rule, RuleSet, Scope, StoreError, VirtualClock,
 };
 use support::server::Server;
 
@@ -67,7 +66,7 @@ async fn slots_that_reject_beside_a_rate_are_reported_before_limits_that_admit()
     let wide = Limit::fixed("wide", 9, MINUTE);
     for (limiter, _) in limiters(&redis) {
         let handler = Handler::default();
-        let layer = RateLimitLayer::new().holding().limit(wide, |_| ()).limit(TWO, |_| ());
+        let layer = RateLimitLayer::new().limit(wide, |_| ()).limit(TWO, |_| ());
         let layer = layer.limit_with_cost(RATE, |_| (), |head| head.uri.path().len() as u32);
         let layer = layer.limiter(limiter.clone());
         let _running = [handler.admit(&layer).await, handler.admit(&layer).await];
@@ -151,7 +150,7 @@ async fn a_trial_of_the_rate_takes_no_slot() {
 #[tokio::test]
 async fn a_shadow_admits_without_a_slot() {
     let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().holding().limit(TWO.shadow(true), |_| ());
+    let layer = RateLimitLayer::new().limit(TWO.shadow(true), |_| ());
     let (handler, layer) = (Handler::default(), layer.limiter(limiter.clone()));
     let mut bodies = Vec::new();
     for units in [1, 2, 2, 2] {
@@ -169,7 +168,7 @@ async fn a_request_waits_until_a_body_ends() {
     let on_redis = redis.builder().build().expect("valid settings");
     for limiter in [RateLimiter::embedded(), on_redis] {
         let waiting = TWO.wait(MINUTE);
-        let layer = RateLimitLayer::new().holding().limit(waiting, |_| ()).limiter(limiter.clone());
+        let layer = RateLimitLayer::new().limit(waiting, |_| ()).limiter(limiter.clone());
         let handler = Handler::default();
         let (mut first, sender) = handler.admit(&layer).await;
         let second = handler.admit(&layer).await;
@@ -196,7 +195,7 @@ async fn slots_of_this_process_are_held_beside_redis() {
     let redis = Server::start();
     let limiter = redis.limiter_on(&VirtualClock::new());
     let local = Limit::in_flight("local", 1).scope(Scope::Process);
-    let layer = RateLimitLayer::new().holding().limit(local, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::new().limit(local, |_| ()).limiter(limiter.clone());
     let handler = Handler::default();
     let (body, _sender) = handler.admit(&layer).await;
     assert_eq!((handler.status(&layer, "/").await, redis.ttls().len()), (429, 0));
@@ -267,7 +266,7 @@ async fn a_shutdown_names_the_slots_of_bodies() {
 async fn the_rejection_of_an_inner_layer_frees_the_outer_slot() {
     let (limiter, _) = timed();
     let inner = Limit::in_flight("inner", 1);
-    let inner = RateLimitLayer::new().holding().limit(inner, |_| ()).limiter(limiter.clone());
+    let inner = RateLimitLayer::new().limit(inner, |_| ()).limiter(limiter.clone());
     let service = tower::ServiceBuilder::new().layer(layer(&limiter)).layer(inner);
     let handle = service.service_fn(async |_: http::Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::from("text")))
@@ -293,7 +292,7 @@ async fn slots_count_as_a_decision_that_is_required_and_exposed() {
     assert_eq!(response.headers()["x-ratelimit-remaining"], "1");
     assert_eq!(handler.status(&layer, "/exempt").await, 200);
     assert_eq!(in_flight(&limiter, &TWO).await, 1);
-    let without: HoldingLayer = RateLimitLayer::new().holding().require_decision();
+    let without: RateLimitLayer = RateLimitLayer::new().require_decision();
     let without = AssertUnwindSafe(handler.status(&without, "/")).catch_unwind().await;
     assert!(without.is_err(), "no limit has decided");
 }
@@ -303,7 +302,7 @@ async fn slots_count_as_a_decision_that_is_required_and_exposed() {
 async fn a_request_holds_the_units_of_its_cost() {
     let (limiter, _) = timed();
     let cost = |request: &http::request::Parts| request.uri.path().len() as u32;
-    let layer = RateLimitLayer::new().holding().limit_with_cost(TWO, |_| (), cost);
+    let layer = RateLimitLayer::new().limit_with_cost(TWO, |_| (), cost);
     let (handler, layer) = (Handler::default(), layer.limiter(limiter.clone()));
     assert_eq!(handler.status(&layer, "/abc").await, 413);
     let (response, _sender) = handler.send(&layer, "/a").await;
@@ -320,42 +319,44 @@ async fn a_layer_that_cannot_hold_says_so() {
         panic.downcast::<String>().map(|text| *text).unwrap_or_default()
     };
     let leased = Limit::fixed("leased", 9, MINUTE).lease(2);
+    let refused = message(&|| drop(RateLimitLayer::outbound::<()>().limit(TWO, |()| ())));
+    assert!(refused.contains("`two` limits calls in flight"), "{refused}");
     for refused in [
-        message(&|| drop(RateLimitLayer::new().limit(TWO, |_| ()))),
-        message(&|| drop(RateLimits::new().limit(TWO, |_| ()))),
-        message(&|| drop(RateLimitLayer::outbound::<()>().limit(TWO, |()| ()))),
-    ] {
-        assert!(refused.contains("`two` limits calls in flight"), "{refused}");
-        assert!(refused.contains("call `holding()` first"), "{refused}");
-    }
-    for refused in [
-        message(&|| drop(RateLimitLayer::new().holding().limit(leased, |_| ()))),
-        message(&|| drop(RateLimitLayer::new().limit(leased, |_| ()).holding())),
-        message(&|| drop(RateLimits::new().holding().limit(leased, |_| ()))),
+        message(&|| drop(RateLimitLayer::new().limit(TWO, |_| ()).limit(leased, |_| ()))),
+        message(&|| drop(RateLimitLayer::new().limit(leased, |_| ()).limit(TWO, |_| ()))),
+        message(&|| drop(RateLimits::new().limit(TWO, |_| ()).limit(leased, |_| ()))),
     ] {
         assert!(refused.contains("`leased` has a lease"), "{refused}");
     }
 
     // Limits that are chosen for each request are known late.
     let (limiter, _) = timed();
-    let choose = move |request: &http::request::Parts,
-                       limits: &mut ratelimit_runtime::web::RequestLimits| {
-        limits.add(if request.uri.path() == "/leased" { &leased } else { &TWO }, (), 1);
+    let layer = RateLimitLayer::new().limits(move |request, limits| {
+        if request.uri.path() != "/leased" {
+            limits.add(&TWO, (), 1);
+        }
+        if request.uri.path() != "/" {
+            limits.add(&leased, (), 1);
+        }
         Ok(())
-    };
-    let layer = RateLimitLayer::new().holding().limits(choose).limiter(limiter.clone());
+    });
+    let layer = layer.limiter(limiter.clone());
     let handler = Handler::default();
     let (body, _sender) = handler.admit(&layer).await;
     assert_eq!(in_flight(&limiter, &TWO).await, 1);
-    assert_eq!(handler.status(&layer, "/leased").await, 500);
+    assert_eq!(handler.status(&layer, "/both").await, 500);
+    assert_eq!(handler.status(&layer, "/leased").await, 200);
     drop(body);
 
-    let layer = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
-    let handle = tower::service_fn(async |_: http::Request<String>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::from("text")))
+    let layer = RateLimitLayer::outbound().limits(|(): &(), limits| {
+        limits.add(&TWO, (), 1);
+        Ok(())
     });
-    let service = tower_layer::Layer::layer(&layer, handle);
-    let answer = pin!(tower::ServiceExt::oneshot(service, http::Request::new(String::new()))).await;
-    let answer = answer.expect("infallible");
-    assert_eq!(answer.status(), 500);
+    let client = tower::service_fn(async |()| Ok::<_, std::convert::Infallible>(()));
+    let service = tower_layer::Layer::layer(&layer.limiter(limiter), client);
+    let error = tower::ServiceExt::oneshot(service, ()).await.expect_err("it holds no slots");
+    let Some(Rejection::Mistake { mistake: Mistake::NeedsPermit, .. }) = error.downcast_ref()
+    else {
+        panic!("{error}")
+    };
 }

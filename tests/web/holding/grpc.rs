@@ -85,7 +85,7 @@ async fn a_stream_holds_its_slot_until_its_trailers_are_sent() {
     let (sender, mut streams) = unbounded_channel();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
-    let layer = RateLimitLayer::grpc().holding().limit(TWO, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::grpc().limit(TWO, |_| ()).limiter(limiter.clone());
     let server = Server::builder().layer(layer).add_service(WatcherServer(sender));
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
     tokio::spawn(server.serve_with_incoming(incoming));

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::{Body, Frame, SizeHint};
-use ratelimit_runtime::web::{HeldBody, HoldingLayer, RateLimitLayer};
+use ratelimit_runtime::web::{HeldBody, RateLimitLayer};
 use ratelimit_runtime::{Limit, RateLimiter};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tower::{ServiceExt, service_fn};
@@ -76,7 +76,7 @@ impl Handler {
     /// Sends a request through `layer`. Returns the response, and what ends its body; nothing if it is rejected.
     async fn send(
         &self,
-        layer: &HoldingLayer,
+        layer: &RateLimitLayer,
         path: &str,
     ) -> (Response<HeldBody<SentBody>>, Option<PartSender>) {
         let senders = Arc::clone(&self.senders);
@@ -91,19 +91,19 @@ impl Handler {
     }
 
     /// Sends a request that is admitted.
-    async fn admit(&self, layer: &HoldingLayer) -> (HeldBody<SentBody>, PartSender) {
+    async fn admit(&self, layer: &RateLimitLayer) -> (HeldBody<SentBody>, PartSender) {
         let (response, sender) = self.send(layer, "/").await;
         assert_eq!(response.status(), 200);
         (response.into_body(), sender.expect("the handler was called"))
     }
 
-    async fn status(&self, layer: &HoldingLayer, path: &str) -> u16 {
+    async fn status(&self, layer: &RateLimitLayer, path: &str) -> u16 {
         self.send(layer, path).await.0.status().as_u16()
     }
 }
 
-fn layer(limiter: &RateLimiter) -> HoldingLayer {
-    RateLimitLayer::new().holding().limit(TWO, |_| ()).limiter(limiter.clone())
+fn layer(limiter: &RateLimiter) -> RateLimitLayer {
+    RateLimitLayer::new().limit(TWO, |_| ()).limiter(limiter.clone())
 }
 
 /// Returns the units of `limit` that are in flight.

@@ -165,7 +165,7 @@ impl MessageBody for ActixBody {
 
 fn serve_actix(limiter: &RateLimiter, senders: &Senders) -> SocketAddr {
     let (tell, address) = std::sync::mpsc::channel();
-    let limits = RateLimits::new().holding().limit(TWO, |_| ()).limiter(limiter.clone());
+    let limits = RateLimits::new().limit(TWO, |_| ()).limiter(limiter.clone());
     let senders = Arc::clone(senders);
     std::thread::spawn(move || {
         let server = HttpServer::new(move || {
@@ -244,7 +244,6 @@ fn clients_have_slots_of_their_own() {
         .route("/stream", route_get(async move || Body::new(streamed(&senders))))
         .route("/text", route_get(async || "text"));
     let layer = RateLimitLayer::new()
-        .holding()
         .clients(Clients::behind_proxies(["127.0.0.1"]).expect("valid"))
         .limit(TWO, Client::of)
         .limiter(limiter.clone());

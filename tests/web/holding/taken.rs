@@ -58,7 +58,7 @@ async fn slots_of_several_layers_and_of_none_are_taken_together() {
     let (limiter, _) = timed();
     let (sender, mut taken) = unbounded_channel::<Vec<Permit>>();
     let app = Router::new().route("/", route_get(take)).layer(Extension(sender));
-    let outer = RateLimitLayer::new().holding().limit(OUTER, |_| ()).limiter(limiter.clone());
+    let outer = RateLimitLayer::new().limit(OUTER, |_| ()).limiter(limiter.clone());
     let app = app.layer(layer(&limiter)).layer(outer);
     assert_eq!(status(&app, "/").await, 200);
     let both = taken.recv().await.expect("sent");
@@ -106,7 +106,7 @@ async fn an_extractor_without_a_layer_that_holds_responds_with_500() {
     let app = init_service(App::new().route("/", web::get().to(handle))).await;
     let response = call_service(&app, TestRequest::get().uri("/").to_request()).await;
     assert_eq!(response.status(), 500);
-    let limits = RateLimits::new().holding().limit(TWO, |_| ()).limiter(limiter.clone());
+    let limits = RateLimits::new().limit(TWO, |_| ()).limiter(limiter.clone());
     let app = init_service(App::new().wrap(limits).route("/", web::get().to(handle))).await;
     let response = call_service(&app, TestRequest::get().uri("/").to_request()).await;
     assert_eq!(actix_web::test::read_body(response).await, "1");

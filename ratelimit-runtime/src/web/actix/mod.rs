@@ -37,7 +37,6 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
-mod holding;
 mod http;
 
 use std::fmt;
@@ -47,14 +46,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use actix_web::body::{BoxBody, EitherBody};
+use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
-pub use self::holding::{HoldingLimits, HoldingMiddleware};
+use super::held_body::HeldBody;
 use super::limit_sources::Admission;
 use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
@@ -71,6 +70,13 @@ use crate::reply::{FromRejection, Rejection};
 /// For limits, keys, response headers and rejected requests, see
 #[cfg_attr(feature = "tower", doc = "[`RateLimitLayer`](super::RateLimitLayer).")]
 #[cfg_attr(not(feature = "tower"), doc = "`RateLimitLayer`, with feature `tower`.")]
+///
+/// # Requests in flight
+///
+/// A request holds the slots of limits of calls [in flight](crate::Limit::in_flight) until the body of its response
+/// ends, fails or is dropped, or until its handler is dropped or returns an `Err`. A stream, server-sent events, and a
+/// WebSocket whose messages are the body of its response hold them until they end. A handler whose work goes on after
+/// that takes the slots with it: see [`RequestSlots`].
 ///
 /// # Limits for each request
 ///
@@ -134,9 +140,9 @@ impl fmt::Debug for RateLimits {
 impl<S, B> Transform<S, ServiceRequest> for RateLimits
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    B: 'static,
+    B: MessageBody + 'static,
 {
-    type Response = ServiceResponse<EitherBody<B>>;
+    type Response = ServiceResponse<HeldBody<EitherBody<B>>>;
     type Error = Error;
     type Transform = RateLimitMiddleware<S>;
     type InitError = ();
@@ -163,9 +169,9 @@ impl<S> fmt::Debug for RateLimitMiddleware<S> {
 impl<S, B> Service<ServiceRequest> for RateLimitMiddleware<S>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    B: 'static,
+    B: MessageBody + 'static,
 {
-    type Response = ServiceResponse<EitherBody<B>>;
+    type Response = ServiceResponse<HeldBody<EitherBody<B>>>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
 
@@ -175,21 +181,23 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
-        Box::pin(async move { Ok(handle(&config, &*service, request).await?.0) })
+        Box::pin(async move { handle(&config, &*service, request).await })
     }
 }
 
-/// Limits and handles a request. Returns its response, and what holds its slots from then on.
+/// Limits and handles a request.
 async fn handle<S, B>(
     config: &MiddlewareConfig<ServiceRequest>,
     service: &S,
     request: ServiceRequest,
-) -> Result<(ServiceResponse<EitherBody<B>>, HeldSlots), Error>
+) -> Result<ServiceResponse<HeldBody<EitherBody<B>>>, Error>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+    B: MessageBody + 'static,
 {
     let unhandled = |response, request: ServiceRequest| {
-        (request.into_response(response).map_into_right_body(), HeldSlots::default())
+        let response = request.into_response(response).map_into_right_body();
+        response.map_body(|_, body| HeldBody::actix(body, HeldSlots::default()))
     };
     if let Some(clients) = config.clients() {
         request.extensions_mut().insert(clients.clone());
@@ -217,7 +225,8 @@ where
         Ok(response) => {
             let mut response = response.map_into_left_body();
             config.finish(&mut scope, response.response_mut().head_mut());
-            Ok((response, scope.take_slots()))
+            let slots = scope.take_slots();
+            Ok(response.map_body(|_, body| HeldBody::actix(body, slots)))
         }
         Err(error) => {
             if config.is_settled_by_response(&scope) {
@@ -239,7 +248,7 @@ impl FromRequest for Client {
     }
 }
 
-/// Extracts the slots that the middlewares with [`holding`](RateLimits::holding) hold for the request.
+/// Extracts the slots that the middlewares around the handler hold for the request.
 impl FromRequest for RequestSlots {
     type Error = Error;
     type Future = Ready<Result<Self, Error>>;
