@@ -244,7 +244,8 @@ impl Play {
                 let request = asked.request.clone();
                 let reply = self.execute(&request);
                 // A moment that is given up for another one is not charged any more.
-                let given_up = request.replaces.is_some() && !reply.outcomes.is_empty();
+                let has_given_up = !reply.outcomes.is_empty() && !reply.first().is_closed();
+                let given_up = request.replaces.is_some() && has_given_up;
                 self.given_back += usize::from(given_up);
                 self.charged += admitted(&reply).count();
                 self.reply = Some(reply);

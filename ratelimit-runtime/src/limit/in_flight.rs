@@ -42,7 +42,7 @@ impl Limit {
     /// # }
     /// ```
     ///
-    /// Nothing else returns the units of such a limit, so `check` rejects each call with
+    /// `check` returns nothing that could give the units back, so it rejects each call with
     /// [`Mistake::NeedsPermit`](crate::Mistake::NeedsPermit).
     ///
     /// # Panics

@@ -142,9 +142,37 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::{OpeningChange, Reservation};
     use crate::clock::{Clock, VirtualClock};
     use crate::limit::{Algorithm, Limit};
     use crate::store::Charge;
+
+    #[test]
+    fn a_closed_key_gives_up_no_moment() {
+        let store = Local::new(100, Clock::Virtual(VirtualClock::new()));
+        let terms = *Limit::leaky_bucket("far", 1, Duration::from_secs(1)).terms();
+        let key_id = store.key_id(&terms, "key");
+        let charge =
+            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
+        let decide = |replaces| {
+            let one = Calls::one(Op::ACQUIRE, OneOrMany::One(Arc::clone(&charge)));
+            let wait = Duration::from_secs(9).as_micros() as u64;
+            let runs = OneOrMany::One(EqualCalls { wait, ..one.runs[0].clone() });
+            store.decide_calls(&Calls { runs, replaces, ..one }, Source::Embedded)
+        };
+        let used = || store.acquire(LocalCharge { cost: 0, ..(&*charge).into() }).0.reset_us;
+        let [_, far, _] = [(); 3].map(|()| decide(None));
+        let outcome = far.outcomes[0];
+        let moment = outcome.clock + outcome.retry_us;
+        let replaced = Some(Reservation { receipt: far.receipts[0], moment });
+        assert!(decide(replaced).outcomes.is_empty(), "a later charge exists");
+
+        let closing = OpeningChange::close_for(Duration::from_secs(1));
+        store.change_opening(key_id, Algorithm::LeakyBucket, closing);
+        let before = used();
+        assert!(decide(replaced).outcomes[0].is_closed());
+        assert_eq!(used(), before);
+    }
 
     /// A call: microseconds since the one before, and the cost of each part with the indexes of its limit and its key.
     type Step = (u64, Vec<(usize, u8, u64)>);

@@ -47,8 +47,8 @@ impl fmt::Display for Mistake {
                  them, or check the limits one after the other (in separate layers)",
             ),
             Self::Leased => f.write_str(
-                "units of this limit are leased in advance, so they belong to no call: to settle charges, \
-                 remove its `lease`",
+                "units of this limit are leased in advance, so they belong to no call: to settle charges, or to decide \
+                 it together with calls in flight, remove its `lease`",
             ),
             Self::NeedsPermit => f.write_str(
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \

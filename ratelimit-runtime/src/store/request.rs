@@ -144,8 +144,8 @@ impl Calls {
 }
 
 /// The reply of a store: for each admitted call the outcomes of its counts; then those of the rejected call, if one was
-/// rejected. No outcomes if the moment that the first call would give up stays. Of mixed calls, the outcomes of each,
-/// and receipts for each.
+/// rejected. No outcomes if a later charge keeps the moment that the first call would give up. Of mixed calls, the
+/// outcomes of each, and receipts for each.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,

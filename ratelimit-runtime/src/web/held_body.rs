@@ -10,7 +10,8 @@ use super::slots::HeldSlots;
 
 pin_project! {
     /// The body of a response behind a layer. It passes on the data, the trailers and the size of the body of the
-    /// handler, allocates nothing, and holds the slots of the request until that body ends, fails or is dropped.
+    /// handler, and holds the slots of the request until that body ends, fails or is dropped. It allocates nothing, but
+    /// axum boxes it, as it boxes each body that is not its own.
     pub struct HeldBody<B> {
         #[pin]
         body: B,

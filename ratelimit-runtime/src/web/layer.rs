@@ -219,7 +219,7 @@ impl<F> RateLimitLayer<F> {
         " use ratelimit_runtime::web::RateLimitLayer;"
     );
 
-    pub(super) fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
+    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }

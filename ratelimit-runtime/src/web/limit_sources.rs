@@ -19,7 +19,7 @@ pub(super) struct LimitSources<R, E> {
     is_exempt: Option<ExemptFn<R>>,
     /// Whether the charges of each request can be settled.
     settles: bool,
-    /// Whether the slots of calls in flight are held until the response.
+    /// Whether requests can hold slots: the middleware is one of a server.
     holds: bool,
     /// `None` for the current limiter.
     limiter: Option<RateLimiter>,
@@ -123,7 +123,7 @@ impl<R, E> LimitSources<R, E> {
             LimitSource::Fixed(limit, _) => limit.is_in_flight(),
             LimitSource::Chosen(_) => true,
         };
-        self.holds && self.sources.iter().any(may_hold)
+        self.sources.iter().any(may_hold)
     }
 
     pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {

@@ -14,8 +14,8 @@
 //!
 //! # Requests in flight
 //!
-//! A layer also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot until the body of
-//! its response has ended. A handler whose work goes on after its response takes the slot from the request:
+//! A layer of a server also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot until
+//! the body of its response has ended. A handler whose work goes on after its response takes the slot from the request:
 //! [`RequestSlots`].
 //!
 //! # The order of layers

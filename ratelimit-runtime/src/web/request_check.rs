@@ -1,5 +1,5 @@
 //! The check of a request, by a middleware or a client. It has permits if the response decides whether the request
-//! counts.
+//! counts, or if the request holds slots.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -40,8 +40,9 @@ macro_rules! limit_settings {
             key: impl Fn(&$request) -> K + Send + Sync + 'static,
             cost: impl Fn(&$request) -> u32 + Send + Sync + 'static,
         ) -> Self {
+            let layer = self.configure(|config| config.add_limit(limit, key, cost));
             crate::registry::add_of_layer(&limit, std::panic::Location::caller());
-            self.configure(|config| config.add_limit(limit, key, cost))
+            layer
         }
 
         /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
@@ -49,8 +50,10 @@ macro_rules! limit_settings {
         /// error. The limits of a request are decided together.
         ///
         /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different
-        /// limits that share a count: such a request is rejected with
-        /// [`Rejection::Mistake`](crate::Rejection::Mistake).
+        /// limits that share a count, nor a limit with a [lease](crate::Limit::lease) and one of calls [in
+        /// flight](crate::Limit::in_flight): such a request is rejected with
+        /// [`Rejection::Mistake`](crate::Rejection::Mistake), and so is one with a limit of calls in flight in a layer
+        /// of a client.
         #[must_use]
         pub fn limits(
             self,

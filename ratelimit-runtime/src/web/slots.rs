@@ -48,7 +48,7 @@ pub(crate) struct HeldSlots(Option<Arc<SharedPermits>>);
 /// The permits of a request in one layer, until its response. Dropped, they keep the charges of rates, and free slots.
 pub(super) enum RequestPermits {
     Own(Vec<Permit>),
-    /// The layer can hold slots, which the handler can take. One field saves requests of other layers the larger scope
+    /// With slots, which the handler can take. One field saves requests of other layers the larger scope
     /// (`benches/all -- layer`).
     Shared(HeldSlots),
 }
@@ -95,15 +95,15 @@ impl RequestPermits {
         }
     }
 
-    /// Shares the permits with the handler, which finds them in `slots`.
+    /// Shares the permits with the handler, which finds them in `slots`, if some have slots.
     pub(super) fn share_with(&mut self, slots: &mut RequestSlots) {
-        let held = match mem::take(self) {
-            Self::Own(permits) if permits.is_empty() => HeldSlots::default(),
-            Self::Own(permits) => HeldSlots(Some(Arc::new(Mutex::new(permits)))),
-            Self::Shared(held) => held,
-        };
-        slots.layers.extend(held.0.as_ref().map(Arc::downgrade));
-        *self = Self::Shared(held);
+        if let Self::Own(permits) = self
+            && permits.iter().any(Permit::is_held)
+        {
+            let permits = Arc::new(Mutex::new(mem::take(permits)));
+            slots.layers.push(Arc::downgrade(&permits));
+            *self = Self::Shared(HeldSlots(Some(permits)));
+        }
     }
 
     /// Returns what holds the slots from the response on.

@@ -106,9 +106,20 @@ async fn an_extractor_without_a_layer_that_holds_responds_with_500() {
     let app = init_service(App::new().route("/", web::get().to(handle))).await;
     let response = call_service(&app, TestRequest::get().uri("/").to_request()).await;
     assert_eq!(response.status(), 500);
-    let limits = RateLimits::new().limit(TWO, |_| ()).limiter(limiter.clone());
-    let app = init_service(App::new().wrap(limits).route("/", web::get().to(handle))).await;
-    let response = call_service(&app, TestRequest::get().uri("/").to_request()).await;
-    assert_eq!(actix_web::test::read_body(response).await, "1");
-    assert_eq!(in_flight(&limiter, &TWO).await, 0);
+    let fixed = RateLimits::new().limit(TWO, |_| ());
+    let chosen = RateLimits::new().limits(|request, limits| {
+        if request.path() == "/" {
+            limits.add(&TWO, (), 1);
+        }
+        Ok(())
+    });
+    for (limits, path, taken) in
+        [(fixed, "/", "1"), (chosen.clone(), "/", "1"), (chosen, "/free", "0")]
+    {
+        let app = App::new().wrap(limits.limiter(limiter.clone()));
+        let app = init_service(app.route("/{path:.*}", web::get().to(handle))).await;
+        let response = call_service(&app, TestRequest::get().uri(path).to_request()).await;
+        assert_eq!(actix_web::test::read_body(response).await, taken, "{path}");
+        assert_eq!(in_flight(&limiter, &TWO).await, 0);
+    }
 }
