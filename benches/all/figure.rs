@@ -9,6 +9,19 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
+/// Returns so many significant digits, with commas between thousands.
+pub(crate) fn rounded(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let place = value.abs().log10().floor() as i32 + 1 - digits;
+    if place < 0 {
+        return format!("{value:.*}", place.unsigned_abs() as usize);
+    }
+    let unit = 10_f64.powi(place);
+    grouped(((value / unit).round() * unit) as u64)
+}
+
 /// Returns the digits with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

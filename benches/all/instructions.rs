@@ -5,7 +5,7 @@
 //! of these numbers. Only the instructions in [`counted_by_callgrind`] count.
 
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
@@ -35,10 +35,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         .is_ok_and(|output| output.status.success());
     if !there {
         println!("no valgrind here: instructions are not counted\n");
-        let text = "Not counted: there was no `valgrind`.".to_owned();
-        return ["instructions", "instructions-attribute", "instructions-functions"]
-            .map(|id| Block::markdown(id, text.clone()))
-            .into();
+        return Vec::new();
     }
     let few = if scale.quick { 1_000 } else { 10_000 };
     let count = |case: &str| {
@@ -76,62 +73,12 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         called.into_iter().chain([by_hand]).collect(),
         &["admitted"],
     );
-    vec![
-        Block::table("instructions", decisions),
-        Block::table("instructions-attribute", calls),
-        Block::table("instructions-functions", functions(few)),
-    ]
-}
-
-/// Measures where the instructions of a decision are. A function that is inlined counts for its caller.
-fn functions(calls: u64) -> Table {
-    let mut rows: Vec<(String, [f64; 2])> = Vec::new();
-    for (column, outcome) in ["admitted", "refused"].into_iter().enumerate() {
-        callgrind(&format!("token_bucket/{outcome}"), calls);
-        let annotated = Command::new("callgrind_annotate").arg(out_file()).output();
-        let text = String::from_utf8(annotated.expect("it runs").stdout).expect("UTF-8");
-        for (name, instructions) in text.lines().filter_map(function) {
-            let each = instructions / calls as f64;
-            match rows.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, counts)) => counts[column] += each,
-                None => rows
-                    .push((name, std::array::from_fn(|at| if at == column { each } else { 0.0 }))),
-            }
-        }
-    }
-    rows.retain(|(name, counts)| {
-        name != "PROGRAM TOTALS"
-            && !name.contains("instructions::")
-            && counts.iter().any(|count| *count >= 1.0)
-    });
-    rows.sort_by(|(_, one), (_, other)| other[0].total_cmp(&one[0]));
-    Table {
-        title: "The functions of a decision of a token bucket",
-        unit: "instructions",
-        better: Better::Less,
-        by: "function",
-        columns: ["admitted", "rejected"].map(|name| Column::new(name, Kind::Beside)).into(),
-        rows: rows.into_iter().map(|(name, counts)| Row::of(format!("`{name}`"), counts)).collect(),
-        chart: None,
-    }
-}
-
-/// Returns the name of a function and its instructions, from a line of `callgrind_annotate`.
-fn function(line: &str) -> Option<(String, f64)> {
-    let (count, rest) = line.trim_start().split_once(" (")?;
-    let (_, name) = rest.split_once("%)  ")?;
-    let name = name.split_once(':').map_or(name, |(_, name)| name);
-    let name = name.split(" [").next()?;
-    Some((name.to_owned(), count.replace(',', "").parse().ok()?))
-}
-
-fn out_file() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("callgrind.out")
+    vec![Block::table("instructions", decisions), Block::table("instructions-attribute", calls)]
 }
 
 /// Returns the instructions of `calls` calls.
 fn callgrind(case: &str, calls: u64) -> u64 {
-    let out = out_file();
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("callgrind.out");
     let this = child::program();
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--collect-atstart=no"]);

@@ -1,12 +1,13 @@
 //! Measures the cost of decisions, for this library and for other limiters: the one command behind
 //! `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything in half an hour, and then writes the tables and charts
-//! of `BENCHMARKS.md`. `-- quick` is a small run that checks that the bench works, and writes into the target
-//! folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
+//! `cargo bench --bench all` measures everything in half an hour, and then writes the tables of `BENCHMARKS.md`,
+//! `benches/results/` and `benches/charts/`. `-- quick` is a small run that checks that the bench works, and writes
+//! into the target folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
 mod attribute;
 mod batch;
+mod budgets;
 mod chart;
 mod child;
 mod cluster;
@@ -17,7 +18,6 @@ mod figure;
 mod fill;
 mod fleet;
 mod footprint;
-mod goals;
 mod in_flight;
 mod instructions;
 mod keys;
@@ -143,6 +143,9 @@ fn main() {
         }
     }
     if only.is_empty() {
+        let budgets = budgets::reached(&blocks, scale.quick);
+        println!("{}", budgets.text());
+        blocks.push(budgets);
         publish::publish(&blocks, scale.quick);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::figure::figure;
+use crate::figure::{figure, rounded};
 
-/// The contents of one place of `BENCHMARKS.md`.
+/// What is measured: the contents of a place of `BENCHMARKS.md`, or a table.
 pub(crate) struct Block {
-    /// The name of the place and of the chart.
+    /// The name of the place, of the chart and of the results.
     pub(crate) id: &'static str,
     pub(crate) body: Body,
 }
@@ -125,7 +125,8 @@ impl Table {
         cells.filter_map(move |(column, cell)| kinds(column.kind).then_some(column).zip(*cell))
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    /// Returns the table as Markdown, with so many significant digits.
+    pub(crate) fn markdown(&self, digits: i32) -> String {
         let mut out = format!(
             "**{}**, {}; {}.\n\n| {} |",
             self.title,
@@ -139,13 +140,33 @@ impl Table {
         out.push_str("\n| --- |");
         out.push_str(&" ---: |".repeat(self.columns.len()));
         for row in &self.rows {
-            let best = self.best(row).map(figure);
+            let text_of = |value| rounded(value, digits);
+            let best = self.best(row).map(text_of);
             write!(out, "\n| {} |", row.label).expect("text");
             for (column, cell) in self.columns.iter().zip(&row.cells) {
-                let text = cell.map_or("–".to_owned(), figure);
+                let text = cell.map_or("–".to_owned(), text_of);
                 let wins = column.kind != Kind::Beside && best.as_ref() == Some(&text);
                 let bold = if wins { "**" } else { "" };
                 write!(out, " {bold}{text}{bold} |").expect("text");
+            }
+        }
+        out.push('\n');
+        out
+    }
+
+    /// Returns the table as comma-separated values, with its title in the first cell.
+    pub(crate) fn csv(&self) -> String {
+        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+        let Self { title, unit, by, .. } = self;
+        let mut out = quoted(&format!("{title}, {unit}; {}: {by}", self.better.words()));
+        for column in &self.columns {
+            write!(out, ",{}", quoted(&column.name)).expect("text");
+        }
+        for row in &self.rows {
+            write!(out, "\n{}", quoted(&row.label)).expect("text");
+            for cell in &row.cells {
+                let text = cell.map_or_else(String::new, |value| figure(value).replace(',', ""));
+                write!(out, ",{text}").expect("text");
             }
         }
         out.push('\n');
@@ -166,7 +187,7 @@ impl Block {
     pub(crate) fn text(&self) -> String {
         match &self.body {
             Body::Markdown(text) => text.clone(),
-            Body::Table(table) => table.markdown(),
+            Body::Table(table) => table.markdown(3),
         }
     }
 }
