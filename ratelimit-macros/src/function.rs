@@ -3,7 +3,7 @@
 //! The body stays a sequence of tokens with the spans of the user, so that a half-typed body does
 //! not break the attribute, and errors in the body point into the body.
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
@@ -16,6 +16,9 @@ use syn::{braced, token};
 
 use crate::boxed::{self, BoxedBody};
 use crate::diagnostics::{Errors, ReportedError, written};
+
+/// An expansion has one of its names within so many tokens.
+const EXPANDED_WITHIN: usize = 64;
 
 /// A function with a body, as written.
 pub(crate) struct Function {
@@ -118,25 +121,28 @@ impl Function {
 
     /// Whether the body runs a future to its end, as that of `#[tokio::main]` does.
     fn blocks_on_a_future(&self) -> bool {
-        fn contains_block_on(tokens: &TokenStream) -> bool {
-            tokens.clone().into_iter().any(|tree| match tree {
-                TokenTree::Ident(word) => word == "block_on",
-                TokenTree::Group(group) => contains_block_on(&group.stream()),
-                TokenTree::Punct(_) | TokenTree::Literal(_) => false,
-            })
-        }
-        matches!(&self.body, Body::Plain(body) if contains_block_on(body))
+        let blocks = |word: &str| word == "block_on";
+        matches!(&self.body, Body::Plain(body) if contains_word(body, &mut { usize::MAX }, &blocks))
     }
 
-    /// Rejects a second attribute, which would count every call again under the same name.
+    /// Rejects a second attribute, which would count every call again under the same name. If the attribute is imported
+    /// by another name, what the first one has written tells.
     pub(crate) fn require_one_attribute(&self, errors: &Errors) {
+        let message = "a function can have only one `#[rate_limit]`: write both limits in one, as \
+                       `#[rate_limit(limit(…), limit(…))]`, to decide them together";
         for attribute in &self.attrs {
             let path = attribute.path();
             if path.segments.last().is_some_and(|last| last.ident == "rate_limit") {
-                let message = "a function can have only one `#[rate_limit]`: write both limits in one, \
-                               as `#[rate_limit(limit(…), limit(…))]`, to decide them together";
                 errors.report(syn::Error::new_spanned(path, message));
             }
+        }
+        let body = match &self.body {
+            Body::Plain(body) => body,
+            Body::Boxed(boxed) => &boxed.body,
+        };
+        let is_ours = |word: &str| word.to_lowercase().starts_with("__rate_limit_");
+        if contains_word(body, &mut { EXPANDED_WITHIN }, &is_ours) {
+            errors.report(syn::Error::new(Span::call_site(), message));
         }
     }
 
@@ -279,6 +285,18 @@ fn expect_function(input: ParseStream<'_>) -> syn::Result<()> {
     };
     let message = format!("`#[rate_limit]` works on an `async fn`, not on `{item}`{advice}");
     Err(syn::Error::new(item.span(), message))
+}
+
+/// Returns whether one of the first `left` tokens is a word for which `is_it` returns true.
+fn contains_word(tokens: &TokenStream, left: &mut usize, is_it: &dyn Fn(&str) -> bool) -> bool {
+    tokens.clone().into_iter().take(*left).any(|token| {
+        *left = left.saturating_sub(1);
+        match token {
+            TokenTree::Ident(word) => is_it(&word.to_string()),
+            TokenTree::Group(group) => contains_word(&group.stream(), left, is_it),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+        }
+    })
 }
 
 fn parse_body(sig: &Signature, input: ParseStream<'_>) -> syn::Result<Body> {
