@@ -215,7 +215,6 @@ impl<F> RateLimitLayer<F> {
     server_settings!(
         http::response::Parts,
         "RateLimitLayer",
-        "RateLimitLayer::new()",
         " use ratelimit_runtime::web::RateLimitLayer;"
     );
 

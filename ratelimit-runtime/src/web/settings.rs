@@ -81,9 +81,9 @@ macro_rules! limit_settings {
 }
 
 /// Defines the settings of layers of servers, for responses with a head of type `$head`. `$layer` is the type of the
-/// layer, `$new` creates it, and `$use` imports what the examples use.
+/// layer, and `$use` imports what the examples use.
 macro_rules! server_settings {
-    ($head:ty, $layer:literal, $new:literal, $use:literal) => {
+    ($head:ty, $layer:literal, $use:literal) => {
         /// Counts requests by their response, such as failed logins: a request counts if `counts` returns true for the
         /// status and the headers of its response.
         ///
@@ -103,7 +103,7 @@ macro_rules! server_settings {
         ///
         /// const FAILURES: Limit = Limit::sliding("failed logins", 5, Duration::from_secs(900));
         ///
-        #[doc = concat!(" let layer: ", $layer, " = ", $new)]
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new()")]
         ///     .limit(FAILURES, Client::of)
         ///     .count_if(|response| response.status == 401);
         /// ```
@@ -151,7 +151,7 @@ macro_rules! server_settings {
         /// ```
         #[doc = $use]
         ///
-        #[doc = concat!(" let layer: ", $layer, " = ", $new, ".require_decision();")]
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new().require_decision();")]
         /// # let _ = layer;
         /// ```
         ///

@@ -120,7 +120,6 @@ impl RateLimits {
     server_settings!(
         actix_web::dev::ResponseHead,
         "RateLimits",
-        "RateLimits::new()",
         " use ratelimit_runtime::web::actix::RateLimits;"
     );
     body_setting!();
