@@ -137,7 +137,7 @@ fn by_threshold(scale: &Scale) -> Block {
             by: "threshold",
             rows: rows.collect(),
             columns: names.map(peers::column).into(),
-            chart: Some(Axis::Linear),
+            chart: None,
         },
     )
 }

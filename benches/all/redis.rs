@@ -32,7 +32,7 @@ pub(crate) fn by_keys(scale: &Scale) -> Vec<Block> {
         by: "keys",
         rows: rows.collect(),
         columns: fleet.columns(),
-        chart: Some(Axis::Log),
+        chart: None,
     };
     vec![Block::table("redis-keys", table)]
 }
@@ -82,7 +82,7 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "Processor time of the client for a decision on Redis",
             "microseconds, 10,000 keys",
             less,
-            log,
+            None,
             |figures| figures[3],
         ),
         table(

@@ -3,7 +3,7 @@
 
 use support::leases::{Fleet, Leasing, Quota, Verdict};
 
-use crate::table::{Axis, Better, Block, Column, Kind, Row, Table};
+use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::{Scale, keys};
 
 /// The bucket of each tenant: 40,000 tokens a second.
@@ -67,7 +67,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         .map(|size| ALL.map(|(_, leasing)| simulate(leasing, *size as usize, seconds, &tenants)))
         .collect();
     let decisions = (seconds[1] * CALLS) as f64;
-    let table = |id, title, unit, chart, first: usize, of: &dyn Fn(&[Figures; 4], usize) -> f64| {
+    let table = |id, title, unit, first: usize, of: &dyn Fn(&[Figures; 4], usize) -> f64| {
         // Drawn in front. There is no peer.
         let kind = |leasing| if leasing == Leasing::Auto { Kind::Ours } else { Kind::Beside };
         let columns = ALL[first..].iter().map(|(name, leasing)| Column::new(name, kind(*leasing)));
@@ -77,14 +77,13 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         };
         let rows = sizes.iter().zip(&all).map(row).collect();
         let better = Better::Less;
-        Block::table(id, Table { title, unit, better, by: "processes", columns, rows, chart })
+        Block::table(id, Table { title, unit, better, by: "processes", columns, rows, chart: None })
     };
     vec![
         table(
             "simulated-requests",
             "Requests to Redis, simulated",
             "of 100 decisions",
-            Some(Axis::Linear),
             0,
             &|all, index| all[index].requests as f64 / decisions * 100.0,
         ),
@@ -92,7 +91,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             "simulated-early",
             "Calls that are rejected too early, simulated",
             "of 100 calls that are admitted without leases",
-            None,
             1,
             &|all, index| 100.0 - all[index].admitted as f64 / all[0].admitted as f64 * 100.0,
         ),
@@ -100,7 +98,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             "simulated-idle",
             "Units that stand idle while the first call is rejected, simulated",
             "of 100 units that a bucket admits at once",
-            None,
             1,
             &|all, index| {
                 all[index]

@@ -4,7 +4,7 @@
 use ratelimit_runtime::Algorithm;
 
 use crate::scripts::{Bench, LASTING, Measured};
-use crate::table::{Axis, Better, Block, Column, Kind, Row, Table};
+use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
 use crate::{Scale, keys};
 
@@ -43,22 +43,21 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         Column::new("ours, token bucket", Kind::Beside),
         Column::new("sorted set", Kind::Peer),
     ];
-    let table = |title, unit, rows, chart| Table {
+    let table = |title, unit, rows| Table {
         title,
         unit,
         better: Better::Less,
         by: "threshold",
         columns: columns.clone(),
         rows,
-        chart,
+        chart: None,
     };
     let (bytes, times) = (
-        table("Memory of a full key in Redis", "bytes, name included", bytes, Some(Axis::Log)),
+        table("Memory of a full key in Redis", "bytes, name included", bytes),
         table(
             "A rejection by a full key in Redis",
             "microseconds of the server in the script",
             times,
-            None,
         ),
     );
     vec![Block::table("thresholds-memory", bytes), Block::table("thresholds-time", times)]
