@@ -25,8 +25,6 @@ mod lease;
 mod limit;
 #[path = "../../ratelimit-runtime/src/local/mod.rs"]
 mod local;
-#[path = "../../ratelimit-runtime/src/store/redis/network/breaker.rs"]
-mod network_breaker;
 #[path = "../../ratelimit-runtime/src/one_or_many.rs"]
 mod one_or_many;
 #[path = "../../ratelimit-runtime/src/owner/mod.rs"]
@@ -52,7 +50,6 @@ mod threads;
 #[path = "../../ratelimit-runtime/src/waiting/mod.rs"]
 mod waiting;
 
-pub mod breaker;
 mod judge;
 mod replayed;
 mod scripts;

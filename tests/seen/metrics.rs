@@ -1,9 +1,10 @@
 //! Metrics: each call is counted and timed once for each of its limits.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use metrics::{Label, Unit};
+use metrics::{Key, KeyName, Label, Metadata, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
 use support::proxy::{Network, Proxy};
@@ -289,39 +290,76 @@ async fn keys_and_computed_thresholds_have_no_series() {
     assert_eq!(series(), before);
 }
 
-/// Returns whether the gauge of the breaker is open, if there is a gauge.
-fn is_open(recorder: &DebuggingRecorder) -> Option<bool> {
-    let metrics = recorder.snapshotter().snapshot().into_vec();
-    let mut gauges = metrics.into_iter().filter_map(|(key, _, _, value)| {
-        let DebugValue::Gauge(value) = value else { return None };
-        (key.key().name() == "ratelimit_breaker_open").then_some(value.into_inner() > 0.0)
-    });
-    gauges.next()
+/// The values that gauges of a server were set to. The other recorder sets a gauge to 0 when a test reads it.
+#[derive(Clone, Default)]
+struct GaugeValues {
+    port: String,
+    values: Arc<Mutex<Vec<f64>>>,
 }
 
+impl GaugeValues {
+    fn seen(&self) -> Vec<f64> {
+        self.values.lock().expect("no panic").clone()
+    }
+}
+
+impl metrics::GaugeFn for GaugeValues {
+    fn increment(&self, _value: f64) {}
+
+    fn decrement(&self, _value: f64) {}
+
+    fn set(&self, value: f64) {
+        self.values.lock().expect("no panic").push(value);
+    }
+}
+
+impl metrics::Recorder for GaugeValues {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> metrics::Counter {
+        metrics::Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> metrics::Gauge {
+        let is_of_server = key.labels().any(|label| label.value().ends_with(&self.port));
+        if key.name() == "ratelimit_breaker_open" && is_of_server {
+            return metrics::Gauge::from_arc(Arc::new(self.clone()));
+        }
+        metrics::Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> metrics::Histogram {
+        metrics::Histogram::noop()
+    }
+}
+
+/// The thread of the limiter opens the breaker, so it records to the recorder of the program.
 #[tokio::test]
 async fn a_gauge_shows_whether_the_breaker_is_open() {
-    let recorder = DebuggingRecorder::new();
-    let _guard = metrics::set_default_local_recorder(&recorder);
     let server = Server::start();
+    let port = server.port();
+    let gauge = GaugeValues { port: format!(":{port}"), ..GaugeValues::default() };
+    metrics::set_global_recorder(gauge.clone()).expect("no other recorder of the program");
     let limiter = server.builder().build().expect("valid");
     assert!(limiter.check(&LIMIT, KEY, 1).await.is_ok());
-    assert_eq!(is_open(&recorder), None);
-    let port = server.port();
+    assert!(gauge.seen().is_empty());
     drop(server);
-    // The connection breaks, and the next attempt to connect fails.
-    loop {
+    // The connection breaks, and a probe does not connect.
+    let pause = Duration::from_millis(5);
+    while gauge.seen().is_empty() {
         assert!(limiter.check(&LIMIT, KEY, 1).await.is_err());
-        match is_open(&recorder) {
-            None => {}
-            Some(open) => break assert!(open),
-        }
+        tokio::time::sleep(pause).await;
     }
     let _restarted = Server::start_on(port);
-    while limiter.check(&LIMIT, KEY, 0).await.is_err() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    while gauge.seen().len() < 2 {
+        tokio::time::sleep(pause).await;
     }
-    assert_eq!(is_open(&recorder), Some(false));
+    assert_eq!(gauge.seen(), [1.0, 0.0]);
+    limiter.check(&LIMIT, KEY, 0).await.expect("admitted");
 }
 
 #[tokio::test]

@@ -5,8 +5,6 @@
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
 //! owner exists must hold a weak reference to the owner. Each new thread starts the residents by itself.
 
-#[cfg(any(feature = "redis", model, all(test, loom)))]
-mod job;
 mod pending;
 mod process;
 
@@ -29,8 +27,6 @@ use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
-#[cfg(any(feature = "redis", model))]
-pub(crate) use self::job::{JobSlot, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process, seen_process};
 

@@ -23,8 +23,8 @@ pub enum StoreError {
         /// The error of the connection.
         message: Arc<str>,
     },
-    /// The request was not sent, because the circuit breaker is open: earlier requests failed. The breaker
-    /// closes when Redis replies to a probe of the background thread. Nothing was charged.
+    /// The request was not sent, because the circuit breaker is open: the server did not answer a probe of the
+    /// background thread. The breaker closes when it answers one. Nothing was charged.
     #[non_exhaustive]
     CircuitOpen {
         /// The error that opened the breaker.

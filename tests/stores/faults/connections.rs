@@ -1,4 +1,4 @@
-//! Connections and circuit breakers. They recover without the help of callers and their runtimes.
+//! Connections and the circuit breaker. They recover without the help of callers and their runtimes.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ fn the_breaker_closes_for_a_task_that_awaits_only_decisions() {
 }
 
 #[test]
-fn one_probe_closes_the_breakers_of_all_runtimes() {
+fn one_probe_closes_the_breaker_for_all_runtimes() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let limiter = builder_through(&proxy).build().expect("valid");
@@ -99,6 +99,59 @@ fn one_probe_closes_the_breakers_of_all_runtimes() {
     all(Result::is_ok);
     let made = proxy.connections() - before;
     assert!(made <= 6, "{made} connections for 5 runtimes and the probe");
+}
+
+/// The server accepts no more clients, so a second runtime does not connect, and the probes do not either.
+#[test]
+fn a_runtime_that_does_not_connect_stops_no_other() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut set_clients = |most: u32| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxclients").arg(most).exec(&mut connection).expect("CONFIG SET");
+    };
+    let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
+    let (first, second) = (current_thread(), current_thread());
+    let decide = |runtime: &Runtime| runtime.block_on(limiter.check(&HOURLY, (), 1));
+    assert!(holds_within(Duration::from_secs(5), || decide(&first).is_ok()));
+    set_clients(2);
+    let open = || {
+        decide(&first).expect("a connection that replies is used");
+        is_open(&decide(&second))
+    };
+    assert!(holds_within(Duration::from_secs(5), open), "the breaker did not open");
+    for _ in 0..100 {
+        decide(&first).expect("a connection that replies is used");
+        decide(&second).expect_err("no connection");
+    }
+    set_clients(100);
+    assert!(holds_within(Duration::from_secs(5), || decide(&second).is_ok()));
+}
+
+/// A blocked runtime sends no request before the deadline, so its calls time out. The server answers a probe.
+#[test]
+fn a_blocked_runtime_opens_no_breaker() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(20));
+    let limiter = builder_through(&proxy).build().expect("valid");
+    let runtime = current_thread();
+    let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
+    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
+    for _ in 0..3 {
+        runtime.block_on(async {
+            let mut calls: Vec<_> =
+                (0..5).map(|key| Box::pin(limiter.check(&HOURLY, key, 1))).collect();
+            for call in &mut calls {
+                assert!(poll_immediate(call).await.is_none());
+            }
+            std::thread::sleep(2 * DEADLINE);
+            for call in calls {
+                call.await.expect_err("no reply");
+            }
+        });
+        let decided = decide();
+        assert!(decided.is_ok(), "{decided:?}");
+    }
 }
 
 /// Callers that drop their calls before the deadline do not observe a timeout. The connection itself does.

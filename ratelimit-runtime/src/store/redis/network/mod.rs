@@ -2,7 +2,6 @@
 //! server, or to the node of a cluster that serves its hash slot.
 
 pub(crate) mod address;
-pub(crate) mod breaker;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod connect;

@@ -1,7 +1,7 @@
 //! Finds the primary of a service through its Sentinels.
 //!
 //! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
-//! lost. So the background thread requests the address of the primary regularly (`node/jobs.rs`).
+//! lost. So the background thread requests the address of the primary regularly (`node/watch.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

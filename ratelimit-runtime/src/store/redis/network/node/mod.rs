@@ -1,39 +1,40 @@
 //! One server and its connections: one connection for each tokio runtime that uses the server.
 //!
 //! A task of the runtime that opened a connection drives it, so the connection ends with that runtime. A
-//! limiter outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. It
-//! keeps the circuit breaker by runtime as well, so that a blocked runtime does not affect the others. The
+//! limiter outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. The
 //! first command in a runtime opens its connection; the first command after the connection broke opens
-//! another.
+//! another. A node sends each command at most once: if a connection breaks, the pending calls on it fail.
 //!
-//! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A
-//! node sends each command at most once: if a connection breaks, the pending calls on it fail.
+//! A server that does not answer has an open circuit breaker ([`watch`]): no call connects or sends a request on a
+//! silent connection, so a server that is down costs no time.
 
-mod jobs;
 mod runtime;
+mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant as RealInstant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch as result_channel};
 use tokio::time::{Instant, timeout};
 
-use self::runtime::{Attempt, RuntimeState};
+use self::runtime::{Attempt, RuntimeState, is_valid};
 use super::address::Target;
-use super::breaker::TIMEOUTS_TO_OPEN;
 use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
 use super::failure::{Failure, store_error};
 use super::sentinel::Sentinels;
-use crate::background::{Background, JobSlot, OwnValue, lock_own};
+use crate::background::{Background, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
 use crate::threads::{Mutex, MutexGuard};
+
+/// A connection on which a request has been unanswered for so many deadlines is discarded while the breaker is closed.
+const SILENCE: u32 = 3;
 
 /// How to find a server.
 pub(crate) enum ServerLookup {
@@ -51,23 +52,21 @@ pub(crate) struct Node {
     /// A command that succeeds if the server would decide.
     probe: Cmd,
     background: Arc<Background>,
-    runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
-    /// The job that probes the server.
-    prober: JobSlot,
-    /// The number of probes in a row that had no answer, or were followed by a call without a reply.
-    failed_probes: AtomicU32,
-    /// The job that follows the primary.
-    follower: JobSlot,
+    state: Mutex<OwnValue<NodeState>>,
+    /// Whether the background thread has the job of [`watch`].
+    is_watched: AtomicBool,
     /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
     has_connected: AtomicBool,
 }
 
-/// Why a command has no reply.
-enum ExchangeError {
-    /// There was no connection, so nothing was sent.
-    NotConnected(RedisError),
-    /// The server replied with an error, or the connection broke.
-    Failed(RedisError),
+/// The state of a node in one process.
+#[derive(Default)]
+struct NodeState {
+    runtimes: HashMap<Id, Arc<RuntimeState>>,
+    /// Why the circuit breaker is open.
+    open: Option<Arc<StoreError>>,
+    /// Asks for a probe.
+    asked: Option<mpsc::Sender<()>>,
 }
 
 impl Node {
@@ -87,10 +86,8 @@ impl Node {
             deadline,
             probe,
             background: Arc::clone(background),
-            runtimes: Mutex::default(),
-            prober: JobSlot::default(),
-            failed_probes: AtomicU32::new(0),
-            follower: JobSlot::default(),
+            state: Mutex::default(),
+            is_watched: AtomicBool::new(false),
             has_connected: AtomicBool::new(false),
         })
     }
@@ -110,59 +107,19 @@ impl Node {
         asking: bool,
         by: Instant,
     ) -> Result<Value, Failure> {
-        let runtime = self.runtime();
+        let (runtime, open) = self.state();
+        // The watch closes the breaker, and its thread may be that of the parent process.
         self.background.revive();
-        if let Some(error) = runtime.breaker.open_error() {
-            // The job may have been dropped, because its thread could not start.
-            if !self.prober.is_running() {
-                self.probe();
-            }
-            return Err(Failure::BreakerOpen(error));
-        }
-        let before = runtime.connection();
-        let timed_out = || StoreError::Timeout { deadline: self.deadline };
-        // Callers may drop their futures before the deadline. Then no call times out, and only the connection shows
-        // that the server does not reply.
-        let silence = TIMEOUTS_TO_OPEN * self.deadline;
-        if before.as_ref().is_some_and(|connection| connection.is_unresponsive(silence)) {
-            self.open_breaker(&runtime, &timed_out());
-            let error = runtime.breaker.open_error();
-            return Err(error.map_or(Failure::Timeout { is_sent: false }, Failure::BreakerOpen));
-        }
         let mut is_sent = false;
-        let exchange = self.exchange(&runtime, command, asking, &mut is_sent);
-        let Some(reply) = complete_by(by, exchange).await else {
-            // A timeout on a connection that was replaced does not concern the current connection.
-            let is_current = match (&before, &runtime.connection()) {
-                (Some(before), Some(now)) => before.is_same(now),
-                (before, now) => before.is_none() == now.is_none(),
-            };
-            if is_current && runtime.breaker.record_timeout() {
-                self.open_breaker(&runtime, &timed_out());
-            }
-            return Err(Failure::Timeout { is_sent });
-        };
-        match reply {
-            Ok(value) => {
-                self.record_reply(&runtime);
-                Ok(value)
-            }
-            Err(ExchangeError::Failed(error)) => {
-                // An error from the server is a reply.
-                if !error.is_unrecoverable_error() {
-                    self.record_reply(&runtime);
-                }
-                self.back_off_if_unfit(&store_error(&error, &[]));
-                Err(Failure::Redis(error))
-            }
-            Err(ExchangeError::NotConnected(error)) => {
-                // Another call may have connected in the meantime.
-                if runtime.connection().is_none() {
-                    self.open_breaker(&runtime, &store_error(&error, &[]));
-                }
-                Err(Failure::NotConnected(error))
-            }
+        let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
+        let reply = complete_by(by, exchange).await;
+        let reply = reply.unwrap_or(Err(Failure::Timeout { is_sent }));
+        match &reply {
+            Err(Failure::Timeout { .. } | Failure::NotConnected(_)) => self.ask_for_probe(),
+            Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
+            Err(Failure::BreakerOpen(_)) | Ok(_) => {}
         }
+        reply
     }
 
     /// Returns the address of the server, or the name of the service.
@@ -179,85 +136,61 @@ impl Node {
     async fn exchange(
         self: &Arc<Self>,
         runtime: &Arc<RuntimeState>,
+        open: Option<Arc<StoreError>>,
         command: &Cmd,
         asking: bool,
         is_sent: &mut bool,
-    ) -> Result<Value, ExchangeError> {
-        let connection = self.connection(runtime).await.map_err(ExchangeError::NotConnected)?;
+    ) -> Result<Value, Failure> {
+        let connection = self.connection(runtime, open).await?;
         *is_sent = true;
         let reply = connection.send(command, asking).await;
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             runtime.discard(&connection);
         }
-        reply.map_err(ExchangeError::Failed)
+        reply.map_err(Failure::Redis)
     }
 
-    fn record_reply(&self, runtime: &RuntimeState) {
-        if runtime.breaker.record_reply() {
-            self.failed_probes.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Opens the breaker if an error shows that the server does not decide calls. The next connection may lead to
-    /// another server, such as the primary, because an address can move.
+    /// Opens the breaker if an error shows that the server does not decide calls.
     pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
         if is_unfit(error) {
-            self.open_breaker(&self.runtime(), error);
+            self.open_breaker(error);
+            self.ask_for_probe();
         }
     }
 
-    /// Opens the breaker of a runtime, discards its connection, and starts the probes.
-    fn open_breaker(self: &Arc<Self>, runtime: &RuntimeState, cause: &StoreError) {
-        *lock(&runtime.connection) = None;
-        if !runtime.breaker.open(cause.clone()) {
-            return;
-        }
-        report::breaker(&self.name, Some(cause));
-        self.probe();
-    }
-
-    /// Starts the probes if they are not running.
-    fn probe(self: &Arc<Self>) {
-        if let Some(job) = self.prober.start() {
-            self.background.spawn(jobs::probe(Arc::downgrade(self), job));
-        }
-    }
-
-    /// Starts to follow the primary if `connection` leads to one.
-    fn follow(self: &Arc<Self>, connection: &Connection) {
-        // Each call comes here, so it only reads the slot while the job runs.
-        if connection.primary().is_some()
-            && !self.follower.is_running()
-            && let Some(job) = self.follower.start()
-        {
-            self.background.spawn(jobs::follow(Arc::downgrade(self), job));
-        }
-    }
-
-    /// Returns the state of the current runtime.
-    fn runtime(&self) -> Arc<RuntimeState> {
-        let mut runtimes = lock_own(&self.runtimes);
-        if let Some(runtime) = runtimes.get(&Handle::current().id()) {
-            return Arc::clone(runtime);
+    /// Returns the state of the current runtime, and why the breaker is open.
+    fn state(&self) -> (Arc<RuntimeState>, Option<Arc<StoreError>>) {
+        let mut state = lock_own(&self.state);
+        let (open, id) = (state.open.clone(), Handle::current().id());
+        if let Some(runtime) = state.runtimes.get(&id) {
+            return (Arc::clone(runtime), open);
         }
         // New runtimes are rare, so this also removes the runtimes that have shut down.
-        runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
-        Arc::clone(runtimes.entry(Handle::current().id()).or_insert_with(RuntimeState::new))
+        state.runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
+        (Arc::clone(state.runtimes.entry(id).or_insert_with(RuntimeState::new)), open)
     }
 
-    /// Returns the connection of a runtime. Connects if there is none or the server has closed it.
+    /// Returns the connection of a runtime. Connects if there is none, or if the server has closed it or does not reply
+    /// on it, which the connection itself shows: calls that are dropped before their deadline tell nobody. While the
+    /// breaker is open, only a connection that replies is used.
     async fn connection(
         self: &Arc<Self>,
         runtime: &Arc<RuntimeState>,
-    ) -> Result<Connection, RedisError> {
+        open: Option<Arc<StoreError>>,
+    ) -> Result<Connection, Failure> {
         if let Some(connection) = runtime.connection() {
-            if connection.is_alive().await {
-                self.follow(&connection);
+            let deadlines = if open.is_some() { 1 } else { SILENCE };
+            if connection.is_unresponsive(deadlines * self.deadline) {
+                self.ask_for_probe();
+            } else if connection.is_alive().await {
                 return Ok(connection);
             }
             runtime.discard(&connection);
         }
-        self.connect(runtime).await
+        match open {
+            Some(cause) => Err(Failure::BreakerOpen(StoreError::CircuitOpen { cause })),
+            None => self.connect(runtime).await.map_err(Failure::NotConnected),
+        }
     }
 
     async fn connect(
@@ -267,7 +200,7 @@ impl Node {
         let mut attempt = {
             let mut last = lock(&runtime.attempt);
             match &*last {
-                Some(attempt) if attempt.has_changed().is_ok() => attempt.clone(),
+                Some(attempt) if is_valid(attempt) => attempt.clone(),
                 _ => match runtime.connection() {
                     // The last attempt has ended since this call looked for its connection.
                     Some(connection) => return Ok(connection),
@@ -276,14 +209,15 @@ impl Node {
             }
         };
         let result = attempt.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        result.unwrap_or_else(|| {
-            Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
-        })
+        result.map_or_else(
+            || Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into()),
+            |result| result.map_err(|(error, _)| error),
+        )
     }
 
     /// Starts a task that connects, so the attempt continues if the call that starts it is dropped.
     fn start_attempt(self: &Arc<Self>, runtime: &Arc<RuntimeState>) -> Attempt {
-        let (result, attempt) = watch::channel(None);
+        let (result, attempt) = result_channel::channel(None);
         let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
         tokio::spawn(async move {
             // One timeout limits the lookup and the connection, because all calls wait for this attempt.
@@ -294,7 +228,7 @@ impl Node {
             if let Ok(connection) = &connected {
                 node.use_connection(&runtime, connection);
             }
-            result.send_replace(Some(connected));
+            result.send_replace(Some(connected.map_err(|error| (error, RealInstant::now()))));
         });
         attempt
     }
@@ -309,7 +243,9 @@ impl Node {
             let (node, connection) = (Arc::clone(self), connection.clone());
             tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
         }
-        self.follow(connection);
+        if connection.primary().is_some() {
+            self.start_watch();
+        }
     }
 }
 
