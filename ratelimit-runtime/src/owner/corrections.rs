@@ -379,8 +379,10 @@ impl<E: Queueable> Lane<E> {
     fn record<T>(&mut self, results: &[Result<T, CorrectError>], real: u64) {
         let is_silent = |it: &Result<T, _>| matches!(it, Err(CorrectError::NoReply(_)));
         let is_refused = |it: &Result<T, _>| matches!(it, Err(CorrectError::NotExecuted(_)));
-        self.is_silent = results.iter().any(is_silent);
-        if self.is_silent || results.iter().any(is_refused) {
+        let is_refused = results.iter().any(is_refused);
+        // A request that was not sent does not show that the server replies.
+        self.is_silent = results.iter().any(is_silent) || self.is_silent && is_refused;
+        if self.is_silent || is_refused {
             let [first, longest] = PAUSES;
             self.paused_until = real + longest.min(first << self.failures.min(8));
             self.failures += 1;

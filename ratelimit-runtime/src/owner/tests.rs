@@ -112,13 +112,15 @@ fn a_lane_pauses_and_probes() {
     assert_eq!(reply(&mut lanes, &silence, 20), [4]);
     assert_eq!((send(&mut lanes, 50_020), lanes.next_wake()), (None, Some(100_020)));
     assert_eq!(send(&mut lanes, 100_020), Some(vec![]), "a probe");
-    assert_eq!(reply(&mut lanes, &Ok(()), 100_020), [0; 0]);
-    assert_eq!(send(&mut lanes, 100_020), Some(vec![3]));
-    // The server answers again before the end of the pause.
     assert_eq!(reply(&mut lanes, &refused(), 100_020), [0; 0]);
-    assert_eq!(send(&mut lanes, 100_030), None);
-    lanes.resume(100_030);
-    assert_eq!(send(&mut lanes, 100_030), Some(vec![3]));
+    assert_eq!(send(&mut lanes, 300_020), Some(vec![]), "the probe was not sent");
+    assert_eq!(reply(&mut lanes, &Ok(()), 300_020), [0; 0]);
+    assert_eq!(send(&mut lanes, 300_020), Some(vec![3]));
+    // The server answers again before the end of the pause.
+    assert_eq!(reply(&mut lanes, &refused(), 300_020), [0; 0]);
+    assert_eq!(send(&mut lanes, 300_030), None);
+    lanes.resume(300_030);
+    assert_eq!(send(&mut lanes, 300_030), Some(vec![3]));
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Node {
     async fn answers_probe(self: &Arc<Self>) -> Result<(), StoreError> {
         let (runtime, _) = self.state();
         loop {
-            let (before, mut is_sent) = (runtime.connection(), false);
+            let (was_connected, mut is_sent) = (runtime.connection().is_some(), false);
             let exchange = self.exchange(&runtime, None, &self.probe, false, &mut is_sent);
             let failure = match timeout(self.deadline, exchange).await {
                 Ok(Ok(_)) => return Ok(()),
@@ -96,8 +96,10 @@ impl Node {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };
             }
-            let Some(before) = before else { return Err(cause) };
-            runtime.discard(&before);
+            *lock(&runtime.connection) = None;
+            if !was_connected {
+                return Err(cause);
+            }
         }
     }
 }
