@@ -84,7 +84,8 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
         r#"write `Clients::behind_proxies(["192.168.0.1"])?.header(ProxyHeader::Forwarded)`"#;
     once(&direct, Some("192.168.0.1"), Some("forwarded"), advice);
     let advice = "write `.header(ProxyHeader::XForwardedFor)`";
-    let cloudflare = behind.clone().header(ProxyHeader::CfConnectingIp);
+    let cloudflare = ProxyHeader::OneAddress("cf-connecting-ip".into());
+    let cloudflare = behind.clone().header(cloudflare);
     once(&cloudflare, Some("10.0.0.1"), Some("x-forwarded-for"), advice);
 
     // The key function knows the proxies, and the handler does not.

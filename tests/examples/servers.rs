@@ -194,6 +194,18 @@ async fn login_counts_only_failed_attempts() {
 }
 
 #[test]
+fn poem_responds_as_its_curl_lines_say() {
+    let server = ExampleServer::start(example("poem"));
+    let call = |path: &str, headers: &[&str]| get(server.address, path, headers);
+    for _ in 0..2 {
+        let greeting = call("/hi/7", &["x-forwarded-for: 203.0.113.7"]);
+        assert_eq!((greeting.status, &*greeting.body), (200, "hi 7, from 127.0.0.1\n"));
+    }
+    assert_rejected(&call("/hi/7", &["x-forwarded-for: 203.0.113.8"]), 30);
+    assert_eq!(call("/hi/8", &[]).status, 200);
+}
+
+#[test]
 fn servers_share_their_counts_on_redis() {
     let redis = Server::start();
     for name in ["axum", "actix"] {

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use crate::{error_output, example};
 
-const SERVERS: [&str; 6] = ["axum", "actix", "tonic", "tower_layer", "login", "websocket"];
+const SERVERS: [&str; 7] = ["axum", "actix", "tonic", "poem", "tower_layer", "login", "websocket"];
 
 #[test]
 fn the_error_of_a_wrong_setting_names_it() {

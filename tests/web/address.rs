@@ -110,20 +110,34 @@ fn identifies_clients_behind_the_load_balancer_of_google() {
     assert_eq!(of(b"1.1.1.1, 198.51.100.9,203.0.113.80"), "198.51.100.9");
 }
 
+/// A request of a framework of which the library knows nothing.
+#[test]
+fn identifies_clients_by_a_peer_and_lines() {
+    let lines = |name: &str| match name {
+        "x-forwarded-for" => vec![&b"1.1.1.1"[..], b"203.0.113.7, 10.0.0.2"],
+        _ => Vec::new(),
+    };
+    let of = |clients: Clients, peer: Option<&str>| {
+        let peer = peer.map(|peer| peer.parse().expect("an address"));
+        clients.identify_peer(peer, lines).to_string()
+    };
+    assert_eq!(of(behind(), Some(PROXY)), "203.0.113.7");
+    assert_eq!(of(behind(), Some("203.0.113.9")), "203.0.113.9");
+    assert_eq!(of(behind(), None), "unknown");
+    assert_eq!(of(behind().behind_unix_socket(), None), "203.0.113.7");
+    assert_eq!(of(behind().header(ProxyHeader::Forwarded), Some(PROXY)), PROXY);
+}
+
 #[test]
 fn reads_headers_with_one_address() {
-    for (header, name) in
-        [(ProxyHeader::XRealIp, "x-real-ip"), (ProxyHeader::CfConnectingIp, "cf-connecting-ip")]
-    {
-        let of = |lines: &[&[u8]]| client(&behind().header(header), PROXY, name, lines);
+    for name in ["x-real-ip", "fly-client-ip", "x-any-name"] {
+        let behind = || behind().header(ProxyHeader::OneAddress(name.to_owned().into()));
+        let of = |lines: &[&[u8]]| client(&behind(), PROXY, name, lines);
         assert_eq!(of(&[b"203.0.113.7"]), "203.0.113.7");
         // The proxy has replaced what the client sent: its address is the client's, also in a trusted network.
         assert_eq!(of(&[b"1.1.1.1", b"10.0.0.9"]), "10.0.0.9");
         assert_eq!(of(&[b"1.1.1.1", b"10.0.0.9", b"not an address"]), PROXY);
-        assert_eq!(
-            client(&behind().header(header), "203.0.113.9", name, &[b"1.1.1.1"]),
-            "203.0.113.9"
-        );
+        assert_eq!(client(&behind(), "203.0.113.9", name, &[b"1.1.1.1"]), "203.0.113.9");
     }
 }
 

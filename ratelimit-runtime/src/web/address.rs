@@ -175,6 +175,28 @@ impl Clients {
         self.client(self.address(request))
     }
 
+    /// Returns the client of a request of any framework: `peer` is the address of its connection, and `lines` returns
+    /// the lines of the header with this name, in lower case, in their order.
+    ///
+    /// ```
+    /// use http::{HeaderMap, HeaderValue};
+    /// use ratelimit_runtime::web::Clients;
+    ///
+    /// let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
+    ///
+    /// let (peer, mut headers) = ([10, 0, 0, 1].into(), HeaderMap::new());
+    /// headers.insert("x-forwarded-for", HeaderValue::from_static("203.0.113.7"));
+    /// let lines = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    /// assert_eq!(clients.identify_peer(Some(peer), lines).to_string(), "203.0.113.7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn identify_peer<'a, L>(&self, peer: Option<IpAddr>, lines: impl Fn(&str) -> L) -> Client
+    where
+        L: IntoIterator<Item = &'a [u8]>,
+    {
+        self.identify(&PeerRequest { peer, lines: &|name| lines(name).into_iter().collect() })
+    }
+
     fn client(&self, address: Option<IpAddr>) -> Client {
         let address = address.map(|address| nat64::translated(address, &self.nat64_prefixes));
         Client::new(address, self.ipv6_prefix)
@@ -193,13 +215,13 @@ impl Clients {
                 // A proxy that hides its peer is the client.
                 let Some(hop) = hop else { return nearest };
                 nearest = Some(hop);
-                if !self.trusts(hop) || self.header.has_one_address() {
+                if !self.trusts(hop) || matches!(self.header, ProxyHeader::OneAddress(_)) {
                     return nearest;
                 }
             }
         }
         if nearest == peer {
-            setup::check_missing_header(peer, self.header, request);
+            setup::check_missing_header(peer, &self.header, request);
         }
         nearest
     }
@@ -311,10 +333,30 @@ pub(super) mod sealed {
         fn peer(&self) -> Option<IpAddr>;
 
         /// Returns the lines of the header called `name`.
-        fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]>;
+        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]>;
 
         /// Calls `work` with the `Clients` that the application has set for the request.
         fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T;
+    }
+}
+
+/// The parts of a request that identify its client.
+struct PeerRequest<'a> {
+    peer: Option<IpAddr>,
+    lines: &'a dyn Fn(&str) -> Vec<&'a [u8]>,
+}
+
+impl sealed::RequestAccess for PeerRequest<'_> {
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        (self.lines)(name).into_iter()
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        work(None)
     }
 }
 
@@ -333,7 +375,7 @@ mod requests {
             peer(&self.extensions)
         }
 
-        fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
             lines(&self.headers, name)
         }
 
@@ -347,7 +389,7 @@ mod requests {
             peer(self.extensions())
         }
 
-        fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
             lines(self.headers(), name)
         }
 
@@ -358,8 +400,8 @@ mod requests {
 
     fn lines<'a>(
         headers: &'a HeaderMap,
-        name: &'static str,
-    ) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+        name: &str,
+    ) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a> {
         headers.get_all(name).iter().map(HeaderValue::as_bytes)
     }
 

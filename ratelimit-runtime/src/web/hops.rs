@@ -3,61 +3,88 @@
 //! A proxy appends to `X-Forwarded-For` and `Forwarded`, so they are parsed from their end. Text that the client sent
 //! comes earlier and cannot change how later text is parsed, whatever quotes and commas it has.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The header in which trusted proxies write the address of the client: see
 /// [`Clients::header`](super::Clients::header).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyHeader {
     /// `X-Forwarded-For`: each proxy appends the address of its peer. Most proxies and load balancers write it.
     XForwardedFor,
     /// `Forwarded` (RFC 7239): each proxy appends an element with `for=`.
     Forwarded,
-    /// `X-Real-IP`: the proxy replaces it with one address. Only for a proxy that is set up to write it, such as nginx
-    /// with `proxy_set_header X-Real-IP $remote_addr`.
-    XRealIp,
-    /// `CF-Connecting-IP`: Cloudflare replaces it with one address. The trusted proxies are then the [networks of
-    /// Cloudflare](https://www.cloudflare.com/ips/), which all customers of Cloudflare share: only for a service that
-    /// admits connections of your own zones alone.
-    CfConnectingIp,
+    /// A header that the proxy replaces with one address, with or without a port. Only for a proxy that always writes
+    /// it: another one passes on what the client sent.
+    ///
+    /// | header | written by |
+    /// | --- | --- |
+    /// | `x-real-ip` | nginx with `proxy_set_header X-Real-IP $remote_addr` |
+    /// | `cf-connecting-ip` | Cloudflare |
+    /// | `true-client-ip` | Akamai and Cloudflare, where it is turned on |
+    /// | `fly-client-ip` | Fly.io |
+    /// | `cloudfront-viewer-address` | the CDN of AWS, with an origin request policy that adds it |
+    /// | `x-envoy-external-address` | Envoy with `use_remote_address` |
+    ///
+    /// All customers of a content delivery network share its addresses: only for a service that admits connections of
+    /// your own sites alone.
+    ///
+    /// ```
+    /// use ratelimit_runtime::web::{Clients, ProxyHeader};
+    ///
+    /// let fly = ProxyHeader::OneAddress("fly-client-ip".into());
+    /// let clients = Clients::behind_proxies(["172.16.0.0/12"])?.header(fly);
+    /// # let _ = clients;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    OneAddress(Cow<'static, str>),
 }
 
-impl ProxyHeader {
-    pub(super) const ALL: [Self; 4] =
-        [Self::XForwardedFor, Self::Forwarded, Self::XRealIp, Self::CfConnectingIp];
+/// A header whose address always has a port, also an IPv6 address, without brackets.
+const CLOUDFRONT: &str = "cloudfront-viewer-address";
 
-    pub(super) fn name(self) -> &'static str {
+impl ProxyHeader {
+    /// The headers that proxies write, to tell an application which one it has not set.
+    pub(super) const KNOWN: [Self; 8] = [
+        Self::XForwardedFor,
+        Self::Forwarded,
+        Self::OneAddress(Cow::Borrowed("x-real-ip")),
+        Self::OneAddress(Cow::Borrowed("cf-connecting-ip")),
+        Self::OneAddress(Cow::Borrowed("true-client-ip")),
+        Self::OneAddress(Cow::Borrowed("fly-client-ip")),
+        Self::OneAddress(Cow::Borrowed(CLOUDFRONT)),
+        Self::OneAddress(Cow::Borrowed("x-envoy-external-address")),
+    ];
+
+    pub(super) fn name(&self) -> &str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
             Self::Forwarded => "forwarded",
-            Self::XRealIp => "x-real-ip",
-            Self::CfConnectingIp => "cf-connecting-ip",
-        }
-    }
-
-    /// Returns whether the header has the address of the client alone, and not a list of hops.
-    pub(super) fn has_one_address(self) -> bool {
-        match self {
-            Self::XForwardedFor | Self::Forwarded => false,
-            Self::XRealIp | Self::CfConnectingIp => true,
+            Self::OneAddress(name) => name,
         }
     }
 
     /// Returns the hops of one line, the last first; `None` for a hop without an address.
-    pub(super) fn hops(self, line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
+    pub(super) fn hops<'a>(
+        &self,
+        line: &'a [u8],
+    ) -> impl Iterator<Item = Option<IpAddr>> + use<'a> {
+        let (is_quoted, has_port) =
+            (*self == Self::Forwarded, self.name().eq_ignore_ascii_case(CLOUDFRONT));
         let mut rest = Some(line);
         let elements = std::iter::from_fn(move || {
-            let (before, last) = split_last(rest?, b',', self == Self::Forwarded);
+            let (before, last) = split_last(rest?, b',', is_quoted);
             rest = before;
             Some(last.trim_ascii())
         });
         // Empty elements of a list are ignored (RFC 9110, section 5.6.1).
-        elements.filter(|element| !element.is_empty()).map(move |element| match self {
-            Self::Forwarded => node(element),
-            Self::XForwardedFor | Self::XRealIp | Self::CfConnectingIp => {
-                address(std::str::from_utf8(element).ok()?)
+        elements.filter(|element| !element.is_empty()).map(move |element| {
+            if is_quoted {
+                return node(element);
             }
+            let text = std::str::from_utf8(element).ok()?;
+            address(if has_port { text.rsplit_once(':')?.0 } else { text })
         })
     }
 }
@@ -124,14 +151,14 @@ fn is_hidden(port: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn hops(header: ProxyHeader, line: &str) -> Vec<String> {
+    fn hops(header: &ProxyHeader, line: &str) -> Vec<String> {
         let text = |hop: Option<IpAddr>| hop.map_or("?".to_owned(), |hop| hop.to_string());
         header.hops(line.as_bytes()).map(text).collect()
     }
 
     #[test]
     fn reads_x_forwarded_for_from_its_end() {
-        let hops = |line| hops(ProxyHeader::XForwardedFor, line).join(" ");
+        let hops = |line| hops(&ProxyHeader::XForwardedFor, line).join(" ");
         assert_eq!(hops("203.0.113.7"), "203.0.113.7");
         assert_eq!(hops("a, 1.2.3.4 ,\t5.6.7.8:90"), "5.6.7.8 1.2.3.4 ?");
         assert_eq!(hops("2001:db8::1, [2001:db8::2], [2001:db8::3]:443"), {
@@ -145,7 +172,7 @@ mod tests {
 
     #[test]
     fn reads_forwarded_from_its_end() {
-        let hops = |line| hops(ProxyHeader::Forwarded, line).join(" ");
+        let hops = |line| hops(&ProxyHeader::Forwarded, line).join(" ");
         // The examples of RFC 7239, sections 4 and 6.
         assert_eq!(hops(r#"for="_gazonk""#), "?");
         assert_eq!(hops(r#"For="[2001:db8:cafe::17]:4711""#), "2001:db8:cafe::17");
@@ -164,11 +191,22 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_cloudfront_has_a_port() {
+        let header = ProxyHeader::OneAddress("CloudFront-Viewer-Address".into());
+        let hop = |line| hops(&header, line).join(" ");
+        assert_eq!(hop("203.0.113.7:46532"), "203.0.113.7");
+        assert_eq!(hop("2001:db8:1:2:3:4:5:6:443"), "2001:db8:1:2:3:4:5:6");
+        // With the port, it would be another address.
+        assert_eq!(hop("2001:db8:1::5:6:7:1234"), "2001:db8:1::5:6:7");
+        assert_eq!(hop("2001"), "?");
+    }
+
+    #[test]
     fn earlier_text_does_not_change_how_later_text_is_parsed() {
         for before in [r#"for=""#, r#"for="\"#, r#"for="x";for=6.6.6.6;a=""#, r"\", "\"\\\""] {
             for added in ["for=5.6.7.8", r#"for="5.6.7.8""#, r#"for="5.6.7.8";host="a,b""#] {
                 let line = format!("{before}, {added}");
-                assert_eq!(hops(ProxyHeader::Forwarded, &line)[0], "5.6.7.8", "{line}");
+                assert_eq!(hops(&ProxyHeader::Forwarded, &line)[0], "5.6.7.8", "{line}");
             }
         }
     }

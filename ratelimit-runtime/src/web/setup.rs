@@ -18,7 +18,7 @@ pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, req
         && let Some(header) = header_of_early(request, &REQUESTS)
         && UNTRUSTED.set()
     {
-        let (name, clients) = (header.name(), clients(peer, header));
+        let (name, clients) = (header.name(), clients(peer, &header));
         tracing::warn!(
             "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
              one key: if it is your proxy, write `{clients}`, or its network"
@@ -34,7 +34,7 @@ pub(super) fn check_without_clients<R: IncomingRequest>(peer: Option<IpAddr>, re
         && let Some(header) = header_of_early(request, &REQUESTS)
         && UNSET.set()
     {
-        let (name, clients) = (header.name(), clients(peer, header));
+        let (name, clients) = (header.name(), clients(peer, &header));
         tracing::warn!(
             "a request with `{name}` came from {peer}, and the layer has no `Clients`, so all clients behind {peer} \
              share one key: if it is your proxy, write `.clients({clients})` on the layer, also if a key function \
@@ -61,7 +61,7 @@ fn known(peer: Option<IpAddr>) -> Option<IpAddr> {
 /// Warns of a request of a trusted proxy without the header.
 pub(super) fn check_missing_header<R: IncomingRequest>(
     peer: Option<IpAddr>,
-    expected: ProxyHeader,
+    expected: &ProxyHeader,
     request: &R,
 ) {
     static MISSING: StickyFlag = StickyFlag::new();
@@ -71,7 +71,7 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
     let peer = peer.map_or_else(|| "through a Unix socket".into(), |peer| format!("from {peer}"));
     let expected = expected.name();
     if let Some(other) = header_of(request) {
-        let (name, choice) = (other.name(), choice(other));
+        let (name, choice) = (other.name(), choice(&other));
         tracing::warn!(
             "a request came {peer}, a trusted proxy, without `{expected}` but with `{name}`, so all clients behind it \
              share one key: if the proxy writes that header itself, and does not pass on what clients send, \
@@ -87,8 +87,7 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
 
 /// Returns a header of a proxy that the request has.
 fn header_of<R: IncomingRequest>(request: &R) -> Option<ProxyHeader> {
-    let mut headers = ProxyHeader::ALL.into_iter();
-    headers.find(|header| request.lines(header.name()).next().is_some())
+    ProxyHeader::KNOWN.into_iter().find(|header| request.lines(header.name()).next().is_some())
 }
 
 /// Returns a header of a proxy that one of the first requests has.
@@ -102,14 +101,19 @@ fn header_of_early<R: IncomingRequest>(request: &R, requests: &AtomicU32) -> Opt
 }
 
 /// Returns the `Clients` for a proxy that writes `header`.
-fn clients(peer: IpAddr, header: ProxyHeader) -> String {
-    let choice = if header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
+fn clients(peer: IpAddr, header: &ProxyHeader) -> String {
+    let choice = if *header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
     format!("Clients::behind_proxies([\"{peer}\"])?{choice}")
 }
 
 /// Returns how to choose a header.
-fn choice(header: ProxyHeader) -> String {
-    format!(".header(ProxyHeader::{header:?})")
+fn choice(header: &ProxyHeader) -> String {
+    match header {
+        ProxyHeader::OneAddress(name) => {
+            format!(".header(ProxyHeader::OneAddress(\"{name}\".into()))")
+        }
+        header => format!(".header(ProxyHeader::{header:?})"),
+    }
 }
 
 /// Returns whether an address belongs to a private network, as those of proxies often do.

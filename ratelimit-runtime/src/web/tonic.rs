@@ -151,7 +151,7 @@ impl<T> RequestAccess for Request<T> {
         self.remote_addr().map(|address| address.ip())
     }
 
-    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         MetadataMap::as_ref(self.metadata()).get_all(name).iter().map(http::HeaderValue::as_bytes)
     }
 

@@ -115,7 +115,7 @@ impl RequestAccess for HttpRequest {
         self.peer_addr().map(|address| address.ip())
     }
 
-    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.headers().get_all(name).map(HeaderValue::as_bytes)
     }
 
@@ -131,7 +131,7 @@ impl RequestAccess for ServiceRequest {
         self.request().peer()
     }
 
-    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.request().lines(name)
     }
 
