@@ -12,13 +12,13 @@ const RUSTC: &str = "rustc 1.95.";
 #[test]
 fn reports_mistakes_at_their_place() {
     let cases = trybuild::TestCases::new();
-    cases.pass("attribute/pass/*.rs");
-    cases.compile_fail("attribute/fail/*.rs");
+    cases.pass("pass/*.rs");
+    cases.compile_fail("fail/*.rs");
 
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("--version").output().expect("rustc runs").stdout;
     if version.starts_with(RUSTC.as_bytes()) {
-        cases.compile_fail("attribute/fail/rustc/*.rs");
+        cases.compile_fail("fail/rustc/*.rs");
     } else {
         println!("skipping tests/attribute/fail/rustc: this compiler is not {RUSTC}");
     }
