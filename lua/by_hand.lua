@@ -1,5 +1,5 @@
 -- Runs the script of one call by hand: takes text as arguments, and returns the reply as text.
--- CONTRIBUTING.md shows how.
+-- ARCHITECTURE.md shows how.
 --
 -- KEYS[1]  the key
 -- ARGV     `name=value`, in any order. The defaults are `op=take`, `cost=1`, `birth=0` and `operand=0`. With `clock`,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms, from the floor up. CONTRIBUTING.md says what each is for.
+/// The rooms, from the floor up. ARCHITECTURE.md says what each is for.
 const ROOMS: [&str; 24] = [
     "text",
     "threads",

@@ -1,4 +1,4 @@
-//! Prints a script of the Redis store for `redis-cli --eval`; see CONTRIBUTING.md.
+//! Prints a script of the Redis store for `redis-cli --eval`; see ARCHITECTURE.md.
 
 use std::process::ExitCode;
 

@@ -7,7 +7,14 @@ use crate::packages::{packages, root, target, targets};
 
 /// What is read as prose: each file, and its text.
 pub(super) fn documents() -> Vec<(PathBuf, String)> {
-    let names = ["README.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md", "SECURITY.md"];
+    let names = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "ARCHITECTURE.md",
+        "BENCHMARKS.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ];
     let mut documents: Vec<_> = names.iter().map(|name| read(root().join(name))).collect();
     documents.extend(texts_in("docs"));
     documents.extend(guides());

@@ -1,4 +1,4 @@
-//! `docs/guarantees.md` names beside each promise the file of a test, and the command that runs it.
+//! `docs/guarantees.md` names a test beside each promise: its program, and which of its tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,7 @@ use serde_json::Value;
 use crate::files::read;
 use crate::packages::{packages, root, target};
 
-/// A row of a table whose last column is a command.
-struct Row<'a> {
-    file: &'a str,
-    command: &'a str,
-}
-
-/// The test program that a command runs, and which of its tests.
+/// The test program that a row names, and which of its tests.
 struct Run<'a> {
     sources: Vec<(PathBuf, String)>,
     /// Whether the test program has a `main` of its own in place of `#[test]` functions.
@@ -22,34 +16,25 @@ struct Run<'a> {
     filter: Option<&'a str>,
 }
 
-/// Returns the rows that name a test.
-fn rows(page: &str) -> Vec<Row<'_>> {
-    let mut rows = Vec::new();
-    let mut names_commands = false;
+/// Returns the last cells of the tables that name tests.
+fn named_tests(page: &str) -> Vec<&str> {
+    let (mut tests, mut names_tests) = (Vec::new(), false);
     for line in page.lines() {
-        let Some(line) = line.strip_prefix("| ") else {
-            names_commands = false;
-            continue;
-        };
-        let cells: Vec<_> = line.trim_end_matches('|').split(" | ").map(str::trim).collect();
-        let [.., file, command] = cells[..] else { panic!("{line}") };
-        if command == "command" {
-            names_commands = true;
-        } else if names_commands && !file.starts_with("---") && !file.starts_with("no test") {
-            let file = file.split_once("](../").and_then(|(_, rest)| rest.strip_suffix(')'));
-            let file = file.unwrap_or_else(|| panic!("no file: {line}"));
-            let command = command.strip_prefix('`').and_then(|it| it.strip_suffix('`'));
-            rows.push(Row {
-                file,
-                command: command.unwrap_or_else(|| panic!("no command: {line}")),
-            });
+        let last = line.trim_end_matches('|').rsplit(" | ").next().expect("a cell").trim();
+        if !line.starts_with("| ") {
+            names_tests = false;
+        } else if last == "test" {
+            names_tests = true;
+        } else if names_tests && !last.starts_with("---") && !last.starts_with("no test") {
+            let test = last.strip_prefix('`').and_then(|it| it.strip_suffix('`'));
+            tests.push(test.unwrap_or_else(|| panic!("no test: {line}")));
         }
     }
-    rows
+    tests
 }
 
 /// Reads all files of Rust in a folder.
-fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
+pub(super) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).unwrap_or_else(|_| panic!("no {}", folder.display()));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     paths
@@ -61,24 +46,18 @@ fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-fn run<'a>(command: &'a str, packages: &[Value]) -> Option<Run<'a>> {
-    let words: Vec<_> = command.split(' ').collect();
+fn run<'a>(test: &'a str, packages: &[Value]) -> Option<Run<'a>> {
+    let words: Vec<_> = test.split(' ').collect();
     let (sources, has_main, filter) = match words[..] {
-        ["cd", "models", "&&", "cargo", "test", "--test", name, ref filter @ ..] => {
+        ["models", name, ref filter @ ..] => {
             (vec![read(root().join(format!("models/tests/{name}.rs")))], false, filter)
         }
-        [
-            "cargo",
-            "test",
-            "-p",
-            "ratelimit-runtime",
-            "--all-features",
-            "--lib",
-            ref filter @ ..,
-        ] => (sources_in(&root().join("ratelimit-runtime/src")), false, filter),
-        ["cargo", "test", "-p", "tests", "--all-features", "--test", name, ref filter @ ..] => {
+        ["lib", ref filter @ ..] => {
+            (sources_in(&root().join("ratelimit-runtime/src")), false, filter)
+        }
+        [name, ref filter @ ..] => {
             let (package, test) = target(packages, "test", name)?;
-            assert_eq!(package["name"], "tests", "{command}");
+            assert_eq!(package["name"], "tests", "{name}");
             let path = Path::new(test["src_path"].as_str().expect("a path"));
             let sources = match path.file_name() {
                 Some(file) if file == "main.rs" => sources_in(path.parent().expect("a folder")),
@@ -88,7 +67,7 @@ fn run<'a>(command: &'a str, packages: &[Value]) -> Option<Run<'a>> {
             let has_main = sources.iter().any(|(_, text)| text.contains("\nfn main() "));
             (sources, has_main, filter)
         }
-        _ => return None,
+        [] => return None,
     };
     match filter {
         [] => Some(Run { sources, has_main, filter: None }),
@@ -98,7 +77,7 @@ fn run<'a>(command: &'a str, packages: &[Value]) -> Option<Run<'a>> {
 }
 
 impl Run<'_> {
-    /// Returns the files of the tests that the command runs: those with a test of the name, or all files of the program
+    /// Returns the files of the tests that run: those with a test of the name, or all files of the program
     /// if the name is that of a module.
     fn files(&self) -> Vec<&Path> {
         let all = || self.sources.iter().map(|(path, _)| &**path);
@@ -135,38 +114,57 @@ fn has_test(source: &str, name: &str) -> bool {
 fn a_test_stands_beside_each_promise() {
     let packages = packages();
     let (_, page) = read(root().join("docs/guarantees.md"));
-    let rows = rows(&page);
-    for Row { file, command } in &rows {
-        let run = run(command, &packages).unwrap_or_else(|| panic!("no such command: {command}"));
-        assert!(!run.files().is_empty(), "`{command}` runs no test");
-        assert!(run.files().contains(&&*root().join(file)), "`{command}` runs no test of {file}");
+    let tests = named_tests(&page);
+    for test in &tests {
+        let run = run(test, &packages).unwrap_or_else(|| panic!("no such program: {test}"));
+        assert!(!run.files().is_empty(), "`{test}` runs no test");
     }
-    assert!(rows.len() > 50, "only {} rows", rows.len());
+    assert!(tests.len() > 50, "only {} tests", tests.len());
 }
 
 #[test]
-fn commands_that_run_no_test_are_found() {
+fn names_of_no_test_are_found() {
     let packages = packages();
-    let has_a_test = |command| run(command, &packages).is_some_and(|run| !run.files().is_empty());
-    for command in [
-        "cargo test -p tests --all-features --test soak",
-        "cargo test -p tests --all-features --test matrix primary",
-        "cargo test -p tests --all-features --test judged strict",
-        "cargo test -p tests --all-features --test stores a_deleted_key_starts_from_zero",
-        "cd models && cargo test --test leases replies_are_late_and_lost",
+    let has_a_test = |test| run(test, &packages).is_some_and(|run| !run.files().is_empty());
+    for test in [
+        "soak",
+        "matrix primary",
+        "judged strict",
+        "stores a_deleted_key_starts_from_zero",
+        "models leases replies_are_late_and_lost",
     ] {
-        assert!(has_a_test(command), "{command}");
+        assert!(has_a_test(test), "{test}");
     }
-    for command in [
-        "cargo test -p tests --test soak",
-        "cargo test -p tests --all-features --test nosuch",
-        "cargo test -p tests --all-features --test matrix nosuch",
-        "cargo test -p tests --all-features --test stores nosuch",
+    for test in [
+        "nosuch",
+        "matrix nosuch",
+        "stores nosuch",
         // A function, but no test.
-        "cargo test -p tests --all-features --test stores play_traces",
-        "cd models && cargo test --test leases nosuch",
-        "cargo test -p ratelimit-runtime --all-features --lib nosuch",
+        "stores play_traces",
+        "models leases nosuch",
+        "lib nosuch",
     ] {
-        assert!(!has_a_test(command), "{command}");
+        assert!(!has_a_test(test), "{test}");
     }
+}
+
+#[test]
+fn the_tests_of_faults_exist() {
+    let (_, page) = read(root().join("docs/faults.md"));
+    let folders = ["tests", "models/tests", "ratelimit-runtime/src"];
+    let sources: Vec<_> = folders.iter().flat_map(|it| sources_in(&root().join(it))).collect();
+    let last_cells = page.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
+    let mut checked = 0;
+    for name in last_cells.flat_map(|cell| cell.split(", ")) {
+        let exists = match name.strip_prefix('`').and_then(|it| it.strip_suffix('`')) {
+            // Some programs make their tests from a list of names.
+            Some(name) => sources.iter().any(|(_, text)| {
+                text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\""))
+            }),
+            None => !name.starts_with("tests/") || root().join(name).exists(),
+        };
+        assert!(exists, "no test {name}");
+        checked += 1;
+    }
+    assert!(checked > 80, "only {checked} tests");
 }

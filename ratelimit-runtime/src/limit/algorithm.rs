@@ -1,4 +1,4 @@
-//! The algorithms by which a limit can count. CONTRIBUTING.md, "Adding an algorithm", lists the other parts of
+//! The algorithms by which a limit can count. ARCHITECTURE.md, "Adding an algorithm", lists the other parts of
 //! an algorithm.
 
 use std::fmt;

@@ -1,11 +1,11 @@
-//! Every script that CONTRIBUTING.md runs by hand does run, with `redis-cli`.
+//! Every script that ARCHITECTURE.md runs by hand does run, with `redis-cli`.
 
 use std::fs;
 use std::process::Command;
 
 use support::server::Server;
 
-/// What CONTRIBUTING.md says of each script of one call.
+/// What ARCHITECTURE.md says of each script of one call.
 const SCRIPTS: [(&str, &str); 6] = [
     ("sliding", "threshold=10 period=60000000"),
     ("fixed", "threshold=10 period=60000000 shift=-1"),
@@ -84,7 +84,7 @@ fn a_mistake_in_what_is_typed_is_named() {
 
 #[test]
 fn the_guide_has_these_arguments() {
-    let guide = include_str!("../../../CONTRIBUTING.md");
+    let guide = include_str!("../../../ARCHITECTURE.md");
     for (name, terms) in SCRIPTS {
         let (_, last) = terms.rsplit_once("drain=1 ").unwrap_or(("", terms));
         assert!(guide.contains(last), "{name}");
