@@ -53,7 +53,7 @@ pub(crate) struct Node {
     probe: Cmd,
     background: Arc<Background>,
     state: Mutex<OwnValue<NodeState>>,
-    /// Whether the background thread has the job of [`watch`].
+    /// Whether the background thread has the jobs of [`watch`].
     is_watched: AtomicBool,
     /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
     has_connected: AtomicBool,

@@ -1,5 +1,5 @@
-//! The watch of a node, a job of the background thread: it opens and closes the circuit breaker, and follows the
-//! primary.
+//! The watch of a node, two jobs of the background thread: one opens and closes the circuit breaker, and one follows
+//! the primary.
 //!
 //! A call that has no reply or no connection shows only that its own runtime does not reach the server: the runtime may
 //! be blocked, or the server may have as many clients as it accepts. So it asks for a probe, which the watch sends from
@@ -43,11 +43,15 @@ impl Node {
         self.background.spawn_resident(move || {
             let (sender, asked) = mpsc::channel(1);
             lock_own(&node.upgrade()?.state).asked = Some(sender);
-            let (probes, primary) = (probe(Weak::clone(&node), asked), follow(Weak::clone(&node)));
-            Some(Box::pin(async {
-                tokio::join!(probes, primary);
-            }))
+            Some(Box::pin(probe(Weak::clone(&node), asked)))
         });
+        if let ServerLookup::Primary(_) = self.lookup {
+            let node = Arc::downgrade(self);
+            self.background.spawn_resident(move || {
+                node.upgrade()?;
+                Some(Box::pin(follow(Weak::clone(&node))))
+            });
+        }
     }
 
     /// Opens the breaker, or gives it a newer cause. Discards all connections to a server that is not the primary: an
