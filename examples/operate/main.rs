@@ -57,8 +57,17 @@ usage: operate [--prefix PREFIX] [URL] COMMAND
   --prefix PREFIX             the `key_prefix` of the services: rl, unless KEY_PREFIX is set
   --yes                       changes rules also while no process has announced itself
 
-A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.
+A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %. The word
+'hashed(TOKEN)' stands for the hash of a key under RATELIMIT_KEY_SECRET.
 Without a URL, the Redis of RATELIMIT_REDIS_URL.";
+
+/// Returns a word, or the hash of the key in `hashed(..)`.
+fn hashed(limiter: &RateLimiter, word: &str) -> anyhow::Result<String> {
+    match word.strip_prefix("hashed(").and_then(|word| word.strip_suffix(')')) {
+        Some(key) => Ok(limiter.key_secret()?.hash(key).to_string()),
+        None => Ok(word.to_owned()),
+    }
+}
 
 /// The prefix of the services unless one is set, as in the library.
 const DEFAULT_PREFIX: &str = "rl";
@@ -93,8 +102,14 @@ async fn run() -> anyhow::Result<()> {
         [set @ .., "for", lasts] if set.len() > 2 => (set, Some(read_duration(lasts)?)),
         command => (command, None),
     };
-    let builder = RateLimiter::builder().redis(url).rules(Rules::redis()).key_prefix(prefix);
+    let mut builder = RateLimiter::builder().redis(url).rules(Rules::redis()).key_prefix(prefix);
+    if let Ok(secret) = env::var("RATELIMIT_KEY_SECRET") {
+        builder = builder.key_secret(secret);
+    }
     let limiter = builder.deadline(Duration::from_secs(5)).build()?;
+    let hashed =
+        command.iter().map(|word| hashed(&limiter, word)).collect::<Result<Vec<_>, _>>()?;
+    let command: &[&str] = &hashed.iter().map(String::as_str).collect::<Vec<_>>();
     limiter.ping().await.context("Redis does not reply")?;
     if limiter.fleet().await?.is_empty() {
         let alone = format!(

@@ -2,7 +2,8 @@
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
-use syn::{Expr, Lit, LitStr, Member};
+use syn::punctuated::Punctuated;
+use syn::{Expr, ExprCall, Lit, LitStr, Member, Token};
 
 use crate::diagnostics::{quoted, written};
 use crate::format::{self, FormatPart, Placeholder};
@@ -49,6 +50,13 @@ impl Key {
         check_tuples(expr)?;
         Ok(Key::Expr(expr.clone()))
     }
+}
+
+/// Returns the arguments of `hashed(..)`, the word of this attribute for the hash of a key.
+pub(crate) fn hashed(expr: &Expr) -> Option<&Punctuated<Expr, Token![,]>> {
+    let Expr::Call(ExprCall { func, args, .. }) = unwrap_parens(expr) else { return None };
+    let Expr::Path(path) = &**func else { return None };
+    path.path.is_ident("hashed").then_some(args)
 }
 
 fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<KeyPiece>> {
@@ -162,6 +170,15 @@ fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> Stri
 }
 
 fn check_tuples(expr: &Expr) -> syn::Result<()> {
+    if let Some(args) = hashed(expr) {
+        return match args.first() {
+            Some(key) if args.len() == 1 => check_tuples(key),
+            _ => Err(syn::Error::new_spanned(
+                expr,
+                "`hashed` takes one value, such as `hashed(token)`, or a tuple, such as `hashed((user, token))`",
+            )),
+        };
+    }
     let Expr::Tuple(tuple) = unwrap_parens(expr) else {
         return Ok(());
     };

@@ -310,7 +310,7 @@ pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
-pub use crate::key::{Client, Key, KeyWriter, OwnedKey, ParseKeyError};
+pub use crate::key::{Client, HashedKey, Key, KeySecret, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
     Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Quota, Scope,
 };

@@ -52,6 +52,34 @@ async fn a_process_calls_a_limited_function_twice() {
     }
 }
 
+/// Runs in a process of its own, too: there, the environment has a secret.
+#[tokio::test]
+async fn a_process_hashes_keys_by_its_environment() {
+    let secret = current().map(|limiter| limiter.key_secret().expect("no Redis"));
+    println!("hash: {:?}", secret.map(|secret| secret.hash("alice").to_string()));
+}
+
+#[test]
+fn processes_with_one_secret_hash_alike() {
+    let hash_with = |secret: &str| {
+        let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
+        process.args([
+            "startup::a_process_hashes_keys_by_its_environment",
+            "--exact",
+            "--nocapture",
+        ]);
+        let process = process.env("RATELIMIT_KEY_SECRET", secret).env_remove("RATELIMIT_REDIS_URL");
+        let output = String::from_utf8(process.output().expect("a process").stdout);
+        let output = output.expect("UTF-8");
+        let (_, hash) = output.split_once("hash: ").unwrap_or_else(|| panic!("{output}"));
+        hash.lines().next().expect("a line").to_owned()
+    };
+    // By HMAC-SHA-256 of Python, under the SHA-256 of the secret.
+    assert_eq!(hash_with("one of the secrets"), r##"Ok("#bcc86160587faf110b71bd09e4f198da")"##);
+    assert_ne!(hash_with(""), hash_with(""), "random ones");
+    assert!(hash_with("too short").contains("16 bytes"));
+}
+
 /// Runs a test of this file in a process with this Redis URL, and returns what it prints.
 fn output_of(test: &str, url: &str) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));

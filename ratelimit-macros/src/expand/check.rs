@@ -9,7 +9,7 @@ use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
 use super::Expansion;
 use super::limit::{NameSource, registered};
 use crate::guard::{Charge, ChargeGroup, Charges, KeyAndCost};
-use crate::key::{Key, KeyPiece};
+use crate::key::{self, Key, KeyPiece};
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::policy::LimitPolicy;
 use crate::spans::{hygienic, spanned_at};
@@ -43,15 +43,16 @@ impl Expansion<'_> {
                 } else {
                     limit
                 };
-                let limit = match self.limiter() {
-                    Some(limiter) => {
-                        quote_spanned!(hygienic()=> #rt::__private::On::new(#limiter, #limit))
+                let limiter = self.limiter();
+                let limit = match &limiter {
+                    Some(_) => {
+                        quote_spanned!(hygienic()=> #rt::__private::On::new(__rate_limit_limiter, #limit))
                     }
                     None => limit,
                 };
                 let KeyAndCost { key, cost } = key_and_cost;
                 let (check, key_tokens) = (self.check_function(function), self.key(key.as_ref()));
-                match (key, cost) {
+                let check = match (key, cost) {
                     // A cost may await, and what a format string borrows is not `Send`.
                     (Some(Key::Format(_)), Some(cost)) => {
                         let (limit_variable, cost_variable) = (variable("limit"), variable("cost"));
@@ -68,6 +69,12 @@ impl Expansion<'_> {
                         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
                         quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key_tokens, #cost))
                     }
+                };
+                match limiter {
+                    Some(given) => {
+                        quote_spanned!(hygienic()=> match #given { __rate_limit_limiter => #check })
+                    }
+                    None => check,
                 }
             }
             Charges::Several(group) => self.check_group(group, function),
@@ -227,9 +234,41 @@ impl Expansion<'_> {
         let rt = &self.rt;
         match key {
             None => quote_spanned!(hygienic()=> ()),
-            Some(Key::Expr(expr)) => borrow(expr).into_token_stream(),
+            Some(Key::Expr(expr)) => self.borrow(expr).into_token_stream(),
             Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
+    }
+
+    /// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
+    fn borrow(&self, expr: &Expr) -> Expr {
+        let rt = &self.rt;
+        let hashed = key::hashed(expr).and_then(|args| args.first());
+        let value = match (hashed, unwrap_parens(expr)) {
+            (Some(hashed), _) => {
+                let limiter = if self.guard.limiter.is_some() {
+                    quote_spanned!(hygienic()=> ::core::option::Option::Some(__rate_limit_limiter))
+                } else {
+                    quote_spanned!(hygienic()=> ::core::option::Option::None)
+                };
+                let key = self.borrow(hashed);
+                let call = quote_spanned!(hygienic()=> #rt::__private::hashed(#limiter, #key));
+                Expr::Verbatim(spanned_at(hashed, call))
+            }
+            (None, Expr::Tuple(tuple)) => {
+                let elems = tuple.elems.pairs().map(|pair| {
+                    let (elem, comma) = pair.into_tuple();
+                    Pair::new(self.borrow(elem), comma.copied())
+                });
+                Expr::Tuple(ExprTuple { elems: elems.collect(), ..tuple.clone() })
+            }
+            (None, _) => expr.clone(),
+        };
+        Expr::Reference(ExprReference {
+            attrs: Vec::new(),
+            and_token: Token![&](hygienic().located_at(expr.span())),
+            mutability: None,
+            expr: Box::new(value),
+        })
     }
 
     /// The key of an expression, for a variable. A value that is no key is an error at the expression.
@@ -260,27 +299,6 @@ pub(super) fn variable(name: &str) -> Ident {
 /// The cost of a call that sets none.
 fn one_unit() -> TokenStream {
     quote_spanned!(hygienic()=> 1_u32)
-}
-
-/// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
-fn borrow(expr: &Expr) -> Expr {
-    let expr = match unwrap_parens(expr) {
-        Expr::Tuple(tuple) => {
-            let elems = tuple.elems.pairs().map(|pair| {
-                let (elem, comma) = pair.into_tuple();
-                Pair::new(borrow(elem), comma.copied())
-            });
-            Expr::Tuple(ExprTuple { elems: elems.collect(), ..tuple.clone() })
-        }
-        _ => expr.clone(),
-    };
-
-    Expr::Reference(ExprReference {
-        attrs: Vec::new(),
-        and_token: Token![&](hygienic().located_at(expr.span())),
-        mutability: None,
-        expr: Box::new(expr),
-    })
 }
 
 /// The most parts of a format string in one tuple.

@@ -16,7 +16,7 @@ use self::outage::OutageLog;
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
-use crate::key::{Key, KeyId};
+use crate::key::{Key, KeyId, KeySecret};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
 use crate::owner::{Notices, Owner, ended, foreign};
@@ -50,6 +50,7 @@ pub(crate) struct BackendSettings {
     pub(crate) deadline: Duration,
     /// Whether rejections of the shared store are cached.
     pub(crate) caches_rejections: bool,
+    pub(crate) key_secret: KeySecret,
     pub(crate) reports: ReportSettings,
 }
 
@@ -104,6 +105,10 @@ impl Backend {
     /// Returns the longest time that a decision may take.
     pub(crate) fn deadline(&self) -> Duration {
         self.settings.deadline
+    }
+
+    pub(crate) fn key_secret(&self) -> &KeySecret {
+        &self.settings.key_secret
     }
 
     pub(crate) fn reports(&self) -> &ReportSettings {

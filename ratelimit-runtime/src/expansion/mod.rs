@@ -23,15 +23,15 @@ pub use self::site::{Site, SiteLimit};
 pub use self::started::Awaited;
 use crate::algorithm::Charged;
 use crate::check::{AdmittedCall, CallFuture, Checker, Permit, undecided};
-use crate::key::OwnedKey;
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
     Text,
 };
+use crate::key::{HashedKey, KeySecret, OwnedKey};
 use crate::lease::Leases;
 pub use crate::limit::Lease;
 use crate::limit::shown;
-use crate::limit::{Access, Algorithm, Limit};
+use crate::limit::{Access, Algorithm, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, BuildError, Decision, Rejection};
@@ -163,6 +163,16 @@ fn undecided_call<const N: usize>(
     match call.first() {
         (_, Access::Unlimited) => Ok(Decision::unlimited()),
         (limit, _) => undecided(limit, error),
+    }
+}
+
+/// Returns the hash of a key under the secret of the limiter that decides the call.
+pub fn hashed(limiter: Option<&RateLimiter>, key: &impl Key) -> HashedKey {
+    let hash = |limiter: &RateLimiter| limiter.checker().backend.key_secret().hash(key);
+    match limiter {
+        Some(limiter) => hash(limiter),
+        // The call itself says why no limiter can be built.
+        None => with_current(|| Scope::Process, hash, |_| KeySecret::random().hash(key)),
     }
 }
 

@@ -9,6 +9,7 @@
 mod client;
 mod fingerprint;
 mod format;
+mod hashed;
 mod id;
 mod owned;
 mod shown;
@@ -25,6 +26,7 @@ pub(crate) use self::fingerprint::Secret;
 pub use self::format::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Piece, Plain, PlainValue, Shown, Text,
 };
+pub use self::hashed::{HashedKey, KeySecret};
 pub(crate) use self::id::KeyId;
 pub use self::owned::{OwnedKey, ParseKeyError};
 pub(crate) use self::shown::shown;
@@ -75,6 +77,13 @@ pub trait Key {
     fn is_nothing(&self) -> bool {
         false
     }
+
+    /// Returns whether a part of this key is hashed under a secret that no other process has.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn lacks_secret(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Key + ?Sized> Key for &T {
@@ -86,6 +95,11 @@ impl<T: Key + ?Sized> Key for &T {
     #[inline(always)]
     fn is_nothing(&self) -> bool {
         (**self).is_nothing()
+    }
+
+    #[inline(always)]
+    fn lacks_secret(&self) -> bool {
+        (**self).lacks_secret()
     }
 }
 
@@ -123,6 +137,11 @@ impl<T: Key> Key for Option<T> {
     #[inline(always)]
     fn is_nothing(&self) -> bool {
         self.as_ref().is_none_or(Key::is_nothing)
+    }
+
+    #[inline(always)]
+    fn lacks_secret(&self) -> bool {
+        self.as_ref().is_some_and(Key::lacks_secret)
     }
 }
 
@@ -234,6 +253,13 @@ macro_rules! tuples {
                     $part.write(out);
                 )*
                 out.structure(b')');
+            }
+
+            #[allow(non_snake_case, reason = "each variable has the name of its type parameter")]
+            #[inline(always)]
+            fn lacks_secret(&self) -> bool {
+                let ($first, $($part,)*) = self;
+                $first.lacks_secret() $(|| $part.lacks_secret())*
             }
         }
     )*};

@@ -10,6 +10,7 @@ use super::Rules;
 use crate::backend::{Backend, BackendSettings};
 use crate::background::Background;
 use crate::clock::Clock;
+use crate::key::KeySecret;
 use crate::limit::OnError;
 use crate::local::Local;
 use crate::reply::BuildError;
@@ -53,6 +54,7 @@ pub struct Builder {
     on_error: OnError,
     instances: u32,
     cache_rejections: bool,
+    key_secret: Option<Vec<u8>>,
     reports: ReportSettings,
     #[cfg(feature = "rules")]
     rules: Option<Rules>,
@@ -218,6 +220,16 @@ impl Builder {
         self
     }
 
+    /// Sets the secret under which [hashed keys](KeySecret) are hashed: at least 16 bytes, random, and the same in all
+    /// processes that share counts. Keep it like a password: who knows it can test guesses of a key. Unless set, each
+    /// limiter has a random one, and a hashed key that is counted on Redis is a mistake.
+    ///
+    /// Another secret begins new counts, so a key has its limit once more.
+    pub fn key_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.key_secret = Some(secret.into());
+        self
+    }
+
     /// Sets the secret under which `tracing` events of rejections hash keys; a random one of each process unless set.
     /// Processes with the same secret have the same hash for a key. A reader who knows the secret can test guesses of a
     /// key, so keep it like a password; use 16 random bytes or more.
@@ -247,8 +259,8 @@ impl Builder {
     /// # Errors
     ///
     /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
-    /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a file of rules that cannot be read or has a
-    /// mistake.
+    /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a key secret of fewer than 16 bytes; on a file
+    /// of rules that cannot be read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let limiter = self.build_unreported()?;
@@ -281,6 +293,9 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
+        if self.key_secret.as_ref().is_some_and(|secret| secret.len() < KeySecret::FEWEST) {
+            return Err(BuildError::ShortKeySecret);
+        }
         let background = Arc::default();
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
@@ -307,10 +322,18 @@ impl Builder {
         let Self { max_keys, max_waiting, clock, on_error, instances, deadline, reports, .. } =
             self;
         let caches_rejections = self.cache_rejections;
+        let key_secret = self.key_secret.as_deref();
+        let key_secret = key_secret.map_or_else(KeySecret::random, KeySecret::new);
         let local = Local::new(max_keys, clock);
         let deadline = deadline.min(MAX_DEADLINE);
-        let settings =
-            BackendSettings { on_error, instances, deadline, caches_rejections, reports };
+        let settings = BackendSettings {
+            on_error,
+            instances,
+            deadline,
+            caches_rejections,
+            key_secret,
+            reports,
+        };
         let backend = Backend::new(local, shared, background, settings);
         RateLimiter::of_backend(backend, max_waiting)
     }
@@ -332,6 +355,7 @@ impl Default for Builder {
             on_error: OnError::Local,
             instances: 1,
             cache_rejections: true,
+            key_secret: None,
             reports: ReportSettings::default(),
             #[cfg(feature = "rules")]
             rules: None,

@@ -13,6 +13,7 @@ use crate::sticky::StickyFlag;
 
 /// The environment variable with the Redis URL of the process-wide limiter.
 const URL_VARIABLE: &str = "RATELIMIT_REDIS_URL";
+const SECRET_VARIABLE: &str = "RATELIMIT_KEY_SECRET";
 
 static GLOBAL: OnceCell<RateLimiter> = OnceCell::new();
 
@@ -178,7 +179,8 @@ impl RateLimiter {
     }
 
     /// Builds the limiter that annotated functions use if no limiter is set: on the Redis at `RATELIMIT_REDIS_URL`, or
-    /// on the embedded store if the variable is unset or empty.
+    /// on the embedded store if the variable is unset or empty. `RATELIMIT_KEY_SECRET` is its
+    /// [`key_secret`](Builder::key_secret).
     ///
     /// # Errors
     ///
@@ -189,18 +191,23 @@ impl RateLimiter {
 }
 
 fn builder_from_environment() -> Result<Builder, BuildError> {
+    let secret = std::env::var_os(SECRET_VARIABLE).filter(|secret| !secret.is_empty());
+    let builder = match secret {
+        Some(secret) => Builder::default().key_secret(secret.into_encoded_bytes()),
+        None => Builder::default(),
+    };
     let url = match std::env::var(URL_VARIABLE) {
         Ok(url) if !url.is_empty() => url,
         Err(std::env::VarError::NotUnicode(_)) => {
             return Err(BuildError::InvalidUrl { message: "it is not UTF-8".into() });
         }
-        _ => return Ok(Builder::default()),
+        _ => return Ok(builder),
     };
     #[cfg(feature = "redis")]
-    return Ok(Builder::default().redis(url));
+    return Ok(builder.redis(url));
     #[cfg(not(feature = "redis"))]
     {
-        let _ = url;
+        let _ = (url, builder);
         Err(BuildError::RedisDisabled)
     }
 }

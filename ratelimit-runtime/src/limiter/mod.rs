@@ -29,12 +29,12 @@ pub use self::rules::{
 };
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, Part};
-use crate::key::Key;
+use crate::key::{Key, KeySecret};
 use crate::lease::OptionalLeases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
-use crate::reply::{Answer, Decision, Rejection, Source};
+use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
 use crate::report;
 use crate::waiting::Waiting;
 
@@ -129,6 +129,22 @@ impl RateLimiter {
     #[must_use]
     pub fn source(&self) -> Source {
         self.checker.backend.source()
+    }
+
+    /// Returns the secret under which this limiter hashes keys that nobody may read, such as credentials: for calls by
+    /// hand, and for the key functions of layers. The attribute writes `key = hashed(token)`.
+    ///
+    /// # Errors
+    ///
+    /// [`Mistake::NoKeySecret`] if this limiter counts on Redis and has no [`key_secret`](Builder::key_secret): no
+    /// other process could share the counts. Without Redis, it has a random one.
+    pub fn key_secret(&self) -> Result<KeySecret, Mistake> {
+        let backend = &self.checker.backend;
+        let secret = backend.key_secret();
+        if !secret.is_given() && backend.shared_store().is_some() {
+            return Err(Mistake::NoKeySecret);
+        }
+        Ok(secret.clone())
     }
 
     /// Admits and charges the call, or rejects it and changes nothing.

@@ -204,6 +204,8 @@ pub enum BuildError {
     ZeroKeys,
     /// `max_pending` is zero, so the limiter could send no request.
     ZeroPending,
+    /// The key secret has fewer than 16 bytes, so it could be guessed.
+    ShortKeySecret,
     /// The key prefix has braces, which would put all keys into one slot of a cluster.
     BracesInPrefix,
     /// The key prefix contains an algorithm and a period. These stand between the prefix and the name of a
@@ -257,6 +259,9 @@ impl fmt::Display for BuildError {
             }
             Self::ZeroPending => f.write_str(
                 "`max_pending` must be at least 1: with 0, the limiter could send no request",
+            ),
+            Self::ShortKeySecret => f.write_str(
+                "`key_secret` must have at least 16 bytes: write random ones, as `openssl rand -hex 16` prints them",
             ),
             Self::InvalidRules { message } => f.write_str(message),
             #[cfg(feature = "rules")]

@@ -26,6 +26,9 @@ pub enum Mistake {
     /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
     /// back.
     NeedsPermit,
+    /// A key is hashed, and the limit is counted on Redis, but no secret is set that other processes could share:
+    /// [`Builder::key_secret`](crate::Builder::key_secret).
+    NoKeySecret,
     /// The process-wide limiter could not be built from the environment, or a call was made outside of every scope
     /// after [`require_scope`](crate::RateLimiter::require_scope).
     Configuration(BuildError),
@@ -54,9 +57,15 @@ impl fmt::Display for Mistake {
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \
                  them back: use `acquire` and keep the permit, the attribute, or a layer of a server",
             ),
-            Self::Configuration(error @ (BuildError::NoScope | BuildError::RedisDisabled)) => {
-                error.fmt(f)
-            }
+            Self::NoKeySecret => f.write_str(
+                "a hashed key that is counted on Redis needs a secret which all processes share: set \
+                 `RATELIMIT_KEY_SECRET`, or `key_secret` of the builder, to 16 random bytes or more",
+            ),
+            Self::Configuration(
+                error @ (BuildError::NoScope
+                | BuildError::RedisDisabled
+                | BuildError::ShortKeySecret),
+            ) => error.fmt(f),
             Self::Configuration(error) => write!(f, "RATELIMIT_REDIS_URL cannot be used: {error}"),
         }
     }

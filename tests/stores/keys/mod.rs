@@ -2,6 +2,7 @@
 
 mod embedded;
 mod evictions;
+mod hashed;
 mod long_keys;
 mod prefixes;
 mod redis_keys;

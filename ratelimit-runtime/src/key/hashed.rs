@@ -1,0 +1,112 @@
+//! Keys that nobody may read, such as credentials: their hashes under a secret.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+use hmac_sha256::{HMAC, Hash};
+
+use super::text::KeyText;
+use super::{Key, KeyWriter};
+
+/// A secret under which a limiter hashes keys that nobody may read, such as credentials. Processes with the same secret
+/// share the counts of such keys; another secret begins new counts. From
+/// [`RateLimiter::key_secret`](crate::RateLimiter::key_secret).
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Limit, RateLimiter};
+///
+/// const API: Limit = Limit::sliding("api", 100, Duration::from_secs(60));
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().key_secret("7c0d2b1e9a54f3e8").build()?;
+/// let secret = limiter.key_secret()?;
+/// limiter.check(&API, secret.hash("Bearer sk_live_1234"), 1).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct KeySecret {
+    secret: [u8; 32],
+    /// Whether the program has set it, so that other processes can have it.
+    is_given: bool,
+}
+
+/// The hash of a key: see [`KeySecret::hash`]. Its text is `#` and 32 hexadecimal digits, as in Redis, in logs and in
+/// rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HashedKey {
+    digest: u128,
+    lacks_secret: bool,
+}
+
+impl KeySecret {
+    /// The fewest bytes of a secret.
+    pub(crate) const FEWEST: usize = 16;
+
+    pub(crate) fn new(secret: &[u8]) -> Self {
+        Self { secret: Hash::hash(secret), is_given: true }
+    }
+
+    pub(crate) fn random() -> Self {
+        let bytes = [(); 4].map(|()| RandomState::new().hash_one(()).to_ne_bytes());
+        Self { secret: Hash::hash(bytes.as_flattened()), is_given: false }
+    }
+
+    /// Returns whether other processes can have it.
+    pub(crate) fn is_given(&self) -> bool {
+        self.is_given
+    }
+
+    /// Hashes a key: the first 128 bits of its HMAC-SHA-256 under the secret. Without the secret, nobody can test a
+    /// guess of the key. Takes about a microsecond.
+    #[must_use]
+    pub fn hash(&self, key: impl Key) -> HashedKey {
+        let digest = HMAC::mac(KeyText::of(&key).as_bytes(), self.secret);
+        let (first, _) = digest.split_at(16);
+        let digest = first.iter().fold(0, |all, byte| all << 8 | u128::from(*byte));
+        HashedKey { digest, lacks_secret: !self.is_given }
+    }
+}
+
+/// Does not show the secret.
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySecret").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for HashedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{:032x}", self.digest)
+    }
+}
+
+impl Key for HashedKey {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.display(self);
+    }
+
+    fn lacks_secret(&self) -> bool {
+        self.lacks_secret
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_depends_on_the_secret_and_the_key_alone() {
+        let [one, other] =
+            ["one of the secrets", "another one of them"].map(|it| KeySecret::new(it.as_bytes()));
+        assert_eq!(one.hash("alice"), one.hash("alice".to_owned()));
+        assert_ne!(one.hash("alice"), one.hash("bob"));
+        assert_ne!(one.hash("alice"), other.hash("alice"));
+        assert_ne!(one.hash(("a", "b")), one.hash("(a:b)"));
+        assert_ne!(KeySecret::random().hash("alice"), KeySecret::random().hash("alice"));
+        // HMAC-SHA-256 of `alice` under the SHA-256 of the secret.
+        assert_eq!(one.hash("alice").to_string(), "#bcc86160587faf110b71bd09e4f198da");
+    }
+}
