@@ -57,16 +57,21 @@ usage: operate [--prefix PREFIX] [URL] COMMAND
   --prefix PREFIX             the `key_prefix` of the services: rl, unless KEY_PREFIX is set
   --yes                       changes rules also while no process has announced itself
 
-A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %. The word
-'hashed(TOKEN)' stands for the hash of a key under RATELIMIT_KEY_SECRET.
+A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %. In it,
+hashed(TOKEN) stands for the hash of a key under RATELIMIT_KEY_SECRET.
 Without a URL, the Redis of RATELIMIT_REDIS_URL.";
 
-/// Returns a word, or the hash of the key in `hashed(..)`.
+/// Returns a word with the hashes of the keys in its `hashed(..)`.
 fn hashed(limiter: &RateLimiter, word: &str) -> anyhow::Result<String> {
-    match word.strip_prefix("hashed(").and_then(|word| word.strip_suffix(')')) {
-        Some(key) => Ok(limiter.key_secret()?.hash(key).to_string()),
-        None => Ok(word.to_owned()),
-    }
+    let Some((before, rest)) = word.split_once("hashed(") else { return Ok(word.to_owned()) };
+    let mut depth = 1;
+    let end = rest.find(|letter| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        depth == 0
+    });
+    let (key, after) = rest.split_at(end.context("`hashed(` has no `)`")?);
+    let hash = limiter.key_secret()?.hash(OwnedKey::parse(key)?);
+    Ok(format!("{before}{hash}{}", hashed(limiter, &after[1..])?))
 }
 
 /// The prefix of the services unless one is set, as in the library.
@@ -103,7 +108,7 @@ async fn run() -> anyhow::Result<()> {
         command => (command, None),
     };
     let mut builder = RateLimiter::builder().redis(url).rules(Rules::redis()).key_prefix(prefix);
-    if let Ok(secret) = env::var("RATELIMIT_KEY_SECRET") {
+    if let Some(secret) = env::var("RATELIMIT_KEY_SECRET").ok().filter(|it| !it.is_empty()) {
         builder = builder.key_secret(secret);
     }
     let limiter = builder.deadline(Duration::from_secs(5)).build()?;

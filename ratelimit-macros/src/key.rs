@@ -172,6 +172,12 @@ fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> Stri
 fn check_tuples(expr: &Expr) -> syn::Result<()> {
     if let Some(args) = hashed(expr) {
         return match args.first() {
+            Some(key) if matches!(as_literal(key), Some((_, Lit::Str(_)))) => {
+                Err(syn::Error::new_spanned(
+                    key,
+                    "`hashed` takes a value, and no format string: write `hashed(token)`, or `hashed((user, token))`",
+                ))
+            }
             Some(key) if args.len() == 1 => check_tuples(key),
             _ => Err(syn::Error::new_spanned(
                 expr,

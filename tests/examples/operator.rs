@@ -12,11 +12,38 @@ async fn call(tenant: &str) -> Result<(), Rejection> {
     Ok(())
 }
 
+#[rate_limit(name = "paid", period = "1m", threshold = 5, key = (tenant, hashed(token)))]
+async fn paid(tenant: u64, token: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
 /// Runs a command of the tool.
 fn operate(server: &Server, command: &[&str]) -> std::process::Command {
     let mut tool = example("operate");
     tool.arg(&server.url).args(command).env("USER", "alice").env_remove("RUST_BACKTRACE");
     tool
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_names_a_credential_by_its_hash() {
+    const SECRET: &str = "0123456789abcdef";
+    let server = Server::start();
+    let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
+    let service = service.key_secret(SECRET).deadline(Duration::from_secs(30));
+    let service = service.build().expect("valid");
+    service.scope(paid(3, "sk_live")).await.expect("admitted");
+    while !output(operate(&server, &["list"])).contains("limit paid: ") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let command = ["close", "paid", "(3:hashed(sk_live))", "1h"];
+    let error = error_output(operate(&server, &command));
+    assert!(error.contains("RATELIMIT_KEY_SECRET"), "{error}");
+    let mut close = operate(&server, &command);
+    close.env("RATELIMIT_KEY_SECRET", SECRET);
+    assert_eq!(output(close), "closed for 1h\n");
+    let closed = service.scope(paid(3, "sk_live")).await;
+    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+    service.scope(paid(3, "another")).await.expect("open");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,12 +9,13 @@ mod pending;
 mod process;
 
 use crate::threads::{Mutex, MutexGuard};
+use std::any::Any;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -43,6 +44,9 @@ thread_local! {
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
 type Resident = Arc<dyn Fn() -> Option<BoxedJob> + Send + Sync>;
 
+/// The owner of a resident, which may be gone.
+type ResidentOwner = Weak<dyn Any + Send + Sync>;
+
 /// Called when a server answers again.
 type RecoveryHook = Box<dyn Fn() + Send + Sync>;
 
@@ -57,7 +61,7 @@ const START_INTERVAL: Duration = Duration::from_millis(400);
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<OwnValue<JobThread>>,
-    residents: Mutex<Vec<Resident>>,
+    residents: Mutex<Vec<(ResidentOwner, Resident)>>,
     /// The process in which the thread runs; 0 before it has started, and after it could not start.
     runs_in: Arc<AtomicU32>,
     /// Whether there was a job.
@@ -81,15 +85,24 @@ impl Background {
         self.send(Some(Box::pin(job)));
     }
 
-    /// Runs the job that `resident` returns, in this thread and in each one that takes its place, and again after a
-    /// panic.
-    pub(crate) fn spawn_resident(
+    /// Runs the job that `resident` returns for its owner, in this thread and in each one that takes its place, and
+    /// again after a panic, until the owner is gone.
+    pub(crate) fn spawn_resident<T, F>(
         &self,
-        resident: impl Fn() -> Option<BoxedJob> + Send + Sync + 'static,
-    ) {
-        let resident: Resident = Arc::new(resident);
+        owner: &Arc<T>,
+        resident: impl Fn(Arc<T>) -> F + Send + Sync + 'static,
+    ) where
+        T: Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let owner = Arc::downgrade(owner);
+        let weak: ResidentOwner = owner.clone();
+        let resident: Resident =
+            Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
         self.send(job_of(&resident));
-        self.residents().push(resident);
+        let mut residents = self.residents();
+        residents.retain(|(owner, _)| owner.strong_count() > 0);
+        residents.push((weak, resident));
     }
 
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
@@ -202,7 +215,7 @@ impl Background {
             .spawn(move || run_thread(receiver, process, &runs_in));
         let mut unsent = Vec::new();
         if started.is_ok() {
-            self.residents().retain(|resident| {
+            self.residents().retain(|(_, resident)| {
                 let job = job_of(resident);
                 let is_wanted = job.is_some();
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
@@ -218,7 +231,7 @@ impl Background {
         }
     }
 
-    fn residents(&self) -> MutexGuard<'_, Vec<Resident>> {
+    fn residents(&self) -> MutexGuard<'_, Vec<(ResidentOwner, Resident)>> {
         self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -303,17 +316,20 @@ mod tests {
     fn a_resident_starts_again_after_it_has_panicked() {
         let background = Background::default();
         let (sender, receiver) = channel();
-        let starts = AtomicU32::new(0);
-        background.spawn_resident(move || {
+        let starts = Arc::new(AtomicU32::new(0));
+        background.spawn_resident(&starts, move |starts| {
             let (start, sender) = (starts.fetch_add(1, Relaxed), sender.clone());
-            (start < 2).then(|| -> BoxedJob {
-                Box::pin(async move {
-                    sender.send(start).expect("the test waits");
-                    panic!("on purpose");
-                })
-            })
+            async move {
+                sender.send(start).expect("the test waits");
+                panic!("on purpose");
+            }
         });
         let started = [(); 2].map(|()| receiver.recv_timeout(SHUTDOWN_GRACE).expect("it runs"));
         assert_eq!(started, [0, 1]);
+        // Its owner is gone, so the next one takes its place.
+        drop(starts);
+        let owner = Arc::new(());
+        background.spawn_resident(&owner, |_| async {});
+        assert_eq!(background.residents().len(), 1);
     }
 }

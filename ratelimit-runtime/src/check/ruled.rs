@@ -87,8 +87,11 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
-        let lacks_secret =
-            |part: &&AnyPart<'_>| part.key.lacks_secret() && !self.backend.counts_here(part.limit);
+        let lacks_secret = |part: &&AnyPart<'_>| {
+            part.access == Access::Limited
+                && part.key.lacks_secret()
+                && !self.backend.counts_here(part.limit)
+        };
         if let Some(part) = parts.iter().find(lacks_secret) {
             return mistake(part.limit.label(), Mistake::NoKeySecret);
         }

@@ -167,7 +167,7 @@ fn undecided_call<const N: usize>(
 }
 
 /// Returns the hash of a key under the secret of the limiter that decides the call.
-pub fn hashed(limiter: Option<&RateLimiter>, key: &impl Key) -> HashedKey {
+pub fn hashed(limiter: Option<&RateLimiter>, key: &(impl Key + ?Sized)) -> HashedKey {
     let hash = |limiter: &RateLimiter| limiter.checker().backend.key_secret().hash(key);
     match limiter {
         Some(limiter) => hash(limiter),

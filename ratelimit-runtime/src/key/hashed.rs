@@ -33,8 +33,8 @@ pub struct KeySecret {
     is_given: bool,
 }
 
-/// The hash of a key: see [`KeySecret::hash`]. Its text is `#` and 32 hexadecimal digits, as in Redis, in logs and in
-/// rules.
+/// The hash of a key: see [`KeySecret::hash`]. Its text is `hashed-` and 32 hexadecimal digits, in Redis, in events and
+/// in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HashedKey {
     digest: u128,
@@ -66,7 +66,7 @@ impl KeySecret {
         let digest = HMAC::mac(KeyText::of(&key).as_bytes(), self.secret);
         let (first, _) = digest.split_at(16);
         let digest = first.iter().fold(0, |all, byte| all << 8 | u128::from(*byte));
-        HashedKey { digest, lacks_secret: !self.is_given }
+        HashedKey { digest, lacks_secret: !self.is_given || key.lacks_secret() }
     }
 }
 
@@ -79,7 +79,7 @@ impl fmt::Debug for KeySecret {
 
 impl fmt::Display for HashedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{:032x}", self.digest)
+        write!(f, "hashed-{:032x}", self.digest)
     }
 }
 
@@ -107,6 +107,6 @@ mod tests {
         assert_ne!(one.hash(("a", "b")), one.hash("(a:b)"));
         assert_ne!(KeySecret::random().hash("alice"), KeySecret::random().hash("alice"));
         // HMAC-SHA-256 of `alice` under the SHA-256 of the secret.
-        assert_eq!(one.hash("alice").to_string(), "#bcc86160587faf110b71bd09e4f198da");
+        assert_eq!(one.hash("alice").to_string(), "hashed-bcc86160587faf110b71bd09e4f198da");
     }
 }

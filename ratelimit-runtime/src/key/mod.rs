@@ -110,6 +110,10 @@ macro_rules! forward_to_target {
             fn write(&self, out: &mut KeyWriter<'_>) {
                 (**self).write(out);
             }
+
+            fn lacks_secret(&self) -> bool {
+                (**self).lacks_secret()
+            }
         }
     )*};
 }
@@ -120,6 +124,10 @@ impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
     #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         (**self).write(out);
+    }
+
+    fn lacks_secret(&self) -> bool {
+        (**self).lacks_secret()
     }
 }
 

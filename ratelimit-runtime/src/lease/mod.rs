@@ -200,12 +200,8 @@ impl Leases {
     /// Starts the job that gives back the units of each lease that ends.
     fn watch(self: &Arc<Self>) {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
-            let leases = Arc::downgrade(self);
-            let watch = move || {
-                leases.upgrade()?;
-                Some(Box::pin(watch(Weak::clone(&leases))) as _)
-            };
-            self.backend.background().spawn_resident(watch);
+            let background = self.backend.background();
+            background.spawn_resident(self, |leases| watch(Arc::downgrade(&leases)));
         }
     }
 }

@@ -224,7 +224,7 @@ impl Builder {
     /// processes that share counts. Keep it like a password: who knows it can test guesses of a key. Unless set, each
     /// limiter has a random one, and a hashed key that is counted on Redis is a mistake.
     ///
-    /// Another secret begins new counts, so a key has its limit once more.
+    /// Each secret has counts of its own: while a new one is rolled out, a key has its limit under both.
     pub fn key_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.key_secret = Some(secret.into());
         self

@@ -53,7 +53,8 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 ///
 /// # Errors
 ///
-/// [`BuildError`] when the URL in `RATELIMIT_REDIS_URL` is invalid, or needs a feature that this build lacks.
+/// [`BuildError`] when the URL in `RATELIMIT_REDIS_URL` is invalid, or needs a feature that this build lacks, or
+/// `RATELIMIT_KEY_SECRET` has fewer than 16 bytes.
 /// The next call tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
     with_current(|| Scope::Global, |limiter| Ok(limiter.clone()), Err)
@@ -184,7 +185,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] when the URL in the variable is invalid, or needs a feature that this build lacks.
+    /// [`BuildError`] when the URL is invalid, or needs a feature that this build lacks, or the secret has fewer than
+    /// 16 bytes.
     pub fn from_environment() -> Result<Self, BuildError> {
         builder_from_environment()?.build()
     }

@@ -15,6 +15,7 @@ use std::mem;
 
 use super::agenda::Agenda;
 use crate::key::KeyId;
+use crate::reply::StoreError;
 use crate::store::{CorrectError, MAX_CORRECTED};
 
 /// The most corrections that wait for one server. As many closings again wait at most.
@@ -379,10 +380,14 @@ impl<E: Queueable> Lane<E> {
     fn record<T>(&mut self, results: &[Result<T, CorrectError>], real: u64) {
         let is_silent = |it: &Result<T, _>| matches!(it, Err(CorrectError::NoReply(_)));
         let is_refused = |it: &Result<T, _>| matches!(it, Err(CorrectError::NotExecuted(_)));
-        let is_refused = results.iter().any(is_refused);
-        // A request that was not sent does not show that the server replies.
-        self.is_silent = results.iter().any(is_silent) || self.is_silent && is_refused;
-        if self.is_silent || is_refused {
+        // A request that was not sent does not show that the server replies; a refusal does.
+        let is_unsent = |it: &Result<T, CorrectError>| {
+            let Err(CorrectError::NotExecuted(error)) = it else { return false };
+            !matches!(error, StoreError::Server { .. })
+        };
+        self.is_silent =
+            results.iter().any(is_silent) || self.is_silent && results.iter().any(is_unsent);
+        if self.is_silent || results.iter().any(is_refused) {
             let [first, longest] = PAUSES;
             self.paused_until = real + longest.min(first << self.failures.min(8));
             self.failures += 1;

@@ -241,11 +241,8 @@ impl Owner {
             self.background.revive();
         } else {
             // Weak, because the core has the store, which has the thread.
-            let owner = Arc::downgrade(self);
-            self.background.spawn_resident(move || {
-                let core = Arc::clone(&owner.upgrade()?.core);
-                Some(Box::pin(core.run(Weak::clone(&owner))))
-            });
+            self.background
+                .spawn_resident(self, |owner| Arc::clone(&owner.core).run(Arc::downgrade(&owner)));
         }
         self.core.lock().changed.notify_one();
     }

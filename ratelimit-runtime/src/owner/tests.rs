@@ -123,6 +123,22 @@ fn a_lane_pauses_and_probes() {
     assert_eq!(send(&mut lanes, 300_030), Some(vec![3]));
 }
 
+/// A user without the rights for one key, whose correction comes first.
+#[test]
+fn a_refusal_shows_that_the_server_replies() {
+    let mut lanes = Lanes::default();
+    let silence = Err(CorrectError::NoReply(StoreError::ShuttingDown));
+    add(&mut lanes, 0, 1, Kind::GiveBack);
+    assert_eq!(send(&mut lanes, 0), Some(vec![0]));
+    add(&mut lanes, 1, 1, Kind::GiveBack);
+    add(&mut lanes, 2, 2, Kind::GiveBack);
+    reply(&mut lanes, &silence, 0);
+    assert_eq!(send(&mut lanes, 50_000), Some(vec![]), "a probe");
+    let error = StoreError::Server { code: "NOPERM".into(), message: "".into() };
+    reply(&mut lanes, &Err(CorrectError::NotExecuted(error)), 50_000);
+    assert_eq!(send(&mut lanes, 150_000), Some(vec![1, 2]));
+}
+
 #[test]
 fn a_full_lane_drops_give_backs_first() {
     let mut lanes = Lanes::default();

@@ -58,8 +58,8 @@ impl fmt::Display for Mistake {
                  them back: use `acquire` and keep the permit, the attribute, or a layer of a server",
             ),
             Self::NoKeySecret => f.write_str(
-                "a hashed key that is counted on Redis needs a secret which all processes share: set \
-                 `RATELIMIT_KEY_SECRET`, or `key_secret` of the builder, to 16 random bytes or more",
+                "a hashed key that is counted on Redis needs a secret which all processes share: set `key_secret` of \
+                 the builder, or `RATELIMIT_KEY_SECRET` for the limiter of the environment, to 16 random bytes or more",
             ),
             Self::Configuration(
                 error @ (BuildError::NoScope

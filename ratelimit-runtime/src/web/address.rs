@@ -120,7 +120,12 @@ impl Clients {
     /// because a proxy that writes one header forwards the others as the client sent them.
     #[must_use]
     pub fn header(mut self, header: ProxyHeader) -> Self {
-        self.header = header;
+        self.header = match header {
+            ProxyHeader::OneAddress(name) => {
+                ProxyHeader::OneAddress(name.to_ascii_lowercase().into())
+            }
+            header => header,
+        };
         self
     }
 

@@ -21,7 +21,7 @@ pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, req
         let (name, clients) = (header.name(), clients(peer, &header));
         tracing::warn!(
             "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
-             one key: if it is your proxy, write `{clients}`, or its network"
+             one key: if it is your proxy, and writes that header itself, write `{clients}`, or its network"
         );
     }
 }
@@ -37,9 +37,10 @@ pub(super) fn check_without_clients<R: IncomingRequest>(peer: Option<IpAddr>, re
         let (name, clients) = (header.name(), clients(peer, &header));
         tracing::warn!(
             "a request with `{name}` came from {peer}, and the layer has no `Clients`, so all clients behind {peer} \
-             share one key: if it is your proxy, write `.clients({clients})` on the layer, also if a key function \
-             calls `identify`; if clients connect directly, `.clients(Clients::direct())`; without a layer, use \
-             `Extension(clients)` in axum, `web::Data::new(clients)` in actix-web"
+             share one key: if it is your proxy, and writes that header itself, write `.clients({clients})` on the \
+             layer, also if a key function calls `identify`; if clients connect directly, \
+             `.clients(Clients::direct())`; without a layer, use `Extension(clients)` in axum, \
+             `web::Data::new(clients)` in actix-web"
         );
     }
 }

@@ -12,4 +12,9 @@ async fn two(a: u8, b: u8) -> Option<()> {
     None
 }
 
+#[rate_limit(period = 30, threshold = 2, key = hashed("{token}"))]
+async fn format(token: String) -> Option<()> {
+    None
+}
+
 fn main() {}

@@ -128,6 +128,28 @@ fn a_runtime_that_does_not_connect_stops_no_other() {
     assert!(holds_within(Duration::from_secs(5), || decide(&second).is_ok()));
 }
 
+/// Replies come after the deadline, so no call waits for them once that is known.
+#[test]
+fn a_slow_server_is_asked_by_probes_alone() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), 3 * DEADLINE / 2);
+    let limiter = builder_through(&proxy).build().expect("valid");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
+    // The first call connects.
+    for _ in 0..3 {
+        assert!(decide().is_err());
+        std::thread::sleep(4 * DEADLINE);
+    }
+    // Late replies arrive between the calls.
+    let timeouts = (0..10).filter(|_| {
+        std::thread::sleep(4 * DEADLINE);
+        !is_open(&decide())
+    });
+    let timeouts = timeouts.count();
+    assert!(timeouts <= 1, "{timeouts} calls have waited");
+}
+
 /// A blocked runtime sends no request before the deadline, so its calls time out. The server answers a probe.
 #[test]
 fn a_blocked_runtime_opens_no_breaker() {
@@ -206,7 +228,16 @@ async fn a_connection_to_a_slow_server_is_kept() {
     let limiter =
         builder_through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
-    let before = proxy.connections();
+    // If the first call has timed out, the thread connects as well.
+    let mut before = proxy.connections();
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = proxy.connections();
+        if now == before {
+            break;
+        }
+        before = now;
+    }
     for _ in 0..30 {
         let patience = Duration::from_millis(50);
         let early = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;

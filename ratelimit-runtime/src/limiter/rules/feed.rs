@@ -139,11 +139,7 @@ impl RuleFeed {
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
         let feed =
             Arc::new(Self { source, rules, backend: backend_ref, unseen, first_read, wanted });
-        let weak = Arc::downgrade(&feed);
-        backend.background().spawn_resident(move || {
-            let is_wanted = weak.strong_count() > 0;
-            is_wanted.then(|| Box::pin(Self::follow(Weak::clone(&weak))) as _)
-        });
+        backend.background().spawn_resident(&feed, |feed| Self::follow(Arc::downgrade(&feed)));
         Ok(feed)
     }
 

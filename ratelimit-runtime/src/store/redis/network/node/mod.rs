@@ -110,11 +110,13 @@ impl Node {
         let (runtime, open) = self.state();
         // The watch closes the breaker, and its thread may be that of the parent process.
         self.background.revive();
-        let mut is_sent = false;
+        let (was_open, mut is_sent) = (open.is_some(), false);
         let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
         let reply = complete_by(by, exchange).await;
         let reply = reply.unwrap_or(Err(Failure::Timeout { is_sent }));
         match &reply {
+            // Its late replies would otherwise make the next calls wait as well.
+            Err(Failure::Timeout { .. }) if was_open => *lock(&runtime.connection) = None,
             Err(Failure::Timeout { .. } | Failure::NotConnected(_)) => self.ask_for_probe(),
             Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
             Err(Failure::BreakerOpen(_)) | Ok(_) => {}
@@ -148,14 +150,6 @@ impl Node {
             runtime.discard(&connection);
         }
         reply.map_err(Failure::Redis)
-    }
-
-    /// Opens the breaker if an error shows that the server does not decide calls.
-    pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
-        if is_unfit(error) {
-            self.open_breaker(error);
-            self.ask_for_probe();
-        }
     }
 
     /// Returns the state of the current runtime, and why the breaker is open.

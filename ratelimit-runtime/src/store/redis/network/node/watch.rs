@@ -39,35 +39,38 @@ impl Node {
         if self.is_watched.swap(true, Ordering::Relaxed) {
             return;
         }
-        let node = Arc::downgrade(self);
-        self.background.spawn_resident(move || {
+        self.background.spawn_resident(self, |node| {
             let (sender, asked) = mpsc::channel(1);
-            lock_own(&node.upgrade()?.state).asked = Some(sender);
-            Some(Box::pin(probe(Weak::clone(&node), asked)))
+            lock_own(&node.state).asked = Some(sender);
+            probe(Arc::downgrade(&node), asked)
         });
         if let ServerLookup::Primary(_) = self.lookup {
-            let node = Arc::downgrade(self);
-            self.background.spawn_resident(move || {
-                node.upgrade()?;
-                Some(Box::pin(follow(Weak::clone(&node))))
-            });
+            self.background.spawn_resident(self, |node| follow(Arc::downgrade(&node)));
         }
     }
 
-    /// Opens the breaker, or gives it a newer cause. Discards all connections to a server that is not the primary: an
-    /// address can move, so the next ones may lead to another server.
-    pub(super) fn open_breaker(&self, cause: &StoreError) {
+    /// Opens the breaker if an error shows that the server does not decide calls.
+    pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
+        if is_unfit(error) {
+            let was_open = self.open_breaker(error);
+            // Before the report, whose subscriber may panic: the watch closes the breaker.
+            self.ask_for_probe();
+            if !was_open {
+                report::breaker(&self.name, Some(error));
+            }
+        }
+    }
+
+    /// Opens the breaker, or gives it a newer cause. Returns whether it was open. Discards all connections to a server
+    /// that is not the primary: an address can move, so the next ones may lead to another server.
+    fn open_breaker(&self, cause: &StoreError) -> bool {
         let mut state = lock_own(&self.state);
         if is_unfit(cause) {
             for runtime in state.runtimes.values() {
                 *lock(&runtime.connection) = None;
             }
         }
-        let was_open = state.open.replace(Arc::new(cause.clone())).is_some();
-        drop(state);
-        if !was_open {
-            report::breaker(&self.name, Some(cause));
-        }
+        state.open.replace(Arc::new(cause.clone())).is_some()
     }
 
     fn close_breaker(&self) {
@@ -100,7 +103,9 @@ impl Node {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };
             }
-            *lock(&runtime.connection) = None;
+            if is_sent {
+                *lock(&runtime.connection) = None;
+            }
             if !was_connected {
                 return Err(cause);
             }
@@ -123,12 +128,19 @@ async fn probe(node: Weak<Node>, mut asked: mpsc::Receiver<()>) {
         let answer = node.answers_probe().await;
         is_open = answer.is_err();
         match answer {
-            Ok(()) => node.close_breaker(),
-            Err(cause) => node.open_breaker(&cause),
+            Ok(()) => {
+                failures = 0;
+                node.close_breaker();
+            }
+            Err(cause) => {
+                failures += 1;
+                if !node.open_breaker(&cause) {
+                    report::breaker(&node.name, Some(&cause));
+                }
+            }
         }
         drop(node);
         sleep(pause_after(failures)).await;
-        failures = if is_open { failures + 1 } else { 0 };
     }
 }
 
@@ -139,8 +151,10 @@ async fn follow(node: Weak<Node>) {
         let ServerLookup::Primary(sentinels) = &node.lookup else { return };
         if let Ok(primary) = sentinels.primary().await {
             let is_outdated = |it: &mut Connection| it.primary() != Some(&primary);
-            for runtime in lock_own(&node.state).runtimes.values() {
-                if lock(&runtime.connection).take_if(is_outdated).is_some() {
+            let runtimes: Vec<_> = lock_own(&node.state).runtimes.values().cloned().collect();
+            for runtime in runtimes {
+                let outdated = lock(&runtime.connection).take_if(is_outdated);
+                if outdated.is_some() {
                     tracing::info!(node = %node.name, "the primary has changed");
                 }
             }
@@ -150,11 +164,11 @@ async fn follow(node: Weak<Node>) {
     }
 }
 
-/// Returns the pause after a probe that followed so many failed ones. It doubles with each of them up to the longest.
+/// Returns the pause after a probe, the last of so many failed ones. It doubles with each of them up to the longest.
 /// Jitter makes it up to a quarter shorter or longer, so that the processes of a fleet do not probe at the same time.
 fn pause_after(failures: u32) -> Duration {
     let [first, longest] = PAUSES;
-    let pause = first.saturating_mul(1 << failures.min(8)).min(longest);
+    let pause = first.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(longest);
     let jitter = RandomState::new().hash_one(failures) % 512;
     pause * (768 + jitter as u32) / 1024
 }
@@ -168,7 +182,7 @@ mod tests {
         let first: Vec<_> = (0..20).map(|_| pause_after(0)).collect();
         assert!(first.iter().all(|pause| (37..=63).contains(&pause.as_millis())), "{first:?}");
         assert!(first.iter().any(|pause| *pause != first[0]), "{first:?}");
-        for failures in [3, 10, u32::MAX] {
+        for failures in [4, 10, u32::MAX] {
             let pause = pause_after(failures).as_millis();
             assert!((300..=500).contains(&pause), "{pause} ms after {failures}");
         }
