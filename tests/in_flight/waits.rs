@@ -76,6 +76,28 @@ async fn a_wait_ends_as_busy_and_nothing_is_invented() {
     }
 }
 
+/// The call behind the first one is polled at its end, while a reply could still admit it.
+#[tokio::test]
+async fn a_wait_that_ends_during_a_request_ends_with_its_reply() {
+    let server = Server::start();
+    let [_, test] = TestLimiter::each(&server);
+    let (one, other) = (test.admit(&TWO, 1).await, test.admit(&TWO, 1).await);
+    let wait = |cost, wait| tokio::spawn(test.limiter.acquire(&TWO.wait(wait), "key", cost));
+    let (first, second) = (wait(2, MINUTE), wait(1, SECOND / 2));
+    wait_until_idle(&test.limiter).await;
+    server.pause_writes();
+    drop(one);
+    test.clock.advance(SECOND / 2);
+    run_tasks().await;
+    assert!(!second.is_finished());
+    server.resume();
+    let ended = timeout(10 * SECOND, second).await.expect("it has ended").expect("no panic");
+    let rejection = ended.expect_err("it does not overtake");
+    assert!(matches!(rejection, Rejection::Busy { .. }), "{rejection:?}");
+    first.abort();
+    drop(other);
+}
+
 /// A rate beside the calls in flight: the line asks again when the rate admits, and when a call ends.
 #[tokio::test]
 async fn a_line_waits_for_a_rate_and_for_calls_in_flight() {

@@ -92,6 +92,10 @@ impl Line {
                 self.remove(arrival);
                 return Poll::Ready(Err(StoreError::Timeout { deadline: self.settings.validity }));
             }
+            WaiterStage::Asked if now.local >= waiter.deadline => {
+                self.overstaying.insert(arrival);
+                return Poll::Pending;
+            }
             WaiterStage::Granted(_) | WaiterStage::Asked => return Poll::Pending,
             WaiterStage::Asleep => self.queue(arrival),
             WaiterStage::Queued => {}
@@ -113,6 +117,9 @@ impl Line {
                 }
                 return self.take_result(arrival);
             }
+        }
+        if now.local >= deadline {
+            self.overstaying.insert(arrival);
         }
         Poll::Pending
     }

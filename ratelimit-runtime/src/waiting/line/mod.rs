@@ -89,6 +89,8 @@ pub(super) struct Line {
     has_changed: bool,
     /// When a rule of a call ends, by the clock of the limiter.
     changes_at: Option<u64>,
+    /// The calls whose waits have ended, but which the next reply may admit: it wakes them.
+    overstaying: BTreeSet<u64>,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
@@ -172,6 +174,7 @@ impl Line {
             changed_counts: Vec::new(),
             has_changed: false,
             changes_at: None,
+            overstaying: BTreeSet::new(),
             wakers: Vec::new(),
             long: LONG_LINE,
         }

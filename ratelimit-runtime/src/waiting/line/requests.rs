@@ -1,5 +1,6 @@
 //! The requests of a line: which calls it asks for, and when.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -287,6 +288,9 @@ impl Line {
                 waiter.stage = WaiterStage::Queued;
             }
         }
+        let overstaying = mem::take(&mut self.overstaying);
+        let waiters = overstaying.iter().filter_map(|arrival| self.waiters.get(arrival));
+        self.wakers.extend(waiters.map(|waiter| waiter.waker.clone()));
     }
 
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
