@@ -1,5 +1,5 @@
-//! poem: a framework of which the library knows nothing. The feature `tower` has what it needs: the client of a request
-//! by its peer and its headers, and a rejection as an HTTP response.
+//! poem: a framework without a feature of its own. The feature `tower` identifies the client of a request by its peer
+//! and its headers, and makes an HTTP response of a rejection.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example poem

@@ -1,4 +1,4 @@
-//! Keys that nobody may read, such as credentials: their hashes under a secret.
+//! Hashes of credentials, under a secret, as keys.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -8,9 +8,9 @@ use hmac_sha256::{HMAC, Hash};
 use super::text::KeyText;
 use super::{Key, KeyWriter};
 
-/// A secret under which a limiter hashes keys that nobody may read, such as credentials. Processes with the same secret
-/// share the counts of such keys; another secret begins new counts. From
-/// [`RateLimiter::key_secret`](crate::RateLimiter::key_secret).
+/// The secret under which a limiter hashes credentials and other secret keys, from
+/// [`RateLimiter::key_secret`](crate::RateLimiter::key_secret). Processes with the same secret share the counts of
+/// hashed keys. Each secret has counts of its own.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,8 +59,8 @@ impl KeySecret {
         self.is_given
     }
 
-    /// Hashes a key: the first 128 bits of its HMAC-SHA-256 under the secret. Without the secret, nobody can test a
-    /// guess of the key. Takes about a microsecond.
+    /// Returns the first 128 bits of the HMAC-SHA-256 of a key under the secret. A reader of Redis or of logs needs the
+    /// secret to test a guess of the key.
     #[must_use]
     pub fn hash(&self, key: impl Key) -> HashedKey {
         let digest = HMAC::mac(KeyText::of(&key).as_bytes(), self.secret);

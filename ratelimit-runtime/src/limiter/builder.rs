@@ -221,8 +221,8 @@ impl Builder {
     }
 
     /// Sets the secret under which [hashed keys](KeySecret) are hashed: at least 16 bytes, random, and the same in all
-    /// processes that share counts. Keep it like a password: who knows it can test guesses of a key. Unless set, each
-    /// limiter has a random one, and a hashed key that is counted on Redis is a mistake.
+    /// processes that share counts. Keep it like a password: a reader with the secret can test guesses of a key. Unless
+    /// set, each limiter has a random one, and a hashed key that is counted on Redis is a mistake.
     ///
     /// Each secret has counts of its own: while a new one is rolled out, a key has its limit under both.
     pub fn key_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {

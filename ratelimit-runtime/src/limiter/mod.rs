@@ -131,8 +131,8 @@ impl RateLimiter {
         self.checker.backend.source()
     }
 
-    /// Returns the secret under which this limiter hashes keys that nobody may read, such as credentials: for calls by
-    /// hand, and for the key functions of layers. The attribute writes `key = hashed(token)`.
+    /// Returns the secret under which this limiter hashes credentials. Calls by hand and the key functions of layers
+    /// use it; an annotated function writes `key = hashed(token)`.
     ///
     /// # Errors
     ///

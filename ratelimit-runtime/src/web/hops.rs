@@ -25,7 +25,7 @@ pub enum ProxyHeader {
     /// | `true-client-ip` | Akamai and Cloudflare, where it is turned on |
     /// | `fly-client-ip` | Fly.io |
     /// | `cloudfront-viewer-address` | the CDN of AWS, with an origin request policy that adds it |
-    /// | `x-envoy-external-address` | Envoy with `use_remote_address`, if no client has an address that it calls internal |
+    /// | `x-envoy-external-address` | Envoy with `use_remote_address`, if it calls no client internal |
     ///
     /// All customers of a content delivery network share its addresses: only for a service that admits connections of
     /// your own sites alone.

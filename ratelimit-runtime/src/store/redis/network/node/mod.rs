@@ -108,7 +108,7 @@ impl Node {
         by: Instant,
     ) -> Result<Value, Failure> {
         let (runtime, open) = self.state();
-        // The watch closes the breaker, and its thread may be that of the parent process.
+        // After a fork, or if the thread could not start, a call starts the thread of the watch.
         self.background.revive();
         let (was_open, mut is_sent) = (open.is_some(), false);
         let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
@@ -165,8 +165,8 @@ impl Node {
     }
 
     /// Returns the connection of a runtime. Connects if there is none, or if the server has closed it or does not reply
-    /// on it, which the connection itself shows: calls that are dropped before their deadline tell nobody. While the
-    /// breaker is open, only a connection that replies is used.
+    /// on it. The connection itself records that, because a call that is dropped early records no timeout. While the
+    /// breaker is open, a call uses a connection that replies, and opens none.
     async fn connection(
         self: &Arc<Self>,
         runtime: &Arc<RuntimeState>,

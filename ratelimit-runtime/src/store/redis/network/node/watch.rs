@@ -30,7 +30,7 @@ impl Node {
     pub(super) fn ask_for_probe(self: &Arc<Self>) {
         self.start_watch();
         if let Some(asked) = &lock_own(&self.state).asked {
-            // A full channel has a question already.
+            // A full channel has a request already.
             let _ = asked.try_send(());
         }
     }
