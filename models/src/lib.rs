@@ -51,7 +51,6 @@ mod threads;
 mod waiting;
 
 mod judge;
-mod replayed;
 mod scripts;
 pub mod server;
 

@@ -10,12 +10,12 @@ mod parts;
 mod play;
 mod verdict;
 
+use std::hash::{Hash, Hasher};
 use std::mem;
 
 use stateright::{Model, Property};
 
 use self::play::Play;
-use crate::replayed::Replayed;
 
 /// What a model does at most, and the fault that it has.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +72,16 @@ pub enum Action {
     Tick,
 }
 
-/// A state of the model.
-pub type State = Replayed<Action>;
+/// The steps that lead to a state, and what follows from them. States with the same parts are the same.
+#[derive(Clone, Debug)]
+pub struct State {
+    steps: Vec<Action>,
+    /// All parts of the state.
+    parts: String,
+    enabled: Vec<Action>,
+    /// What is wrong with the state.
+    mistakes: Vec<&'static str>,
+}
 
 const OVER: &str = "never more than the limit";
 const ORDER: &str = "first come, first served";
@@ -95,6 +103,24 @@ impl Lines {
     }
 }
 
+impl State {
+    fn is_free_of(&self, mistake: &str) -> bool {
+        !self.mistakes.contains(&mistake)
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts.hash(state);
+    }
+}
+
 impl Model for Lines {
     type State = State;
     type Action = Action;
@@ -108,7 +134,7 @@ impl Model for Lines {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        Some(self.state(last.steps_with(action)))
+        Some(self.state(last.steps.iter().copied().chain([action]).collect()))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

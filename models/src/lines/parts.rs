@@ -20,7 +20,7 @@ impl Play {
         }
         let _ = write!(
             parts,
-            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {};",
+            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {} {:?};",
             line.queued,
             line.queued_units,
             line.granted,
@@ -35,6 +35,7 @@ impl Play {
             line.is_asking,
             line.returning,
             line.has_changed,
+            line.overstaying,
         );
         let _ = write!(
             parts,
