@@ -15,8 +15,8 @@ mod argument;
 mod boxed;
 #[path = "../../ratelimit-macros/src/diagnostics.rs"]
 mod diagnostics;
-#[path = "../../ratelimit-macros/src/duration.rs"]
-mod duration;
+#[path = "../../ratelimit-macros/src/exclusions.rs"]
+mod exclusions;
 #[path = "../../ratelimit-macros/src/expand/mod.rs"]
 mod expand;
 #[path = "../../ratelimit-macros/src/format.rs"]
@@ -25,18 +25,12 @@ mod format;
 mod function;
 #[path = "../../ratelimit-macros/src/guard.rs"]
 mod guard;
-#[path = "../../ratelimit-macros/src/in_flight.rs"]
-mod in_flight;
 #[path = "../../ratelimit-macros/src/key.rs"]
 mod key;
 #[path = "../../ratelimit-macros/src/key_macro.rs"]
 mod key_macro;
 #[path = "../../ratelimit-macros/src/limit.rs"]
 mod limit;
-#[path = "../../ratelimit-macros/src/limit_source.rs"]
-mod limit_source;
-#[path = "../../ratelimit-macros/src/offset.rs"]
-mod offset;
 #[path = "../../ratelimit-macros/src/policy.rs"]
 mod policy;
 #[path = "../../ratelimit-macros/src/rewrite.rs"]

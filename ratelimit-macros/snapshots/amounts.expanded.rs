@@ -49,126 +49,122 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
 fn several(user: &str, rate: Option<u32>) -> Answer {
     let __rate_limit_permit_2;
     [_, _, __rate_limit_permit_2] = {
-        let __rate_limit_pending = {
-            const {
-                ::ratelimit_runtime::__private::decided_together(
-                    &[
-                        const {
-                            &::ratelimit_runtime::Limit::scope(
-                                ::ratelimit_runtime::__private::limit(REQUESTS),
-                                ::ratelimit_runtime::Scope::Process,
-                            )
-                        },
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                "limit",
-                                const { 5 * 5 },
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            ),
-                            ::ratelimit_runtime::Scope::Process,
-                        ),
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                "limit",
-                                1_u32,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            ),
-                            ::ratelimit_runtime::Scope::Process,
-                        ),
-                    ],
-                )
-            };
-            match (
-                {
-                    static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
-                        ::ratelimit_runtime::__private::AmountsSite::new();
-                    __RATE_LIMIT_AMOUNTS
-                        .of(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::named(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
+        let __rate_limit_pending = match (
+            {
+                static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
+                    ::ratelimit_runtime::__private::AmountsSite::new();
+                __RATE_LIMIT_AMOUNTS
+                    .of(
+                        {
+                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                ::ratelimit_runtime::__private::Site::named(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                )
+                                .computed();
+                            __RATE_LIMIT_SITE
+                                .visit(const {
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            ::core::concat!("pages", "#3"),
+                                            1_u32,
+                                            ::ratelimit_runtime::__private::micros(60000000u64),
                                         ),
+                                        ::ratelimit_runtime::Scope::Process,
                                     )
-                                    .computed();
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::scope(
-                                            ::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!("pages", "#3"),
-                                                1_u32,
-                                                ::ratelimit_runtime::__private::micros(60000000u64),
-                                            ),
-                                            ::ratelimit_runtime::Scope::Process,
-                                        )
-                                    })
-                            },
-                            ::ratelimit_runtime::__private::amount(rate),
-                            ::core::option::Option::None,
-                            ::ratelimit_runtime::__private::Lease::None,
-                        )
-                },
-            ) {
-                (__rate_limit_limit_3,) => {
-                    match (::ratelimit_runtime::__private::key(&user), 1_u32) {
-                        (__rate_limit_key, __rate_limit_cost) => {
-                            let _ = (&__rate_limit_key, __rate_limit_cost);
-                            ::ratelimit_runtime::__private::acquire_all_blocking(
-                                &::ratelimit_runtime::__private::LimitGroup::new([
-                                    ::ratelimit_runtime::__private::CallPart::constant(
-                                        {
-                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::constant(
-                                                ::core::concat!(
-                                                    ::core::file!(), ":", ::core::line!(), ":",
-                                                    ::core::column!()
-                                                ),
-                                            );
-                                            __RATE_LIMIT_SITE
-                                                .visit(const {
-                                                    &::ratelimit_runtime::Limit::scope(
-                                                        ::ratelimit_runtime::__private::without_permit(REQUESTS),
-                                                        ::ratelimit_runtime::Scope::Process,
-                                                    )
-                                                })
-                                        },
-                                        &__rate_limit_key,
-                                        __rate_limit_cost,
+                                })
+                        },
+                        ::ratelimit_runtime::__private::amount(rate),
+                        ::core::option::Option::None,
+                        ::ratelimit_runtime::__private::Lease::None,
+                    )
+            },
+        ) {
+            (__rate_limit_limit_3,) => {
+                match (::ratelimit_runtime::__private::key(&user), 1_u32) {
+                    (__rate_limit_key, __rate_limit_cost) => {
+                        const {
+                            ::ratelimit_runtime::__private::decided_together(
+                                &[
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::__private::limit(REQUESTS),
+                                        ::ratelimit_runtime::Scope::Process,
                                     ),
-                                    ::ratelimit_runtime::__private::CallPart::constant(
-                                        {
-                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::named(
-                                                ::core::concat!(
-                                                    ::core::file!(), ":", ::core::line!(), ":",
-                                                    ::core::column!()
-                                                ),
-                                            );
-                                            __RATE_LIMIT_SITE
-                                                .visit(const {
-                                                    &::ratelimit_runtime::Limit::scope(
-                                                        ::ratelimit_runtime::Limit::sliding(
-                                                            ::core::concat!("pages", "#2"),
-                                                            const { 5 * 5 },
-                                                            ::ratelimit_runtime::__private::micros(60000000u64),
-                                                        ),
-                                                        ::ratelimit_runtime::Scope::Process,
-                                                    )
-                                                })
-                                        },
-                                        &__rate_limit_key,
-                                        __rate_limit_cost,
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            "limit",
+                                            const { 5 * 5 },
+                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                        ),
+                                        ::ratelimit_runtime::Scope::Process,
                                     ),
-                                    ::ratelimit_runtime::__private::CallPart::of(
-                                        &__rate_limit_limit_3,
-                                        &__rate_limit_key,
-                                        __rate_limit_cost,
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            "limit",
+                                            1_u32,
+                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                        ),
+                                        ::ratelimit_runtime::Scope::Process,
                                     ),
-                                ]),
+                                ],
                             )
-                        }
+                        };
+                        let _ = (&__rate_limit_key, __rate_limit_cost);
+                        ::ratelimit_runtime::__private::acquire_all_blocking(
+                            &::ratelimit_runtime::__private::LimitGroup::new([
+                                ::ratelimit_runtime::__private::CallPart::constant(
+                                    {
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::constant(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::scope(
+                                                    ::ratelimit_runtime::__private::without_permit(REQUESTS),
+                                                    ::ratelimit_runtime::Scope::Process,
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key,
+                                    __rate_limit_cost,
+                                ),
+                                ::ratelimit_runtime::__private::CallPart::constant(
+                                    {
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::named(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::scope(
+                                                    ::ratelimit_runtime::Limit::sliding(
+                                                        ::core::concat!("pages", "#2"),
+                                                        const { 5 * 5 },
+                                                        ::ratelimit_runtime::__private::micros(60000000u64),
+                                                    ),
+                                                    ::ratelimit_runtime::Scope::Process,
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key,
+                                    __rate_limit_cost,
+                                ),
+                                ::ratelimit_runtime::__private::CallPart::of(
+                                    &__rate_limit_limit_3,
+                                    &__rate_limit_key,
+                                    __rate_limit_cost,
+                                ),
+                            ]),
+                        )
                     }
                 }
             }

@@ -35,67 +35,69 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
 }
 async fn query(user: u64) -> Result<(), Rejection> {
     'decided: {
-        let __rate_limit_pending = match {
-            const {
-                ::ratelimit_runtime::__private::decided_together(
-                    &[
-                        const { &::ratelimit_runtime::__private::limit(LOGIN) },
-                        &::ratelimit_runtime::Limit::sliding(
-                            "limit",
-                            5_000,
-                            ::ratelimit_runtime::__private::micros(86400000000u64),
-                        ),
-                    ],
-                )
-            };
-            match ((), 1_u32, ::ratelimit_runtime::__private::key(&user)) {
-                (__rate_limit_key, __rate_limit_cost, __rate_limit_key_1) => {
-                    let _ = (&__rate_limit_key, __rate_limit_cost);
-                    ::ratelimit_runtime::__private::check_all(
-                        &::ratelimit_runtime::__private::LimitGroup::new([
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::__private::without_permit(LOGIN)
-                                        })
-                                },
-                                &__rate_limit_key_1,
-                                __rate_limit_cost,
+        let __rate_limit_pending = match match (
+            (),
+            1_u32,
+            ::ratelimit_runtime::__private::key(&user),
+        ) {
+            (__rate_limit_key, __rate_limit_cost, __rate_limit_key_1) => {
+                const {
+                    ::ratelimit_runtime::__private::decided_together(
+                        &[
+                            &::ratelimit_runtime::__private::limit(LOGIN),
+                            &::ratelimit_runtime::Limit::sliding(
+                                "limit",
+                                5_000,
+                                ::ratelimit_runtime::__private::micros(86400000000u64),
                             ),
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::new(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!(
-                                                    ::core::concat!(::core::module_path!(), "::", "query"), "#2"
-                                                ),
-                                                5_000,
-                                                ::ratelimit_runtime::__private::micros(86400000000u64),
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost,
-                            ),
-                        ]),
+                        ],
                     )
-                }
+                };
+                let _ = (&__rate_limit_key, __rate_limit_cost);
+                ::ratelimit_runtime::__private::check_all(
+                    &::ratelimit_runtime::__private::LimitGroup::new([
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::constant(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::__private::without_permit(LOGIN)
+                                    })
+                            },
+                            &__rate_limit_key_1,
+                            __rate_limit_cost,
+                        ),
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::new(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::sliding(
+                                            ::core::concat!(
+                                                ::core::concat!(::core::module_path!(), "::", "query"), "#2"
+                                            ),
+                                            5_000,
+                                            ::ratelimit_runtime::__private::micros(86400000000u64),
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost,
+                        ),
+                    ]),
+                )
             }
         } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,

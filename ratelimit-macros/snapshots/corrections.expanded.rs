@@ -98,121 +98,117 @@ fn several(team: &str) -> Answer {
     let __rate_limit_permit_1;
     let __rate_limit_permit_2;
     [__rate_limit_permit_0, __rate_limit_permit_1, __rate_limit_permit_2] = {
-        let __rate_limit_pending = {
-            const {
-                ::ratelimit_runtime::__private::decided_together(
-                    &[
-                        const {
+        let __rate_limit_pending = match (
+            ::ratelimit_runtime::__private::key(&team),
+            1_u32,
+            ::ratelimit_runtime::__private::cost(10),
+        ) {
+            (__rate_limit_key, __rate_limit_cost, __rate_limit_cost_2) => {
+                const {
+                    ::ratelimit_runtime::__private::decided_together(
+                        &[
                             &::ratelimit_runtime::Limit::scope(
                                 ::ratelimit_runtime::__private::limit(REQUESTS),
                                 ::ratelimit_runtime::Scope::Process,
-                            )
-                        },
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                "limit",
-                                100_000,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
                             ),
-                            ::ratelimit_runtime::Scope::Process,
-                        ),
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                "limit",
-                                5,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    "limit",
+                                    100_000,
+                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                ),
+                                ::ratelimit_runtime::Scope::Process,
                             ),
-                            ::ratelimit_runtime::Scope::Process,
-                        ),
-                    ],
-                )
-            };
-            match (
-                ::ratelimit_runtime::__private::key(&team),
-                1_u32,
-                ::ratelimit_runtime::__private::cost(10),
-            ) {
-                (__rate_limit_key, __rate_limit_cost, __rate_limit_cost_2) => {
-                    let _ = (&__rate_limit_key, __rate_limit_cost);
-                    ::ratelimit_runtime::__private::acquire_all_blocking(
-                        &::ratelimit_runtime::__private::LimitGroup::new([
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::__private::unleased(REQUESTS),
-                                                ::ratelimit_runtime::Scope::Process,
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost,
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    "limit",
+                                    5,
+                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                ),
+                                ::ratelimit_runtime::Scope::Process,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::new(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::Limit::sliding(
-                                                    ::core::concat!(
-                                                        ::core::concat!(::core::module_path!(), "::", "several"),
-                                                        "#2"
-                                                    ),
-                                                    100_000,
-                                                    ::ratelimit_runtime::__private::micros(60000000u64),
-                                                ),
-                                                ::ratelimit_runtime::Scope::Process,
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost_2,
-                            ),
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::new(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::Limit::sliding(
-                                                    ::core::concat!(
-                                                        ::core::concat!(::core::module_path!(), "::", "several"),
-                                                        "#3"
-                                                    ),
-                                                    5,
-                                                    ::ratelimit_runtime::__private::micros(60000000u64),
-                                                ),
-                                                ::ratelimit_runtime::Scope::Process,
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost,
-                            ),
-                        ]),
+                        ],
                     )
-                }
+                };
+                let _ = (&__rate_limit_key, __rate_limit_cost);
+                ::ratelimit_runtime::__private::acquire_all_blocking(
+                    &::ratelimit_runtime::__private::LimitGroup::new([
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::constant(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::scope(
+                                            ::ratelimit_runtime::__private::unleased(REQUESTS),
+                                            ::ratelimit_runtime::Scope::Process,
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost,
+                        ),
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::new(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::scope(
+                                            ::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "several"),
+                                                    "#2"
+                                                ),
+                                                100_000,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            ),
+                                            ::ratelimit_runtime::Scope::Process,
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost_2,
+                        ),
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::new(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::scope(
+                                            ::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "several"),
+                                                    "#3"
+                                                ),
+                                                5,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            ),
+                                            ::ratelimit_runtime::Scope::Process,
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost,
+                        ),
+                    ]),
+                )
             }
         };
         match __rate_limit_pending {

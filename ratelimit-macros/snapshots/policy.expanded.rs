@@ -83,74 +83,78 @@ async fn shadow() -> Option<()> {
 }
 async fn hidden() -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match {
-            const {
-                ::ratelimit_runtime::__private::decided_together(
-                    &[
-                        const { &::ratelimit_runtime::__private::limit(LOGIN) },
-                        &::ratelimit_runtime::Limit::sliding(
-                            "limit",
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        ),
-                    ],
-                )
-            };
-            match ((), 1_u32) {
-                (__rate_limit_key, __rate_limit_cost) => {
-                    let _ = (&__rate_limit_key, __rate_limit_cost);
-                    ::ratelimit_runtime::__private::check_all(
-                        &::ratelimit_runtime::__private::LimitGroup::new([
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::hidden(
-                                                ::ratelimit_runtime::__private::without_permit(LOGIN),
-                                                false,
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost,
+        let __rate_limit_pending = match match ((), 1_u32) {
+            (__rate_limit_key, __rate_limit_cost) => {
+                const {
+                    ::ratelimit_runtime::__private::decided_together(
+                        &[
+                            &::ratelimit_runtime::Limit::hidden(
+                                ::ratelimit_runtime::__private::limit(LOGIN),
+                                false,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::constant(
-                                {
-                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::new(
-                                        ::core::concat!(
-                                            ::core::file!(), ":", ::core::line!(), ":",
-                                            ::core::column!()
-                                        ),
-                                    );
-                                    __RATE_LIMIT_SITE
-                                        .visit(const {
-                                            &::ratelimit_runtime::Limit::hidden(
-                                                ::ratelimit_runtime::Limit::sliding(
-                                                    ::core::concat!(
-                                                        ::core::concat!(::core::module_path!(), "::", "hidden"),
-                                                        "#2"
-                                                    ),
-                                                    10,
-                                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                                ),
-                                                true,
-                                            )
-                                        })
-                                },
-                                &__rate_limit_key,
-                                __rate_limit_cost,
+                            &::ratelimit_runtime::Limit::hidden(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    "limit",
+                                    10,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                ),
+                                true,
                             ),
-                        ]),
+                        ],
                     )
-                }
+                };
+                let _ = (&__rate_limit_key, __rate_limit_cost);
+                ::ratelimit_runtime::__private::check_all(
+                    &::ratelimit_runtime::__private::LimitGroup::new([
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::constant(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::hidden(
+                                            ::ratelimit_runtime::__private::without_permit(LOGIN),
+                                            false,
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost,
+                        ),
+                        ::ratelimit_runtime::__private::CallPart::constant(
+                            {
+                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                    ::ratelimit_runtime::__private::Site::new(
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                );
+                                __RATE_LIMIT_SITE
+                                    .visit(const {
+                                        &::ratelimit_runtime::Limit::hidden(
+                                            ::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                                    "#2"
+                                                ),
+                                                10,
+                                                ::ratelimit_runtime::__private::micros(1000000u64),
+                                            ),
+                                            true,
+                                        )
+                                    })
+                            },
+                            &__rate_limit_key,
+                            __rate_limit_cost,
+                        ),
+                    ]),
+                )
             }
         } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,

@@ -42,37 +42,11 @@ pub(crate) enum Correction {
     Permit(Ident),
 }
 
-/// The arguments that correct a charge. A charge has one of them.
-const CORRECTIONS: [ArgumentName; 3] =
-    [ArgumentName::Settle, ArgumentName::CountIf, ArgumentName::Permit];
-
 impl AfterCall {
-    pub(crate) fn validate(
+    pub(crate) fn read(
         args: &Args<'_>,
         function: Option<&Function>,
     ) -> Result<Self, ReportedError> {
-        let is_given = |name: &ArgumentName| args.get(*name).is_some();
-        let given: Vec<_> = CORRECTIONS.into_iter().filter(is_given).collect();
-        if let [first, second, ..] = given[..] {
-            let message = format!(
-                "a charge is corrected once: remove `{first}` or `{second}`, or correct it in the body, \
-                 with `permit`"
-            );
-            args.reject(second, &message);
-        }
-        if is_given(&ArgumentName::Close) {
-            let message = "`close` cannot be combined with `lease`: a call that spends leased units has no \
-                           permit that could close the key. Remove one of the two, or close the key in \
-                           the body, with `RateLimiter::close`";
-            args.reject(ArgumentName::Lease, message);
-        }
-        for name in given {
-            let message = format!(
-                "`{name}` cannot be combined with `lease`: units that are leased in advance belong to no \
-                 call. Remove one of the two"
-            );
-            args.reject(ArgumentName::Lease, &message);
-        }
         let read = |name| {
             args.optional(name, |expr| {
                 let function_of_result = read_function(name, function, expr)?;
@@ -83,26 +57,28 @@ impl AfterCall {
                 Ok(function_of_result)
             })
         };
-        let settle = read(ArgumentName::Settle).map(|expr| expr.map(Correction::Settle));
-        let count_if = read(ArgumentName::CountIf).map(|expr| expr.map(Correction::CountIf));
+        let (settle, count_if) = (read(ArgumentName::Settle), read(ArgumentName::CountIf));
         let permit = args.optional(ArgumentName::Permit, |expr| {
             let bindings = function.map(Function::bindings).unwrap_or_default();
-            read_permit(expr, &bindings).map(Correction::Permit)
+            read_permit(expr, &bindings)
         });
-        let function = read(ArgumentName::Close).transpose();
-        let at_most = read_ceiling(args).transpose();
-        let correction = settle.or(count_if).or(permit).transpose();
-        let (function, at_most) = (function?, at_most?);
-        let close = function.map(|function| Close { function, at_most });
-        Ok(Self { correction: correction?, close, holds: false })
+        let close = read(ArgumentName::Close);
+        let at_most = args.optional(ArgumentName::CloseAtMost, |expr| {
+            Constant::duration(ArgumentName::CloseAtMost, expr)
+        });
+        let settle = settle?.map(Correction::Settle);
+        let count_if = count_if?.map(Correction::CountIf);
+        let correction = settle.or(count_if).or(permit?.map(Correction::Permit));
+        let at_most = at_most?;
+        let close = close?.map(|function| Close { function, at_most });
+        Ok(Self { correction, close, holds: false })
     }
 
-    /// Returns this, with the correction of `shared` if it has none.
-    pub(crate) fn or(&self, shared: &Self) -> Self {
-        // Units that are held have nothing to correct.
-        let shared = shared.correction.as_ref().filter(|_| !self.holds);
-        let correction = self.correction.as_ref().or(shared);
-        Self { correction: correction.cloned(), close: self.close.clone(), holds: self.holds }
+    /// Takes the correction of `shared` if it has none. Units that are held have nothing to correct.
+    pub(crate) fn inherit(&mut self, shared: &Self) {
+        if self.correction.is_none() && !self.holds {
+            self.correction.clone_from(&shared.correction);
+        }
     }
 
     /// Whether nothing happens.
@@ -123,17 +99,6 @@ impl AfterCall {
         };
         corrects || self.close.is_some()
     }
-}
-
-/// Reads the ceiling of `close`, which has no effect without `close`.
-fn read_ceiling(args: &Args<'_>) -> Option<Result<Constant<u64>, ReportedError>> {
-    let name = ArgumentName::CloseAtMost;
-    // Beside groups, both are in a wrong place, which is reported.
-    if args.get(ArgumentName::Close).is_none() && args.groups.is_empty() {
-        let message = "`close_at_most` is the ceiling of `close`: remove it, or add `close`";
-        args.reject(name, message);
-    }
-    args.optional(name, |expr| Constant::duration(name, expr))
 }
 
 /// Reads a function of the return value.

@@ -10,12 +10,12 @@ use syn::parse::{ParseStream, Parser};
 use syn::token::Paren;
 use syn::{Expr, ExprLit, Ident, Lit, LitInt, LitStr, Token};
 
-use crate::argument::{ArgumentName, Place};
+use crate::argument::ArgumentName;
 use crate::diagnostics::{Errors, ReportedError, foreign_argument, quoted, written};
 use crate::limit::Algorithm;
 use crate::text::closest::{closest, nearest};
 use crate::text::limit::LimitText;
-use crate::values::as_literal;
+use crate::values::{as_literal, as_path};
 use crate::words::Word;
 
 /// The arguments of one attribute, or of one `limit(…)` in it, as written.
@@ -40,16 +40,19 @@ enum Level {
     Group,
 }
 
+/// What a word that is no argument was probably meant to be.
+enum Meant {
+    Nothing,
+    Anything,
+    One(ArgumentName),
+}
+
 /// `name = value`.
 pub(crate) struct Argument {
     name: ArgumentName,
     ident: Ident,
     value: Result<Expr, ReportedError>,
 }
-
-/// The message for a `lease` beside or in a `limit(…)`.
-pub(crate) const LEASE_WITH_GROUPS: &str = "`lease` works with a single limit only, and limits in \
-                                            `limit(…)` are decided together: remove `lease`";
 
 impl<'e> Args<'e> {
     pub(crate) fn parse(tokens: TokenStream, errors: &'e Errors) -> Self {
@@ -79,13 +82,28 @@ impl<'e> Args<'e> {
         self.given.iter().find(|argument| argument.name == name)
     }
 
-    /// Whether an argument is given as the string `word`.
+    /// The value of an argument, if it is given and an expression.
+    fn value(&self, name: ArgumentName) -> Option<&Expr> {
+        self.get(name).and_then(|argument| argument.value.as_ref().ok())
+    }
+
+    /// Whether an argument is given as a path.
+    pub(crate) fn is_path(&self, name: ArgumentName) -> bool {
+        self.value(name).and_then(as_path).is_some()
+    }
+
+    /// Whether an argument is given as the literal `word`.
     pub(crate) fn is_word(&self, name: ArgumentName, word: &str) -> bool {
-        let value = self.get(name).and_then(|argument| argument.value.as_ref().ok());
-        match value.and_then(as_literal) {
+        match self.value(name).and_then(as_literal) {
             Some((_, Lit::Str(text))) => text.value() == word,
+            Some((_, Lit::Bool(flag))) => flag.value.to_string() == word,
             _ => false,
         }
+    }
+
+    /// Whether these are the arguments of a `limit(…)`.
+    pub(crate) fn is_group(&self) -> bool {
+        self.level == Level::Group
     }
 
     /// Reports an error at the whole argument, if it is given.
@@ -105,11 +123,12 @@ impl<'e> Args<'e> {
         &self,
         name: ArgumentName,
         read: impl FnOnce(&Expr) -> syn::Result<T>,
-    ) -> Option<Result<T, ReportedError>> {
-        self.get(name).map(|argument| match &argument.value {
-            Ok(value) => self.errors.record(read(value)),
+    ) -> Result<Option<T>, ReportedError> {
+        let Some(argument) = self.get(name) else { return Ok(None) };
+        match &argument.value {
+            Ok(value) => self.errors.record(read(value)).map(Some),
             Err(reported) => Err(*reported),
-        })
+        }
     }
 
     /// The same for an argument that has to be given; `missing` is the error if it is not.
@@ -119,9 +138,9 @@ impl<'e> Args<'e> {
         missing: &str,
         read: impl FnOnce(&Expr) -> syn::Result<T>,
     ) -> Result<T, ReportedError> {
-        self.optional(name, read).unwrap_or_else(|| {
+        self.optional(name, read)?.ok_or_else(|| {
             let report = || self.errors.report(syn::Error::new(self.span, missing));
-            Err(self.misspelled(name).unwrap_or_else(report))
+            self.misspelled(name).unwrap_or_else(report)
         })
     }
 
@@ -263,63 +282,55 @@ impl<'e> Args<'e> {
         all.filter(move |name| level == Level::Attribute || name.place().is_in_groups())
     }
 
-    /// The argument of that name, if it exists, is allowed here, and is given for the first time.
+    /// The argument of that name, if it exists and is given for the first time.
     fn accept(&mut self, ident: &Ident, has_value: bool) -> Result<ArgumentName, ReportedError> {
         let word = ident.to_string();
-        let report = |message| self.errors.report(syn::Error::new(ident.span(), message));
-        if let Some(name) = ArgumentName::find(&word) {
-            if self.get(name).is_some() {
-                return Err(report(format!("`{word}` is given twice: remove one of the two")));
-            }
-            return match name.place() {
-                _ if self.level == Level::Attribute => Ok(name),
-                Place::OneLimit | Place::Anywhere => Ok(name),
-                Place::WithoutGroups => Err(report(LEASE_WITH_GROUPS.to_owned())),
-                Place::Attribute => Err(report(format!(
-                    "`{word}` applies to all limits: move it out of `limit(…)`"
-                ))),
-            };
-        }
-        if let Some(advice) = foreign_argument(&word).filter(|_| has_value) {
-            let reported = report(format!("unknown argument `{word}`: {advice}"));
-            self.anything_is_misspelled(reported);
-            return Err(reported);
-        }
-        let names = || self.allowed().map(Word::as_str);
-        let similar = || ArgumentName::find(closest(&word, names())?);
-        let Some(meant) = ArgumentName::find_synonym(&word).or_else(similar) else {
-            if !has_value && is_constant(&word) {
-                let reported =
-                    report(format!("to name the constant of a limit, write `limit = {word}`"));
-                self.anything_is_misspelled(reported);
-                return Err(reported);
-            }
-            if !has_value && let Some(key) = self.get(ArgumentName::Key) {
-                let key = key.value.as_ref().map_or_else(|_| "..".into(), written);
-                return Err(report(format!(
-                    "`{word}` is no argument of `rate_limit`: to count several values together, write \
-                     `key = ({key}, {word})`"
-                )));
-            }
-            if !has_value {
-                return Err(report(format!(
-                    "`{word}` is no argument of `rate_limit`: to count each `{word}` separately, write \
-                     `key = {word}`"
-                )));
-            }
-            let names = quoted(nearest(&word, names(), 3));
-            return Err(report(format!(
-                "unknown argument `{word}`: the arguments with similar names are {names}; the documentation of \
-                 `rate_limit` lists all"
-            )));
+        let (message, meant) = match ArgumentName::find(&word) {
+            Some(name) if self.get(name).is_none() => return Ok(name),
+            Some(_) => (format!("`{word}` is given twice: remove one of the two"), Meant::Nothing),
+            None => self.unknown(&word, has_value),
         };
-        let reported = report(format!("unknown argument `{word}`: did you mean `{meant}`?"));
-        if meant == ArgumentName::Limit {
-            self.anything_is_misspelled(reported);
-        } else {
-            self.misspelled.push((meant, reported));
+        let reported = self.errors.report(syn::Error::new(ident.span(), message));
+        match meant {
+            Meant::Nothing => {}
+            Meant::Anything => self.anything_is_misspelled(reported),
+            Meant::One(name) => self.misspelled.push((name, reported)),
         }
         Err(reported)
+    }
+
+    /// What to write instead of a word that is no argument.
+    fn unknown(&self, word: &str, has_value: bool) -> (String, Meant) {
+        if let Some(advice) = foreign_argument(word).filter(|_| has_value) {
+            return (format!("unknown argument `{word}`: {advice}"), Meant::Anything);
+        }
+        let names = || self.allowed().map(Word::as_str);
+        let similar = || ArgumentName::find(closest(word, names())?);
+        if let Some(meant) = ArgumentName::find_synonym(word).or_else(similar) {
+            let message = format!("unknown argument `{word}`: did you mean `{meant}`?");
+            let is_limit = meant == ArgumentName::Limit;
+            return (message, if is_limit { Meant::Anything } else { Meant::One(meant) });
+        }
+        if has_value {
+            let names = quoted(nearest(word, names(), 3));
+            let message = format!(
+                "unknown argument `{word}`: the arguments with similar names are {names}; the documentation of \
+                 `rate_limit` lists all"
+            );
+            return (message, Meant::Nothing);
+        }
+        if word.contains(char::is_uppercase) && !word.contains(char::is_lowercase) {
+            let message = format!("to name the constant of a limit, write `limit = {word}`");
+            return (message, Meant::Anything);
+        }
+        let advice = match self.get(ArgumentName::Key) {
+            Some(key) => {
+                let key = key.value.as_ref().map_or_else(|_| "..".into(), written);
+                format!("to count several values together, write `key = ({key}, {word})`")
+            }
+            None => format!("to count each `{word}` separately, write `key = {word}`"),
+        };
+        (format!("`{word}` is no argument of `rate_limit`: {advice}"), Meant::Nothing)
     }
 }
 
@@ -330,11 +341,6 @@ impl ToTokens for Argument {
             value.to_tokens(tokens);
         }
     }
-}
-
-/// Whether a word is written like the name of a constant.
-fn is_constant(word: &str) -> bool {
-    word.contains(char::is_uppercase) && !word.contains(char::is_lowercase)
 }
 
 /// Reads `= value`. `name` is `None` after an unknown argument, whose errors are not reported.

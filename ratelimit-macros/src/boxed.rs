@@ -8,8 +8,8 @@ use syn::buffer::Cursor;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{
-    GenericArgument, Pat, Path, PathArguments, ReturnType, Token, Type, TypeParamBound, braced,
-    parenthesized, token,
+    GenericArgument, Pat, Path, PathArguments, Token, Type, TypeParamBound, braced, parenthesized,
+    token,
 };
 
 /// A body that consists of `Box::pin(async move { … })`.
@@ -113,30 +113,22 @@ fn tokens_between(mut from: Cursor<'_>, to: Cursor<'_>) -> TokenStream {
 }
 
 /// `T` of `Pin<Box<dyn Future<Output = T>>>`.
-pub(crate) fn future_output(output: &ReturnType) -> Option<&Type> {
-    let ReturnType::Type(_, ty) = output else {
-        return None;
-    };
-    let Type::TraitObject(future) = type_argument(type_argument(ty)?)? else {
-        return None;
-    };
-    future_of(&future.bounds)
+pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
+    match type_argument(type_argument(ty)?)? {
+        Type::TraitObject(future) => future_of(&future.bounds),
+        _ => None,
+    }
 }
 
 /// `T` of the bounds `Future<Output = T> + ..`.
 pub(crate) fn future_of(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<&Type> {
-    bounds.iter().find_map(|bound| {
-        let TypeParamBound::Trait(bound) = bound else {
-            return None;
-        };
-        let PathArguments::AngleBracketed(arguments) = &bound.path.segments.last()?.arguments
-        else {
-            return None;
-        };
-        arguments.args.iter().find_map(|argument| match argument {
-            GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
-            _ => None,
-        })
+    let paths = bounds.iter().filter_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => Some(&bound.path),
+        _ => None,
+    });
+    paths.flat_map(generic_arguments).find_map(|argument| match argument {
+        GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
+        _ => None,
     })
 }
 
@@ -144,20 +136,24 @@ pub(crate) fn future_of(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Optio
 pub(crate) fn is_boxed_future(ty: &Type) -> bool {
     let Type::Path(path) = ty else { return false };
     path.path.segments.last().is_some_and(|last| last.ident.to_string().ends_with("BoxFuture"))
-        || type_argument(ty).and_then(type_argument).is_some_and(|ty| match ty {
-            Type::TraitObject(object) => future_of(&object.bounds).is_some(),
-            _ => false,
-        })
+        || future_output(ty).is_some()
 }
 
 /// `T` of `Wrapper<T>`.
 fn type_argument(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
-    let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else {
-        return None;
-    };
-    arguments.args.iter().find_map(|argument| match argument {
+    generic_arguments(&path.path).find_map(|argument| match argument {
         GenericArgument::Type(ty) => Some(ty),
         _ => None,
     })
+}
+
+/// What is in the angle brackets at the end of a path.
+fn generic_arguments(path: &Path) -> impl Iterator<Item = &GenericArgument> {
+    let last = path.segments.last().map(|last| &last.arguments);
+    let arguments = last.and_then(|arguments| match arguments {
+        PathArguments::AngleBracketed(arguments) => Some(&arguments.args),
+        _ => None,
+    });
+    arguments.into_iter().flatten()
 }

@@ -3,7 +3,7 @@
 //! The body stays a sequence of tokens with the spans of the user, so that a half-typed body does
 //! not break the attribute, and errors in the body point into the body.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
@@ -16,8 +16,9 @@ use syn::{braced, token};
 
 use crate::boxed::{self, BoxedBody};
 use crate::diagnostics::{Errors, ReportedError, written};
+use crate::spans::words;
 
-/// An expansion has one of its names within so many tokens.
+/// An expansion has one of its names within so many words.
 const EXPANDED_WITHIN: usize = 64;
 
 /// A function with a body, as written.
@@ -121,8 +122,7 @@ impl Function {
 
     /// Whether the body runs a future to its end, as that of `#[tokio::main]` does.
     fn blocks_on_a_future(&self) -> bool {
-        let blocks = |word: &str| word == "block_on";
-        matches!(&self.body, Body::Plain(body) if contains_word(body, &mut { usize::MAX }, &blocks))
+        matches!(&self.body, Body::Plain(body) if words(body.clone()).any(|word| word == "block_on"))
     }
 
     /// Rejects a second attribute, which would count every call again under the same name. If the attribute is imported
@@ -140,8 +140,8 @@ impl Function {
             Body::Plain(body) => body,
             Body::Boxed(boxed) => &boxed.body,
         };
-        let is_ours = |word: &str| word.to_lowercase().starts_with("__rate_limit_");
-        if contains_word(body, &mut { EXPANDED_WITHIN }, &is_ours) {
+        let is_ours = |word: Ident| word.to_string().to_lowercase().starts_with("__rate_limit_");
+        if words(body.clone()).take(EXPANDED_WITHIN).any(is_ours) {
             errors.report(syn::Error::new(Span::call_site(), message));
         }
     }
@@ -149,9 +149,10 @@ impl Function {
     /// Rejects `#[track_caller]` on a function whose body runs in a closure, because of `cause`.
     pub(crate) fn require_no_track_caller(&self, cause: &str, advice: &str) -> syn::Result<()> {
         let attributes = self.attrs.iter().chain(&self.inner_attrs);
-        let mut attributes = attributes
+        let attributes = attributes
             .filter(|it| it.path().is_ident("track_caller") || it.path().is_ident("cfg_attr"));
-        let word = attributes.find_map(|attribute| find_track_caller(attribute.to_token_stream()));
+        let mut words = attributes.flat_map(|attribute| words(attribute.to_token_stream()));
+        let word = words.find(|word| word == "track_caller");
         let Some(word) = word.filter(|_| self.is_synchronous()) else { return Ok(()) };
         let message = format!(
             "with {cause}, the body runs in a closure, in which `Location::caller` is not the caller of the function: \
@@ -171,9 +172,9 @@ impl Function {
     /// The type that the future of the function resolves to; `None` is `()`.
     pub(crate) fn output(&self) -> Option<&Type> {
         match (&self.body, &self.sig.output) {
-            (Body::Boxed(_), output) => boxed::future_output(output),
+            (_, ReturnType::Default) => None,
+            (Body::Boxed(_), ReturnType::Type(_, ty)) => boxed::future_output(ty),
             (Body::Plain(_), ReturnType::Type(_, ty)) => Some(ty),
-            (Body::Plain(_), ReturnType::Default) => None,
         }
     }
 
@@ -220,13 +221,8 @@ impl Function {
 
     /// The names of all values that the signature binds.
     pub(crate) fn bindings(&self) -> Vec<Ident> {
-        let mut found = Vec::new();
-        for input in &self.sig.inputs {
-            match input {
-                FnArg::Receiver(receiver) => found.push(Ident::from(receiver.self_token)),
-                FnArg::Typed(typed) => collect_bindings(&typed.pat, &mut found),
-            }
-        }
+        let mut found: Vec<_> =
+            self.parameters().into_iter().filter_map(|(_, name)| name).collect();
         if let Body::Boxed(boxed) = &self.body {
             boxed
                 .patterns
@@ -287,18 +283,6 @@ fn expect_function(input: ParseStream<'_>) -> syn::Result<()> {
     Err(syn::Error::new(item.span(), message))
 }
 
-/// Returns whether one of the first `left` tokens is a word for which `is_it` returns true.
-fn contains_word(tokens: &TokenStream, left: &mut usize, is_it: &dyn Fn(&str) -> bool) -> bool {
-    tokens.clone().into_iter().take(*left).any(|token| {
-        *left = left.saturating_sub(1);
-        match token {
-            TokenTree::Ident(word) => is_it(&word.to_string()),
-            TokenTree::Group(group) => contains_word(&group.stream(), left, is_it),
-            TokenTree::Punct(_) | TokenTree::Literal(_) => false,
-        }
-    })
-}
-
 fn parse_body(sig: &Signature, input: ParseStream<'_>) -> syn::Result<Body> {
     let ahead = input.fork();
     if sig.asyncness.is_none()
@@ -332,15 +316,6 @@ fn collect_bindings(pat: &Pat, found: &mut Vec<Ident>) {
         Pat::Or(pat) => pat.cases.first().into_iter().for_each(|pat| collect_bindings(pat, found)),
         _ => {}
     }
-}
-
-/// Finds the word in an attribute, also in a `cfg_attr`.
-fn find_track_caller(tokens: TokenStream) -> Option<Ident> {
-    tokens.into_iter().find_map(|tree| match tree {
-        TokenTree::Ident(word) if word == "track_caller" => Some(word),
-        TokenTree::Group(group) => find_track_caller(group.stream()),
-        _ => None,
-    })
 }
 
 fn unwrap_parens(ty: &Type) -> &Type {

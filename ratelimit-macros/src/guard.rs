@@ -4,20 +4,21 @@
 use syn::{Expr, Lit, LitStr, Path, parse_quote, parse_str};
 
 use crate::after_call::{AfterCall, Correction};
-use crate::args::{Args, LEASE_WITH_GROUPS};
-use crate::argument::{ArgumentName, Place};
+use crate::args::Args;
+use crate::argument::ArgumentName;
 use crate::diagnostics::{ReportedError, written};
+use crate::exclusions;
 use crate::function::Function;
-use crate::in_flight::InFlight;
 use crate::key::Key;
-use crate::limit::{Limit, read_name};
-use crate::limit_source::LimitSource;
-use crate::policy::{LimitPolicy, Policy};
-use crate::values::{as_literal, as_path, unwrap_parens, whole_number};
-use crate::words::Word;
+use crate::limit::{Kind, Limit, read_name};
+use crate::policy::Policy;
+use crate::values::{as_literal, as_path, flag, unwrap_parens, whole_number};
 
 pub(crate) struct Guard {
-    pub(crate) charges: Charges,
+    /// The charges of one call, which are decided together.
+    pub(crate) charges: Vec<Charge>,
+    /// What is written beside `limit(…)` groups. Without groups, there is one charge.
+    pub(crate) shared: Option<Shared>,
     pub(crate) policy: Policy,
     /// The limiter that decides, if it is not the one of the process.
     pub(crate) limiter: Option<Expr>,
@@ -27,25 +28,14 @@ pub(crate) struct Guard {
     pub(crate) runtime: Option<Path>,
 }
 
-/// The charges of one call.
-pub(crate) enum Charges {
-    One(Box<Charge>),
-    Several(Box<ChargeGroup>),
-}
-
-/// The charges of an attribute with `limit(…)` groups, which are decided together.
-pub(crate) struct ChargeGroup {
+/// The name, the key and the cost of the charges that do not have their own.
+pub(crate) struct Shared {
     pub(crate) name: Option<LitStr>,
-    pub(crate) charges: Vec<Charge>,
-    /// The key and the cost for the limits that do not have their own.
-    pub(crate) shared: KeyAndCost,
-    /// What happens after the call to the charges that do not say it themselves.
-    pub(crate) shared_after_call: AfterCall,
+    pub(crate) key_and_cost: KeyAndCost,
 }
 
 pub(crate) struct Charge {
-    pub(crate) limit: LimitSource,
-    pub(crate) policy: LimitPolicy,
+    pub(crate) limit: Limit,
     pub(crate) key_and_cost: KeyAndCost,
     pub(crate) after_call: AfterCall,
 }
@@ -63,118 +53,86 @@ impl Guard {
         args: &Args<'_>,
         function: Option<&Function>,
     ) -> Result<Self, ReportedError> {
+        exclusions::check(args, args);
+        args.groups.iter().for_each(|group| exclusions::check(group, args));
         let charges = if args.groups.is_empty() {
-            Charge::validate(args, args, function).map(|charge| Charges::One(Box::new(charge)))
+            Charge::read(args, function).map(|charge| (vec![charge], None))
         } else {
-            ChargeGroup::validate(args, function).map(|group| Charges::Several(Box::new(group)))
+            read_groups(args, function).map(|(charges, shared)| (charges, Some(shared)))
         };
-        let policy = Policy::validate(args);
+        let policy = Policy::read(args);
         let limiter = args.optional(ArgumentName::Limiter, read_limiter);
         let on_limited = args.optional(ArgumentName::OnLimited, read_on_limited);
         let runtime = args.optional(ArgumentName::Crate, read_runtime);
         if let Some(function) = function.filter(|it| it.returns_impl_trait())
-            && on_limited.is_none()
+            && let Ok(None) = on_limited
         {
             let cause = "`-> impl Trait` and without `on_limited`";
             args.errors.record(function.require_no_track_caller(cause, "write `on_limited`"))?;
         }
+        let (charges, shared) = charges?;
         Ok(Guard {
-            charges: charges?,
+            charges,
+            shared,
             policy: policy?,
-            limiter: limiter.transpose()?,
-            on_limited: on_limited.transpose()?,
-            runtime: runtime.transpose()?,
+            limiter: limiter?,
+            on_limited: on_limited?,
+            runtime: runtime?,
         })
     }
 }
 
-impl Charges {
-    /// What happens after the call to each charge, in their order.
-    pub(crate) fn after_calls(&self) -> Vec<AfterCall> {
-        match self {
-            Self::One(charge) => vec![charge.after_call.clone()],
-            Self::Several(group) => group
-                .charges
-                .iter()
-                .map(|charge| charge.after_call.or(&group.shared_after_call))
-                .collect(),
-        }
+/// Reads the charges of `limit(…)` groups, and what they share.
+fn read_groups(
+    args: &Args<'_>,
+    function: Option<&Function>,
+) -> Result<(Vec<Charge>, Shared), ReportedError> {
+    let name = args.optional(ArgumentName::Name, read_name);
+    let charges: Vec<_> = args.groups.iter().map(|group| Charge::read(group, function)).collect();
+    check_counts_differ(args, &charges);
+    check_permits_differ(args, &charges);
+    // The shared cost has to fit the smallest capacity that is known.
+    let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
+    let capacity =
+        sharing.filter_map(|charge| charge.limit.capacity()).min_by_key(|(capacity, _)| *capacity);
+    let key_and_cost = KeyAndCost::read(args, function, capacity);
+    let after_call = AfterCall::read(args, function);
+    let hidden = args.optional(ArgumentName::Hidden, |expr| flag(ArgumentName::Hidden, expr));
+    let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (hidden, after_call) = (hidden?, after_call?);
+    for charge in &mut charges {
+        charge.limit.hidden = charge.limit.hidden.or(hidden);
+        charge.after_call.inherit(&after_call);
     }
-}
-
-impl ChargeGroup {
-    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
-        let placed = check_places(args);
-        let name = args.optional(ArgumentName::Name, read_name).transpose();
-        let charges: Vec<_> =
-            args.groups.iter().map(|group| Charge::validate(group, args, function)).collect();
-        check_counts_differ(args, &charges);
-        check_permits_differ(args, &charges);
-        // The shared cost has to fit the smallest capacity that is known.
-        let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
-        let capacity = sharing
-            .filter_map(|charge| charge.limit.capacity())
-            .min_by_key(|(capacity, _)| *capacity);
-        let shared = KeyAndCost::validate(args, function, capacity);
-        let shared_after_call = AfterCall::validate(args, function);
-        let shared_policy = LimitPolicy::validate(args);
-        placed?;
-        let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let shared_policy = shared_policy?;
-        for charge in &mut charges {
-            charge.policy.inherit(&shared_policy);
-        }
-        Ok(Self { name: name?, charges, shared: shared?, shared_after_call: shared_after_call? })
-    }
-}
-
-/// The message for a `close` beside groups: it would close a key of each group, also the one that all calls share.
-const CLOSE_BESIDE_GROUPS: &str = "`close` closes the key of one limit: move it into the `limit(…)` whose \
-                                   key it closes";
-
-/// Rejects the arguments beside `limit(..)` groups that belong to one limit.
-fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
-    let mut outcome = Ok(());
-    for name in ArgumentName::ALL {
-        let message = match name.place() {
-            Place::Anywhere | Place::Attribute => continue,
-            Place::OneLimit if *name == ArgumentName::Close => CLOSE_BESIDE_GROUPS.to_owned(),
-            Place::OneLimit => format!("`{name}` describes one limit: move it into `limit(…)`"),
-            Place::WithoutGroups => LEASE_WITH_GROUPS.to_owned(),
-        };
-        if let Some(argument) = args.get(*name) {
-            outcome = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
-        }
-    }
-    outcome
+    Ok((charges, Shared { name: name?, key_and_cost: key_and_cost? }))
 }
 
 /// Rejects two limits with one name, algorithm, period and align: they would share one count.
 fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
     let mut counts = Vec::new();
-    let mut in_flight: Vec<String> = Vec::new();
-    for charge in charges.iter().flatten() {
-        if let LimitSource::InFlight(InFlight { name: Some(name), .. }) = &charge.limit {
-            let value = name.value();
-            if in_flight.contains(&value) {
-                let message = format!(
-                    "two limits of calls in flight are named `{value}`, so they share one count: give one of them \
-                     another `name`"
-                );
-                args.errors.report(syn::Error::new(name.span(), message));
-            }
-            in_flight.push(value);
-        }
-        let LimitSource::Arguments(limit) = &charge.limit else { continue };
-        let Limit { name: Some(name), algorithm, period, align, .. } = limit else { continue };
-        let align = align.map(|offset| offset.minutes);
-        let count = (name.value(), *algorithm, period.known, align);
-        if period.known.is_some() && counts.contains(&count) {
-            let message = format!(
-                "two limits named `{}` have the same algorithm, period and align, so they share one \
-                 count: give one of them another `name`",
-                count.0
-            );
+    for Charge { limit, .. } in charges.iter().flatten() {
+        let Some(name) = &limit.name else { continue };
+        let (value, rate) = (
+            name.value(),
+            match &limit.kind {
+                Kind::Rate { algorithm, period } => Some((*algorithm, period.known, limit.align)),
+                Kind::InFlight => None,
+                Kind::Constant(_) => continue,
+            },
+        );
+        let is_known = rate.is_none_or(|(_, period_us, _)| period_us.is_some());
+        let message = match rate {
+            None => format!(
+                "two limits of calls in flight are named `{value}`, so they share one count: give one of them another \
+                 `name`"
+            ),
+            Some(_) => format!(
+                "two limits named `{value}` have the same algorithm, period and align, so they share one count: give \
+                 one of them another `name`"
+            ),
+        };
+        let count = (value, rate);
+        if is_known && counts.contains(&count) {
             args.errors.report(syn::Error::new(name.span(), message));
         }
         counts.push(count);
@@ -196,35 +154,27 @@ fn check_permits_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError
 }
 
 impl Charge {
-    /// `attribute` has the arguments beside the groups, or the same as `args`.
-    fn validate(
-        args: &Args<'_>,
-        attribute: &Args<'_>,
-        function: Option<&Function>,
-    ) -> Result<Self, ReportedError> {
-        let limit = LimitSource::validate(args, attribute);
-        let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
-        let policy = LimitPolicy::validate(args);
-        let key_and_cost = KeyAndCost::validate(args, function, capacity);
-        let (limit, mut after_call) = (limit, AfterCall::validate(args, function)?);
-        let limit = limit?;
-        if let LimitSource::InFlight(_) = limit {
-            after_call.holds = true;
-        }
-        Ok(Self { limit, policy: policy?, key_and_cost: key_and_cost?, after_call })
+    fn read(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
+        let limit = Limit::read(args);
+        let capacity = limit.as_ref().ok().and_then(Limit::capacity);
+        let key_and_cost = KeyAndCost::read(args, function, capacity);
+        let after_call = AfterCall::read(args, function);
+        let (limit, mut after_call) = (limit?, after_call?);
+        after_call.holds = matches!(limit.kind, Kind::InFlight);
+        Ok(Self { limit, key_and_cost: key_and_cost?, after_call })
     }
 }
 
 impl KeyAndCost {
     /// `capacity` is the largest cost that can be admitted, and the argument that sets it.
-    fn validate(
+    fn read(
         args: &Args<'_>,
         function: Option<&Function>,
         capacity: Option<(u32, ArgumentName)>,
     ) -> Result<Self, ReportedError> {
         let key = args.optional(ArgumentName::Key, |expr| Key::read(expr, function));
         let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
-        Ok(Self { key: key.transpose()?, cost: cost.transpose()? })
+        Ok(Self { key: key?, cost: cost? })
     }
 }
 

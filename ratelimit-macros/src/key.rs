@@ -60,43 +60,70 @@ pub(crate) fn hashed(expr: &Expr) -> Option<&Punctuated<Expr, Token![,]>> {
 }
 
 fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<KeyPiece>> {
-    let value = text.value();
-    let (parts, mut problems) = format::parse(&value);
-    let mut pieces = Vec::new();
-    if let Some(function) = function {
-        let bindings = function.bindings();
-        let is_constant = !parts.iter().any(|part| matches!(part, FormatPart::Placeholder(_)));
-        if is_constant && problems.is_empty() {
-            // Spring writes `#user_id` for an argument.
-            let word = value.trim_start_matches('#');
-            let names: Vec<_> = bindings.iter().map(|name| name.unraw().to_string()).collect();
-            let names = || names.iter().map(String::as_str);
-            let only = || names().next().filter(|_| names().count() == 1);
-            let advice = match closest(word, names()).or_else(only) {
-                Some(name) => {
-                    format!("write `key = \"{{{name}}}\"` to count each value separately, or ")
-                }
-                None if bindings.is_empty() => String::new(),
-                None => format!(
-                    "write one of {} in braces to count each value separately, or ",
-                    quoted(names())
-                ),
-            };
-            problems.push(format!(
-                "`\"{value}\"` is the same text in every call: {advice}remove `key` to count all calls \
-                 together"
-            ));
+    let Some(function) = function else { return Ok(Vec::new()) };
+    let bindings = function.bindings();
+    let (parts, mut problems) = format::parse(&text.value());
+    let is_constant = !parts.iter().any(|part| matches!(part, FormatPart::Placeholder(_)));
+    if is_constant && problems.is_empty() {
+        problems.push(is_the_same_text(&text.value(), &bindings));
+    }
+    pieces(parts, problems, text, |name| {
+        let binding = bindings.iter().find(|binding| binding.unraw() == name);
+        binding.cloned().ok_or_else(|| no_such_argument(name, function, &bindings))
+    })
+}
+
+/// The problem of a text without a placeholder.
+fn is_the_same_text(value: &str, bindings: &[Ident]) -> String {
+    // Spring writes `#user_id` for an argument.
+    let word = value.trim_start_matches('#');
+    let names: Vec<_> = bindings.iter().map(|name| name.unraw().to_string()).collect();
+    let names = || names.iter().map(String::as_str);
+    let only = || names().next().filter(|_| names().count() == 1);
+    let advice = match closest(word, names()).or_else(only) {
+        Some(name) => format!("write `key = \"{{{name}}}\"` to count each value separately, or "),
+        None if bindings.is_empty() => String::new(),
+        None => {
+            format!(
+                "write one of {} in braces to count each value separately, or ",
+                quoted(names())
+            )
         }
-        for part in parts {
-            match part {
-                FormatPart::Text(part) => {
-                    pieces.push(KeyPiece::Text(LitStr::new(&part, text.span())));
-                }
-                FormatPart::Placeholder(placeholder) => match find(&placeholder.root, &bindings) {
-                    Some(binding) => pieces.push(resolve(&placeholder, binding, text.span())?),
-                    None => problems.push(no_such_argument(&placeholder.root, function, &bindings)),
-                },
+    };
+    format!(
+        "`\"{value}\"` is the same text in every call: {advice}remove `key` to count all calls together"
+    )
+}
+
+/// Reads a format string over the variables that are in scope where it is written.
+pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
+    let (parts, problems) = format::parse(&text.value());
+    pieces(parts, problems, text, |name| {
+        let name = name.trim_start_matches("r#");
+        // `{type}` is the variable `r#type`, as for the attribute.
+        let is_plain = syn::parse_str::<Ident>(name).is_ok() || PATH_WORDS.contains(&name);
+        let new = if is_plain { Ident::new } else { Ident::new_raw };
+        Ok(new(name, text.span()))
+    })
+}
+
+/// Returns the parts with their variables, which `find` finds, or all problems.
+fn pieces(
+    parts: Vec<FormatPart>,
+    mut problems: Vec<String>,
+    text: &LitStr,
+    find: impl Fn(&str) -> Result<Ident, String>,
+) -> syn::Result<Vec<KeyPiece>> {
+    let mut pieces = Vec::new();
+    for part in parts {
+        match part {
+            FormatPart::Text(part) => {
+                pieces.push(KeyPiece::Text(LitStr::new(&part, text.span())));
             }
+            FormatPart::Placeholder(placeholder) => match find(&placeholder.root) {
+                Ok(variable) => pieces.push(resolve(&placeholder, &variable, text.span())?),
+                Err(problem) => problems.push(problem),
+            },
         }
     }
     let errors = problems.into_iter().map(|problem| syn::Error::new(text.span(), problem));
@@ -105,34 +132,6 @@ fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<Ke
         all
     });
     all.map_or(Ok(pieces), Err)
-}
-
-/// Reads a format string over the variables that are in scope where it is written.
-pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
-    let (parts, problems) = format::parse(&text.value());
-    let error = |message: String| syn::Error::new(text.span(), message);
-    if let Some(all) = problems.into_iter().map(error).reduce(|mut all, error| {
-        all.combine(error);
-        all
-    }) {
-        return Err(all);
-    }
-    let pieces = parts.into_iter().map(|part| match part {
-        FormatPart::Text(part) => Ok(KeyPiece::Text(LitStr::new(&part, text.span()))),
-        FormatPart::Placeholder(placeholder) => {
-            let name = placeholder.root.trim_start_matches("r#");
-            // `{type}` is the variable `r#type`, as for the attribute.
-            let is_plain = syn::parse_str::<Ident>(name).is_ok() || PATH_WORDS.contains(&name);
-            let new = if is_plain { Ident::new } else { Ident::new_raw };
-            let variable = new(name, text.span());
-            resolve(&placeholder, &variable, text.span())
-        }
-    });
-    pieces.collect()
-}
-
-fn find<'a>(name: &str, bindings: &'a [Ident]) -> Option<&'a Ident> {
-    bindings.iter().find(|binding| binding.unraw() == name)
 }
 
 /// `at` is the span of the format string.

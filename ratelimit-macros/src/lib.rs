@@ -5,33 +5,20 @@
 //! function, `Guard` validates them, and `expand` writes the limited function.
 
 mod after_call;
-#[cfg(test)]
-mod agreement;
-#[cfg(test)]
-mod arbitrary_input;
 mod args;
 mod argument;
-#[cfg(test)]
-mod bindings;
 mod boxed;
-#[cfg(test)]
-mod completeness;
 mod diagnostics;
-mod duration;
+mod exclusions;
 mod expand;
 mod format;
 mod function;
 mod guard;
-mod in_flight;
 mod key;
 mod key_macro;
 mod limit;
-mod limit_source;
-mod offset;
 mod policy;
 mod rewrite;
-#[cfg(test)]
-mod snapshots;
 mod spans;
 mod text;
 mod values;

@@ -1,16 +1,17 @@
-//! The limit that an attribute declares, and the rules between its arguments.
+//! The limit of a charge: a rate, calls in flight, or a constant of the user; and the rules between its arguments.
 //!
 //! A rule applies when the values are literals. A constant behind a path is checked by the const
 //! functions of the runtime, which the expansion evaluates at compile time.
 
-use syn::{Expr, Lit, LitStr};
+use quote::ToTokens;
+use syn::{Expr, ExprPath, Lit, LitStr};
 
 use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
-use crate::offset::Offset;
 use crate::text::duration::{DAY_US, LONGEST_US};
-use crate::values::{self, Amount, Constant};
+use crate::text::offset::offset_minutes;
+use crate::values::{self, Amount, Constant, as_literal, as_path, is_constant};
 use crate::words::{self, Word, word_enum};
 
 /// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
@@ -19,16 +20,32 @@ const SHORTEST_LEASED_US: u64 = 100_000;
 /// An automatic lease is at most the threshold divided by this number, as in the runtime.
 const AUTO_SHARE: u32 = 100;
 
+/// The shortest and the longest hold, as in the runtime.
+const SHORTEST_HOLD_US: u64 = 1_000_000;
+const LONGEST_HOLD_US: u64 = DAY_US;
+
 /// A limit without contradictions.
 pub(crate) struct Limit {
     /// `None`: the path of the function.
     pub(crate) name: Option<LitStr>,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) threshold: Amount,
-    pub(crate) period: Constant<u64>,
+    pub(crate) kind: Kind,
+    /// The threshold of a rate, or how many calls are in flight; `None`: that of the constant.
+    pub(crate) threshold: Option<Amount>,
     pub(crate) burst: Option<Amount>,
-    pub(crate) align: Option<Offset>,
+    /// The minutes by which local time is ahead of UTC.
+    pub(crate) align: Option<i32>,
     pub(crate) lease: Option<Lease>,
+    /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
+    pub(crate) hold: Option<Constant<u64>>,
+    /// Whether responses do not report the limit; `None`: as the constant says.
+    pub(crate) hidden: Option<bool>,
+}
+
+#[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
+pub(crate) enum Kind {
+    Rate { algorithm: Algorithm, period: Constant<u64> },
+    InFlight,
+    Constant(ExprPath),
 }
 
 /// How many units of a key a process may charge in advance.
@@ -49,256 +66,190 @@ word_enum! {
     }
 }
 
-/// The arguments of a limit, parsed one by one. Rules that concern several arguments are not checked yet.
-struct LimitDraft<'a> {
-    args: &'a Args<'a>,
-    name: Option<Result<LitStr, ReportedError>>,
-    algorithm: Result<Algorithm, ReportedError>,
-    threshold: Result<Amount, ReportedError>,
-    period: Result<Constant<u64>, ReportedError>,
-    burst: Option<Result<Amount, ReportedError>>,
-    align: Option<Result<Offset, ReportedError>>,
-    lease: Option<Result<Lease, ReportedError>>,
-}
-
 impl Limit {
-    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
-        let draft = LimitDraft::read(args);
-        draft.check_burst_has_a_bucket();
-        draft.check_burst_fills_in_time();
-        draft.check_align_has_fixed_windows();
-        draft.check_align_fits_the_day();
-        draft.check_lease();
-        Ok(Limit {
-            name: draft.name.transpose()?,
-            algorithm: draft.algorithm?,
-            threshold: draft.threshold?,
-            period: draft.period?,
-            burst: draft.burst.transpose()?,
-            align: draft.align.transpose()?,
-            lease: draft.lease.transpose()?,
-        })
+    pub(crate) fn read(args: &Args<'_>) -> Result<Self, ReportedError> {
+        // A mistake that can be any argument is none of calls in flight.
+        if let Some(reported) = args.misspelled(ArgumentName::InFlight)
+            && args.misspelled(ArgumentName::Period).is_none()
+        {
+            return Err(reported);
+        }
+        let path = args.optional(ArgumentName::Limit, read_path);
+        let in_flight = args
+            .optional(ArgumentName::InFlight, |expr| Amount::read(ArgumentName::InFlight, expr));
+        let is_rate = matches!((&path, &in_flight), (Ok(None), Ok(None)));
+        let read_threshold = |expr: &Expr| Amount::read(ArgumentName::Threshold, expr);
+        let (rate, threshold) = if is_rate {
+            let rate = read_rate(args);
+            let missing = "missing `threshold`: write how many calls a period admits, such as `threshold = 100`";
+            (rate, args.required(ArgumentName::Threshold, missing, read_threshold).map(Some))
+        } else {
+            (Ok(None), args.optional(ArgumentName::Threshold, read_threshold))
+        };
+        let burst =
+            args.optional(ArgumentName::Burst, |expr| Amount::read(ArgumentName::Burst, expr));
+        let align = args.optional(ArgumentName::Align, read_align);
+        let lease = args.optional(ArgumentName::Lease, Lease::read);
+        let hold = args.optional(ArgumentName::Hold, read_hold);
+        let name = args.optional(ArgumentName::Name, read_name);
+        let hidden =
+            args.optional(ArgumentName::Hidden, |expr| values::flag(ArgumentName::Hidden, expr));
+        if let Ok(Some(Kind::Rate { algorithm, .. })) = rate {
+            check_algorithm(args, algorithm);
+        }
+        let (path, in_flight, rate) = (path?, in_flight?, rate?);
+        let kind = match (path, rate) {
+            (Some(path), _) => Kind::Constant(path),
+            (None, Some(rate)) => rate,
+            (None, None) => Kind::InFlight,
+        };
+        let threshold = in_flight.or(threshold?);
+        let limit = Self {
+            name: name?,
+            kind,
+            threshold,
+            burst: burst?,
+            align: align?,
+            lease: lease?,
+            hold: hold?,
+            hidden: hidden?,
+        };
+        limit.check_rate(args);
+        Ok(limit)
     }
 
     /// Whether each call computes the amounts.
     pub(crate) fn varies(&self) -> bool {
-        self.threshold.is_expression() || self.burst.as_ref().is_some_and(Amount::is_expression)
+        let mut amounts = self.threshold.iter().chain(&self.burst);
+        match self.kind {
+            Kind::Constant(_) => amounts.next().is_some(),
+            Kind::Rate { .. } | Kind::InFlight => amounts.any(|amount| amount.is_computed),
+        }
     }
 
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
     pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
-        let argument =
-            if self.algorithm.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold };
-        let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known())?;
-        let reserve = match &self.lease {
-            Some(Lease::UpTo(_)) => {
-                self.algorithm.lease_reserve(self.threshold.known()?, self.period.known?)
+        match &self.kind {
+            Kind::Constant(_) => None,
+            Kind::InFlight => Some((self.threshold.as_ref()?.known?, ArgumentName::InFlight)),
+            Kind::Rate { algorithm, .. } => {
+                // A key that is not busy has no reserve.
+                let is_leased = matches!(self.lease, Some(Lease::UpTo(_)));
+                let reserve = if is_leased { self.lease_reserve()? } else { 0 };
+                let argument = algorithm.argument_of_capacity();
+                Some((self.bucket_capacity()?.saturating_sub(reserve), argument))
             }
-            // A key that is not busy has no reserve.
-            Some(Lease::Auto(_)) | None => 0,
-        };
-        Some((capacity.saturating_sub(reserve), argument))
-    }
-}
-
-impl Algorithm {
-    fn is_bucket(self) -> bool {
-        match self {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
-            Algorithm::Sliding | Algorithm::Fixed | Algorithm::SlidingCounter => false,
         }
     }
 
-    /// Whether the windows can start at calendar boundaries.
-    pub(crate) fn has_align(self) -> bool {
-        match self {
-            Algorithm::Fixed => true,
-            Algorithm::Sliding
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket => false,
+    /// The capacity of a rate without its reserve, if it is known.
+    fn bucket_capacity(&self) -> Option<u32> {
+        match (&self.burst, &self.kind) {
+            (Some(burst), _) => burst.known,
+            (None, Kind::Rate { algorithm: Algorithm::LeakyBucket, .. }) => Some(1),
+            _ => self.threshold.as_ref()?.known,
         }
     }
 
-    /// The largest cost that can be admitted at once, if it is known.
-    fn capacity(self, burst: Option<&Amount>, threshold: Option<u32>) -> Option<u32> {
-        if let Some(burst) = burst {
-            return burst.known();
-        }
-        match self {
-            Algorithm::LeakyBucket => Some(1),
-            Algorithm::Sliding
-            | Algorithm::Fixed
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket => threshold,
-        }
-    }
-
-    /// Returns the reserve of a leased bucket: the units that refill during a lease, rounded up as in the
-    /// runtime. A lease lasts for a hundredth of the period, at most a second.
-    fn lease_reserve(self, threshold: u32, period_us: u64) -> u32 {
-        if !self.is_bucket() {
-            return 0;
+    /// Returns the reserve of a leased bucket, if it is known: the units that refill during a lease, rounded up as in
+    /// the runtime. A lease lasts for a hundredth of the period, at most a second.
+    fn lease_reserve(&self) -> Option<u32> {
+        let Kind::Rate { algorithm, period } = &self.kind else { return None };
+        let (threshold, period_us) = (self.threshold.as_ref()?.known?, period.known?);
+        if !algorithm.is_bucket() {
+            return Some(0);
         }
         let term_us = (period_us / 100).min(1_000_000);
         let refilled = (u64::from(threshold) * term_us).div_ceil(period_us);
-        u32::try_from(refilled).unwrap_or(u32::MAX)
+        Some(u32::try_from(refilled).unwrap_or(u32::MAX))
     }
 
-    fn read(expr: &Expr) -> syn::Result<Self> {
-        words::choice(ArgumentName::Algo, "algorithm", expr)
-    }
-}
-
-impl<'a> LimitDraft<'a> {
-    fn read(args: &'a Args<'a>) -> Self {
-        let period = |expr: &Expr| Constant::duration(ArgumentName::Period, expr);
-        let no_period = "missing `period`: write the length of a period, such as `period = 30` for \
-                         30 seconds";
-        let no_threshold = "missing `threshold`: write how many calls a period admits, such as \
-                            `threshold = 100`";
-        LimitDraft {
-            args,
-            period: args.required(ArgumentName::Period, no_period, period),
-            threshold: args.required(ArgumentName::Threshold, no_threshold, read_threshold),
-            algorithm: args
-                .optional(ArgumentName::Algo, Algorithm::read)
-                .unwrap_or(Ok(args.default_algorithm())),
-            burst: args.optional(ArgumentName::Burst, read_burst),
-            align: args.optional(ArgumentName::Align, Offset::read),
-            lease: args.optional(ArgumentName::Lease, Lease::read),
-            name: args.optional(ArgumentName::Name, read_name),
-        }
-    }
-
-    fn check_burst_has_a_bucket(&self) {
-        if let Ok(algorithm) = self.algorithm
-            && !algorithm.is_bucket()
-        {
-            self.reject(
-                ArgumentName::Burst,
-                &format!(
-                    "`burst` is the capacity of a bucket, and `{}` is not a bucket: remove `burst`, \
-                     or write `algo = \"token_bucket\"`",
-                    algorithm.as_str()
-                ),
-            );
-        }
-    }
-
-    fn check_burst_fills_in_time(&self) {
-        if let (Ok(threshold), Ok(period), Some(Ok(burst))) =
-            (&self.threshold, &self.period, &self.burst)
-            && let (Some(threshold), Some(period_us), Some(burst)) =
-                (threshold.known(), period.known, burst.known())
+    /// Checks the arguments of a rate against each other.
+    fn check_rate(&self, args: &Args<'_>) {
+        let Kind::Rate { period: Constant { known: Some(period_us), .. }, .. } = self.kind else {
+            return;
+        };
+        let threshold = self.threshold.as_ref().and_then(|threshold| threshold.known);
+        let burst = self.burst.as_ref().and_then(|burst| burst.known);
+        if let (Some(threshold), Some(burst)) = (threshold, burst)
             && u128::from(burst) * u128::from(period_us)
                 > u128::from(threshold) * u128::from(LONGEST_US)
         {
-            self.reject(
-                ArgumentName::Burst,
-                "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise \
-                 `threshold`",
-            );
+            let message = "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise \
+                           `threshold`";
+            args.reject(ArgumentName::Burst, message);
         }
-    }
-
-    fn check_align_has_fixed_windows(&self) {
-        if let Ok(algorithm) = self.algorithm
-            && !algorithm.has_align()
+        // With any other period, the boundaries of the windows would move from day to day.
+        if !DAY_US.is_multiple_of(period_us) && period_us != 7 * DAY_US {
+            let message = "aligned windows fill a day or a week, so the period must divide a day, such as `\"15m\"` or \
+                           `\"1h\"`, or be `\"7d\"`";
+            args.reject(ArgumentName::Align, message);
+        }
+        if let Some(message) =
+            self.lease.as_ref().and_then(|lease| self.lease_mistake(lease, period_us))
         {
-            self.reject(
-                ArgumentName::Align,
-                &format!(
-                    "`align` works with `algo = \"fixed\"` only, and this limit is `{}`: remove \
-                     `align`, or write `algo = \"fixed\"`",
-                    algorithm.as_str()
-                ),
-            );
+            args.reject(ArgumentName::Lease, &message);
         }
     }
 
-    /// With any other period, the boundaries of the windows would move from day to day.
-    fn check_align_fits_the_day(&self) {
-        if let Ok(period) = &self.period
-            && let Some(period_us) = period.known
-            && !DAY_US.is_multiple_of(period_us)
-            && period_us != 7 * DAY_US
-        {
-            self.reject(
-                ArgumentName::Align,
-                "aligned windows fill a day or a week, so the period must divide a day, such as \
-                 `\"15m\"` or `\"1h\"`, or be `\"7d\"`",
-            );
-        }
-    }
-
-    fn check_lease(&self) {
-        let Some(Ok(lease)) = &self.lease else { return };
-        let (Ok(algorithm), Ok(period)) = (self.algorithm, &self.period) else { return };
-        let Some(period_us) = period.known else { return };
+    /// Returns why the limit cannot have its lease.
+    fn lease_mistake(&self, lease: &Lease, period_us: u64) -> Option<String> {
         if period_us < SHORTEST_LEASED_US {
-            let message = "a lease lasts a hundredth of the period, which is too short here: with \
-                           `lease`, the shortest period is `\"100ms\"`";
-            return self.reject(ArgumentName::Lease, message);
+            let message = "a lease lasts a hundredth of the period, which is too short here: with `lease`, the \
+                           shortest period is `\"100ms\"`";
+            return Some(message.to_owned());
         }
-        let burst = match &self.burst {
-            Some(Ok(burst)) => Some(burst),
-            Some(Err(_)) => return,
-            None => None,
-        };
-        let Some(threshold) = self.threshold.as_ref().ok().and_then(Amount::known) else {
-            return;
-        };
-        let Some(capacity) = algorithm.capacity(burst, Some(threshold)) else { return };
-        let reserve = algorithm.lease_reserve(threshold, period_us);
+        let threshold = self.threshold.as_ref()?.known?;
+        let (capacity, reserve) = (self.bucket_capacity()?, self.lease_reserve()?);
         if capacity <= reserve {
-            let message = format!(
-                "a leased bucket keeps back what refills while a lease lasts (a hundredth of the \
-                 period, at most a second): {reserve} here, and `burst` is {capacity}; write `burst \
-                 = {}` or more, or remove `lease`",
+            return Some(format!(
+                "a leased bucket keeps back what refills while a lease lasts (a hundredth of the period, at most a \
+                 second): {reserve} here, and `burst` is {capacity}; write `burst = {}` or more, or remove `lease`",
                 reserve.saturating_add(1)
-            );
-            return self.reject(ArgumentName::Lease, &message);
+            ));
         }
         let most = capacity - reserve;
-        let lease = match lease {
-            Lease::UpTo(lease) => lease,
+        match lease {
             Lease::Auto(_) if threshold.min(capacity) < AUTO_SHARE => {
                 let (argument, smaller) = if threshold < AUTO_SHARE {
                     (ArgumentName::Threshold, threshold)
                 } else {
                     (ArgumentName::Burst, capacity)
                 };
-                let message = format!(
+                Some(format!(
                     "`lease = \"auto\"` leases at most one percent, and of a `{argument}` of {smaller} that is less \
                      than a unit: raise it to {AUTO_SHARE} or more, or write the number of units to lease"
-                );
-                return self.reject(ArgumentName::Lease, &message);
+                ))
             }
-            Lease::Auto(_) => return,
-        };
-        if lease.known.is_some_and(|lease| lease > most) {
-            let message = if reserve > 0 {
-                format!(
-                    "`lease` can be at most {most} here: the capacity of {capacity}, less the \
-                     {reserve} that refill while a lease lasts"
-                )
-            } else {
-                format!("`lease` can be at most {most} here, the most that is admitted at once")
-            };
-            self.reject(ArgumentName::Lease, &message);
+            Lease::UpTo(lease) if lease.known.is_some_and(|lease| lease > most) => {
+                Some(if reserve > 0 {
+                    format!(
+                        "`lease` can be at most {most} here: the capacity of {capacity}, less the {reserve} that \
+                         refill while a lease lasts"
+                    )
+                } else {
+                    format!("`lease` can be at most {most} here, the most that is admitted at once")
+                })
+            }
+            Lease::Auto(_) | Lease::UpTo(_) => None,
         }
     }
+}
 
-    fn reject(&self, argument: ArgumentName, message: &str) {
-        self.args.reject(argument, message);
+impl Algorithm {
+    fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+
+    fn argument_of_capacity(self) -> ArgumentName {
+        if self.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold }
     }
 }
 
 impl Lease {
     /// A number of units, the path of a constant, or `"auto"`.
-    pub(crate) fn read(expr: &Expr) -> syn::Result<Self> {
-        let message = match (values::as_literal(expr), values::as_path(expr)) {
+    fn read(expr: &Expr) -> syn::Result<Self> {
+        let message = match (as_literal(expr), as_path(expr)) {
             (Some((_, Lit::Str(text))), _) if text.value() == "auto" => {
                 return Ok(Self::Auto(text.clone()));
             }
@@ -317,30 +268,242 @@ impl Lease {
     }
 }
 
-pub(crate) fn read_threshold(expr: &Expr) -> syn::Result<Amount> {
-    let zero = "`threshold = 0` would reject every call: the smallest value is 1";
-    Amount::read(ArgumentName::Threshold, zero, expr)
+fn read_rate(args: &Args<'_>) -> Result<Option<Kind>, ReportedError> {
+    let missing =
+        "missing `period`: write the length of a period, such as `period = 30` for 30 seconds";
+    let period = args.required(ArgumentName::Period, missing, |expr| {
+        Constant::duration(ArgumentName::Period, expr)
+    });
+    let algorithm = args
+        .optional(ArgumentName::Algo, |expr| words::choice(ArgumentName::Algo, "algorithm", expr));
+    let algorithm = algorithm?.unwrap_or(args.default_algorithm());
+    Ok(Some(Kind::Rate { algorithm, period: period? }))
 }
 
-pub(crate) fn read_burst(expr: &Expr) -> syn::Result<Amount> {
-    let zero = "`burst = 0` would reject every call: the smallest value is 1";
-    Amount::read(ArgumentName::Burst, zero, expr)
+/// Rejects what the algorithm does not have.
+fn check_algorithm(args: &Args<'_>, algorithm: Algorithm) {
+    let word = algorithm.as_str();
+    if !algorithm.is_bucket() {
+        let message = format!(
+            "`burst` is the capacity of a bucket, and `{word}` is not a bucket: remove `burst`, or write `algo = \
+             \"token_bucket\"`"
+        );
+        args.reject(ArgumentName::Burst, &message);
+    }
+    if algorithm != Algorithm::Fixed {
+        let message = format!(
+            "`align` works with `algo = \"fixed\"` only, and this limit is `{word}`: remove `align`, or write `algo = \
+             \"fixed\"`"
+        );
+        args.reject(ArgumentName::Align, &message);
+    }
+}
+
+fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
+    let hint = match (as_path(expr), as_literal(expr)) {
+        (Some(path), _) if is_constant(path) => return Ok(path.clone()),
+        (Some(_), _) => {
+            ": for a limit that is known only at run time, call `RateLimiter::check`".to_owned()
+        }
+        (None, Some((_, Lit::Int(number)))) => {
+            format!(": for a number of calls, write `threshold = {number}`")
+        }
+        (None, Some((_, Lit::Str(name)))) => {
+            format!(
+                ": to name a limit, write `name = {}`; a constant is written without quotes",
+                name.to_token_stream()
+            )
+        }
+        (None, _) => String::new(),
+    };
+    let example = ArgumentName::Limit.example();
+    let message =
+        format!("`limit` must be the path of a `const` of type `Limit`, such as `{example}`{hint}");
+    Err(syn::Error::new_spanned(expr, message))
+}
+
+fn read_align(expr: &Expr) -> syn::Result<i32> {
+    let text = values::text(ArgumentName::Align, expr)?;
+    offset_minutes(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
+}
+
+fn read_hold(expr: &Expr) -> syn::Result<Constant<u64>> {
+    let hold = Constant::duration(ArgumentName::Hold, expr)?;
+    let message = match hold.known {
+        Some(..SHORTEST_HOLD_US) => "`hold` must be at least a second",
+        Some(us) if us > LONGEST_HOLD_US => {
+            "`hold` must be at most a day: a process that is killed keeps its slots for so long"
+        }
+        Some(us) if us % 1_000 > 0 => "`hold` must be a whole number of milliseconds",
+        _ => return Ok(hold),
+    };
+    Err(syn::Error::new_spanned(expr, message))
 }
 
 pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {
     let text = values::text(ArgumentName::Name, expr)?;
-    if text.value().trim().is_empty() {
-        let message =
-            "`name` cannot be empty: write a name, or remove it to use the path of the function";
-        return Err(syn::Error::new(text.span(), message));
-    }
-    if let Some((_, rest)) = text.value().split_once('{')
-        && let Some((value, _)) = rest.split_once('}')
-    {
-        let message = format!(
+    let name = text.value();
+    let value = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let message = match value {
+        _ if name.trim().is_empty() => {
+            "`name` cannot be empty: write a name, or remove it to use the path of the function"
+                .to_owned()
+        }
+        Some((value, _)) => format!(
             "`name` is the same in every call: to count each `{value}` separately, write `key = \"{{{value}}}\"`"
-        );
-        return Err(syn::Error::new(text.span(), message));
+        ),
+        None => return Ok(text.clone()),
+    };
+    Err(syn::Error::new(text.span(), message))
+}
+
+#[cfg(test)]
+mod tests {
+    //! The attribute checks literals, and the runtime checks constants: both accept the same limits.
+
+    use std::time::Duration;
+
+    use ratelimit_runtime::{Algorithm as RuntimeAlgorithm, Align, Limit as RuntimeLimit};
+
+    use super::Algorithm;
+    use crate::words::Word;
+
+    /// The values of a limit. Durations are in microseconds, offsets in minutes.
+    #[derive(Clone, Copy, Debug)]
+    struct Values {
+        algorithm: Algorithm,
+        threshold: u32,
+        period_us: u64,
+        burst: Option<u32>,
+        offset: Option<i32>,
+        lease: Option<Lease>,
     }
-    Ok(text.clone())
+
+    #[derive(Clone, Copy, Debug)]
+    enum Lease {
+        UpTo(u32),
+        Auto,
+    }
+
+    impl Values {
+        fn is_accepted_by_the_attribute(self) -> bool {
+            let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
+            let mut arguments = vec![
+                format!("period = \"{period_us}us\""),
+                format!("threshold = {threshold}"),
+                format!("algo = \"{}\"", algorithm.as_str()),
+            ];
+            arguments.extend(burst.map(|burst| format!("burst = {burst}")));
+            arguments.extend(lease.map(|lease| match lease {
+                Lease::UpTo(units) => format!("lease = {units}"),
+                Lease::Auto => "lease = \"auto\"".to_owned(),
+            }));
+            arguments
+                .extend(offset.map(|minutes| {
+                    format!("align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60)
+                }));
+            let arguments = arguments.join(", ").parse().expect("tokens");
+            let item = "async fn call() -> Option<()> { None }".parse().expect("an item");
+            let output = crate::rewrite::rewrite(&arguments, &item);
+            !output.to_string().contains("compile_error")
+        }
+
+        fn is_accepted_by_the_runtime(self) -> bool {
+            let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
+            let period = Duration::from_micros(period_us);
+            let limit = RuntimeLimit::new("name", counterpart(algorithm), threshold, period);
+            let limit = limit.and_then(|limit| match burst {
+                Some(burst) => limit.try_burst(burst),
+                None => Ok(limit),
+            });
+            let limit = limit.and_then(|limit| match offset {
+                Some(minutes) => limit.try_align(Align::offset_minutes(minutes)),
+                None => Ok(limit),
+            });
+            let limit = limit.and_then(|limit| match lease {
+                Some(Lease::UpTo(units)) => limit.try_lease(units),
+                Some(Lease::Auto) => limit.try_auto_lease(),
+                None => Ok(limit),
+            });
+            limit.is_ok()
+        }
+    }
+
+    fn counterpart(algorithm: Algorithm) -> RuntimeAlgorithm {
+        match algorithm {
+            Algorithm::Sliding => RuntimeAlgorithm::Sliding,
+            Algorithm::Fixed => RuntimeAlgorithm::Fixed,
+            Algorithm::SlidingCounter => RuntimeAlgorithm::SlidingCounter,
+            Algorithm::TokenBucket => RuntimeAlgorithm::TokenBucket,
+            Algorithm::LeakyBucket => RuntimeAlgorithm::LeakyBucket,
+        }
+    }
+
+    #[test]
+    fn algorithms_have_the_same_words() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.as_str(), counterpart(*algorithm).as_str());
+        }
+    }
+
+    #[test]
+    fn the_attribute_knows_every_algorithm_of_the_runtime() {
+        for runtime in ratelimit_runtime::__private::ALGORITHMS {
+            let is_known = Algorithm::ALL.iter().any(|known| known.as_str() == runtime.as_str());
+            assert!(
+                is_known,
+                "the attribute does not know `{runtime}`: add it to `Algorithm` in limit.rs"
+            );
+        }
+    }
+
+    #[test]
+    fn both_accept_the_same_limits() {
+        const SECOND: u64 = 1_000_000;
+        const DAY: u64 = 86_400 * SECOND;
+        const PERIODS: [u64; 9] = [
+            0,
+            1,
+            99_999,
+            100_000,
+            SECOND,
+            7 * 3_600 * SECOND,
+            DAY,
+            36_525 * DAY,
+            36_525 * DAY + 1,
+        ];
+
+        let units = [0, 1, 10, 11].map(|units| Some(Lease::UpTo(units)));
+        let leases: Vec<_> = units.into_iter().chain([None, Some(Lease::Auto)]).collect();
+        let (mut compared, mut accepted) = (0, 0);
+        for &algorithm in Algorithm::ALL {
+            for threshold in [0, 1, 99, 100, 1_000, u32::MAX] {
+                for period_us in PERIODS {
+                    for burst in [None, Some(0), Some(1), Some(20), Some(u32::MAX)] {
+                        for &lease in &leases {
+                            for offset in [None, Some(480)] {
+                                let values = Values {
+                                    algorithm,
+                                    threshold,
+                                    period_us,
+                                    burst,
+                                    offset,
+                                    lease,
+                                };
+                                let is_accepted = values.is_accepted_by_the_runtime();
+                                assert_eq!(
+                                    values.is_accepted_by_the_attribute(),
+                                    is_accepted,
+                                    "{values:?}"
+                                );
+                                compared += 1;
+                                accepted += usize::from(is_accepted);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(accepted > 100 && accepted < compared, "{accepted} of {compared}");
+    }
 }

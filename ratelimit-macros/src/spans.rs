@@ -1,6 +1,8 @@
-//! The spans of the tokens that the macros write: where names resolve, and where errors point.
+//! The spans of the tokens that the macros write: where names resolve, and where errors point. Also finds words.
 
-use proc_macro2::{Span, TokenStream};
+use std::iter;
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 
 /// The span of the attribute. Variables with it and variables of the user cannot see each other.
@@ -23,4 +25,13 @@ pub(crate) fn spanned_at(place: &impl ToTokens, call: TokenStream) -> TokenStrea
         arguments.set_span(arguments.span().located_at(last));
     }
     call.into_iter().collect()
+}
+
+/// All words in tokens, in their order.
+pub(crate) fn words(tokens: TokenStream) -> Box<dyn Iterator<Item = Ident>> {
+    Box::new(tokens.into_iter().flat_map(|tree| match tree {
+        TokenTree::Ident(word) => Box::new(iter::once(word)) as Box<dyn Iterator<Item = Ident>>,
+        TokenTree::Group(group) => words(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => Box::new(iter::empty()),
+    }))
 }

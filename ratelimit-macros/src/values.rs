@@ -1,8 +1,9 @@
-//! Reads the values that several arguments share: strings, whole numbers, constants.
+//! Reads the values that several arguments share: strings, whole numbers, durations, constants.
 
 use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 
 use crate::argument::ArgumentName;
+use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
 
 /// A literal, whose value the macro knows, or a path to a constant, which the compiler evaluates.
 #[derive(Clone)]
@@ -12,46 +13,26 @@ pub(crate) struct Constant<T> {
     pub(crate) known: Option<T>,
 }
 
-/// A value of `threshold` or `burst`.
-pub(crate) enum Amount {
-    Constant(Constant<u32>),
-    /// An expression of type `u32` or `Option<u32>`, which each call evaluates.
-    Expression(Expr),
+/// A value of `threshold`, `burst` or `in_flight`.
+pub(crate) struct Amount {
+    pub(crate) expr: Expr,
+    /// The value of a literal.
+    pub(crate) known: Option<u32>,
+    /// Whether each call evaluates it, as a `u32` or an `Option<u32>`.
+    pub(crate) is_computed: bool,
 }
 
 impl Amount {
-    /// A literal, the path of a constant, a `const` block, or any other expression; `zero` is the error for 0.
-    pub(crate) fn read(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
-        let known = whole_number(argument, zero, expr)?;
+    /// A literal, the path of a constant, a `const` block, or any other expression.
+    pub(crate) fn read(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
+        let zero = format!("`{argument} = 0` would reject every call: the smallest value is 1");
+        let known = whole_number(argument, &zero, expr)?;
         let is_constant = match unwrap_parens(expr) {
             Expr::Path(path) => is_constant(path),
             Expr::Const(_) => true,
             _ => known.is_some(),
         };
-        let expr = expr.clone();
-        Ok(if is_constant {
-            Self::Constant(Constant { expr, known })
-        } else {
-            Self::Expression(expr)
-        })
-    }
-
-    pub(crate) fn known(&self) -> Option<u32> {
-        match self {
-            Self::Constant(constant) => constant.known,
-            Self::Expression(_) => None,
-        }
-    }
-
-    pub(crate) fn expr(&self) -> &Expr {
-        match self {
-            Self::Constant(constant) => &constant.expr,
-            Self::Expression(expr) => expr,
-        }
-    }
-
-    pub(crate) fn is_expression(&self) -> bool {
-        matches!(self, Self::Expression(_))
+        Ok(Self { expr: expr.clone(), known, is_computed: !is_constant })
     }
 }
 
@@ -72,12 +53,34 @@ impl Constant<u32> {
         let known = whole_number(argument, zero, expr)?;
         if known.is_none() && as_path(expr).is_none() {
             let message = format!(
-                "`{argument}` must be a whole number such as `100`, or the path of a `const` of \
-                 type `u32`"
+                "`{argument}` must be a whole number such as `100`, or the path of a `const` of type `u32`"
             );
             return Err(syn::Error::new_spanned(expr, message));
         }
         Ok(Constant { expr: expr.clone(), known })
+    }
+}
+
+impl Constant<u64> {
+    /// A duration in microseconds, which is known if it is a literal.
+    pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
+        let known = match as_literal(expr) {
+            Some((Sign::Minus, _)) => Err(NEGATIVE.to_owned()),
+            Some((_, Lit::Str(text))) => parse_text(&text.value()).map(Some),
+            Some((_, Lit::Int(int))) => parse_seconds(int.base10_digits(), int.suffix()).map(Some),
+            Some((_, Lit::Float(float))) => {
+                parse_seconds(float.base10_digits(), float.suffix()).map(Some)
+            }
+            None if as_path(expr).is_some() => Ok(None),
+            _ => Err(format!(
+                "`{argument}` must be a number of seconds, a string such as `\"30s\"`, or the path of a `const` of \
+                 type `Duration`"
+            )),
+        };
+        match known {
+            Ok(known) => Ok(Constant { expr: expr.clone(), known }),
+            Err(message) => Err(syn::Error::new_spanned(expr, message)),
+        }
     }
 }
 

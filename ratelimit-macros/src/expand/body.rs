@@ -1,6 +1,6 @@
 //! The body, and what happens once it has ended.
 
-use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
 use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Type, parse_quote};
@@ -9,7 +9,7 @@ use super::Expansion;
 use super::check::variable;
 use crate::after_call::{AfterCall, Close, Correction};
 use crate::function::Body;
-use crate::spans::{hygienic, spanned_at};
+use crate::spans::{hygienic, spanned_at, words};
 use crate::values::Constant;
 
 impl Expansion<'_> {
@@ -37,11 +37,10 @@ impl Expansion<'_> {
     /// Whether the body is in an async block or a closure of its own: something needs its value, or the call keeps its
     /// slot for longer than an owned `self` and what a boxed block captures.
     fn moves_body(&self) -> bool {
-        let after_calls = self.guard.charges.after_calls();
-        let holds = after_calls.iter().any(|it| it.holds && it.correction.is_none());
+        let holds = self.after_calls().any(|it| it.holds && it.correction.is_none());
         let is_boxed = matches!(self.function.body, Body::Boxed(_));
         self.wraps_output()
-            || after_calls.iter().any(AfterCall::sees_result)
+            || self.after_calls().any(AfterCall::sees_result)
             || holds && (is_boxed || self.function.owns_receiver())
     }
 
@@ -52,9 +51,8 @@ impl Expansion<'_> {
 
     /// Whether the parameters become variables of the body, which are dropped before the permits.
     fn binds_parameters(&self) -> bool {
-        let after_calls = self.guard.charges.after_calls();
         matches!(self.function.body, Body::Plain(_))
-            && after_calls.iter().any(AfterCall::keeps_permit)
+            && self.after_calls().any(AfterCall::keeps_permit)
     }
 
     /// The signature. Parameters that a block owns or that become variables have names.
@@ -114,7 +112,9 @@ impl Expansion<'_> {
     /// coerces to it.
     pub(super) fn known_output(&self, block: &Group) -> TokenStream {
         let (rt, owning) = (&self.rt, self.owning(block));
-        let ty = self.function.output().filter(|ty| !hides_a_type(ty.to_token_stream()));
+        // `impl Trait` cannot be written in a body.
+        let is_written = |ty: &&Type| words(ty.to_token_stream()).all(|word| word != "impl");
+        let ty = self.function.output().filter(is_written);
         if self.function.is_synchronous() {
             let untyped = || quote_spanned!(hygienic()=> move || #owning);
             let typed = |ty| quote_spanned!(hygienic()=> move || -> #ty { #owning });
@@ -161,7 +161,7 @@ impl Expansion<'_> {
 
     /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays
     /// a block.
-    pub(super) fn ended(&self, after_calls: &[AfterCall], block: &Group) -> TokenStream {
+    pub(super) fn ended(&self, block: &Group) -> TokenStream {
         let rt = &self.rt;
         let acquire = self.check("acquire");
         let result = if self.function.is_synchronous() {
@@ -172,7 +172,7 @@ impl Expansion<'_> {
         let rejected = self.rejected();
         let permit = |index| Ident::new(&format!("__rate_limit_permit_{index}"), hygienic());
         let each = || {
-            after_calls.iter().enumerate().map(|(index, after_call)| (permit(index), after_call))
+            self.after_calls().enumerate().map(|(index, after_call)| (permit(index), after_call))
         };
         let variable = |(permit, after_call): (Ident, &AfterCall)| match &after_call.correction {
             Some(Correction::Permit(name)) if after_call.close.is_none() => Some(name.clone()),
@@ -291,13 +291,4 @@ fn is_reference(parameter: &PatType) -> bool {
 /// Whether a letter can be in a name.
 fn is_of_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
-}
-
-/// Whether a type contains `impl Trait`, which cannot be written in a body.
-fn hides_a_type(ty: TokenStream) -> bool {
-    ty.into_iter().any(|tree| match tree {
-        TokenTree::Ident(word) => word == "impl",
-        TokenTree::Group(group) => hides_a_type(group.stream()),
-        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
-    })
 }

@@ -6,117 +6,150 @@ use syn::LitStr;
 use syn::ext::IdentExt;
 
 use super::Expansion;
-use crate::after_call::AfterCall;
-use crate::in_flight::InFlight;
-use crate::limit::{Lease, Limit};
-use crate::limit_source::{LimitConstant, LimitSource};
-use crate::offset::Offset;
-use crate::policy::{LimitPolicy, Setting, SettingValue};
+use crate::guard::Charge;
+use crate::limit::{Kind, Lease, Limit};
+use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
 use crate::values::{Amount, Constant};
 use crate::words::Word;
 
 impl Expansion<'_> {
+    /// The limit of a charge, which registers it at the first call: two functions can share a default name by mistake.
+    /// A call whose amounts are computed has a limit of its own.
+    pub(super) fn registered(
+        &self,
+        charge: &Charge,
+        name: &TokenStream,
+        is_named: bool,
+    ) -> TokenStream {
+        let (rt, Charge { limit, after_call, .. }) = (&self.rt, charge);
+        let constant = match &limit.kind {
+            // The permit of the call is dropped at once.
+            Kind::Constant(_) if after_call.is_empty() => self.limit(limit, name, "without_permit"),
+            _ => self.limit(limit, name, "unleased"),
+        };
+        let site = match limit.kind {
+            Kind::Constant(_) => "constant",
+            _ if is_named => "named",
+            _ => "new",
+        };
+        let site = Ident::new(site, hygienic());
+        let computed = limit.varies().then(|| quote_spanned!(hygienic()=> .computed()));
+        let registered = quote_spanned! {hygienic()=>
+            {
+                static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
+                    ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                ))#computed;
+                __RATE_LIMIT_SITE.visit(const { &#constant })
+            }
+        };
+        if limit.varies() { self.computed(charge, &registered) } else { registered }
+    }
+
+    /// A limit with its settings and the policy of the attribute. `of_constant` reads the limit of a constant.
     pub(super) fn limit(
         &self,
         limit: &Limit,
-        policy: &LimitPolicy,
         name: &TokenStream,
+        of_constant: &str,
     ) -> TokenStream {
-        let rt = &self.rt;
-        let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
-        let constructor = Ident::new(algorithm.as_str(), hygienic());
-        let threshold = match threshold {
-            _ if limit.varies() => quote_spanned!(hygienic()=> 1_u32),
-            threshold => threshold.expr().to_token_stream(),
+        let (rt, varies) = (&self.rt, limit.varies());
+        let threshold = limit.threshold.as_ref().filter(|_| !varies).map_or_else(
+            || quote_spanned!(hygienic()=> 1_u32),
+            |threshold| threshold.expr.to_token_stream(),
+        );
+        let limit_type = quote_spanned!(hygienic()=> #rt::Limit);
+        let mut tokens = match &limit.kind {
+            Kind::Constant(path) => {
+                let function = Ident::new(of_constant, hygienic());
+                spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)))
+            }
+            Kind::Rate { algorithm, period } => {
+                let constructor = Ident::new(algorithm.as_str(), hygienic());
+                let period_tokens = self.duration(period);
+                let call = quote_spanned!(hygienic()=> #limit_type::#constructor(#name, #threshold, #period_tokens));
+                limit.spanned_at_constant(call)
+            }
+            Kind::InFlight => {
+                let call = quote_spanned!(hygienic()=> #limit_type::in_flight(#name, #threshold));
+                limit.threshold.as_ref().map_or(call.clone(), |most| spanned_at(&most.expr, call))
+            }
         };
-        let period_tokens = self.duration(period);
-
-        let mut tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
-            #rt::Limit::#constructor(#name, #threshold, #period_tokens)
-        });
-        if let Some(Amount::Constant(Constant { expr, .. })) = burst
-            && !limit.varies()
-        {
-            let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
-            tokens = spanned_at(expr, call);
-        }
-        if let Some(Offset { minutes }) = align {
-            tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
-                #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
-            });
-        }
-        if !limit.varies() {
-            match lease {
-                Some(Lease::UpTo(Constant { expr, .. })) => {
-                    let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
-                    tokens = spanned_at(expr, call);
-                }
-                Some(Lease::Auto(word)) => {
-                    let call = quote_spanned!(hygienic()=> #rt::Limit::auto_lease(#tokens));
-                    tokens = spanned_at(word, call);
-                }
+        let mut set = |method: &str, value: TokenStream, place: Option<&dyn ToTokens>| {
+            let method = Ident::new(method, hygienic());
+            let call = quote_spanned!(hygienic()=> #limit_type::#method(#tokens #value));
+            tokens = place.map_or(call.clone(), |place| spanned_at(&place.to_token_stream(), call));
+        };
+        let value = |value: &dyn ToTokens| quote_spanned!(hygienic()=> , #value);
+        if !varies {
+            if let Some(Amount { expr, .. }) = &limit.burst {
+                set("burst", value(expr), Some(expr));
+            }
+            match &limit.lease {
+                Some(Lease::UpTo(Constant { expr, .. })) => set("lease", value(expr), Some(expr)),
+                Some(Lease::Auto(word)) => set("auto_lease", TokenStream::new(), Some(word)),
                 None => {}
             }
         }
-        self.with_policy(tokens, policy)
-    }
-
-    pub(super) fn in_flight(
-        &self,
-        InFlight { name: _, most, hold }: &InFlight,
-        policy: &LimitPolicy,
-        name: &TokenStream,
-    ) -> TokenStream {
-        let rt = &self.rt;
-        let number = match most {
-            Amount::Expression(_) => quote_spanned!(hygienic()=> 1_u32),
-            Amount::Constant(Constant { expr, .. }) => expr.to_token_stream(),
-        };
-        let call = quote_spanned!(hygienic()=> #rt::Limit::in_flight(#name, #number));
-        let mut tokens = spanned_at(most.expr(), call);
-        if let Some(hold) = hold {
-            let duration = self.duration(hold);
-            let call = quote_spanned!(hygienic()=> #rt::Limit::hold(#tokens, #duration));
-            tokens = spanned_at(&hold.expr, call);
+        if let Some(minutes) = limit.align {
+            let place = limit.constant_place();
+            let align = quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes));
+            set("align", value(&align), place.as_ref().map(|place| place as &dyn ToTokens));
         }
-        self.with_policy(tokens, policy)
+        if let Some(hold) = &limit.hold {
+            set("hold", value(&self.duration(hold)), Some(&hold.expr));
+        }
+        self.set_policy(limit, &mut |method, given| set(method, value(&given), None));
+        tokens
     }
 
-    /// The limit of a call, from the limit with other amounts. A constant keeps its lease if the call may lease.
-    pub(super) fn call_limit(
-        &self,
-        source: &LimitSource,
-        may_lease: bool,
-        template: &TokenStream,
-    ) -> TokenStream {
+    fn set_policy(&self, limit: &Limit, set: &mut dyn FnMut(&str, TokenStream)) {
         let rt = &self.rt;
-        let amount = |amount: &Amount| {
-            let expr = amount.expr();
+        let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
+        let variant = |name: &str| Ident::new(name, hygienic());
+        if let Some(scope) = scope.map(|it| variant(it.variant())) {
+            set("scope", quote_spanned!(hygienic()=> #rt::Scope::#scope));
+        }
+        if let Some(on_error) = on_error.map(|it| variant(it.variant())) {
+            set("on_error", quote_spanned!(hygienic()=> #rt::OnError::#on_error));
+        }
+        if let Some(wait) = wait {
+            set("wait", self.duration(wait));
+        }
+        if let Some(shadow) = shadow {
+            set("shadow", shadow.to_token_stream());
+        }
+        if let Some(hidden) = limit.hidden {
+            set("hidden", hidden.to_token_stream());
+        }
+    }
+
+    /// The limit of a call that computes its amounts, from the limit with other amounts. A constant keeps its lease if
+    /// the call may lease.
+    fn computed(&self, charge: &Charge, template: &TokenStream) -> TokenStream {
+        let (rt, Charge { limit, after_call, .. }) = (&self.rt, charge);
+        let amount = |Amount { expr, .. }: &Amount| {
             spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::amount(#expr)))
         };
-        let (threshold, burst) = match source {
-            LimitSource::Arguments(limit) => (amount(&limit.threshold), limit.burst.as_ref()),
-            LimitSource::InFlight(limit) => (amount(&limit.most), None),
-            LimitSource::Constant(LimitConstant { path, threshold, burst }) => {
-                let own = || quote_spanned!(hygienic()=> #rt::__private::amount(#rt::Limit::threshold(&#path)));
-                (threshold.as_ref().map_or_else(own, amount), burst.as_ref())
+        let none = quote_spanned!(hygienic()=> ::core::option::Option::None);
+        let threshold = match (&limit.threshold, &limit.kind) {
+            (Some(threshold), _) => amount(threshold),
+            (None, Kind::Constant(path)) => {
+                quote_spanned!(hygienic()=> #rt::__private::amount(#rt::Limit::threshold(&#path)))
             }
+            (None, _) => none.clone(),
         };
-        let burst =
-            burst.map_or_else(|| quote_spanned!(hygienic()=> ::core::option::Option::None), amount);
-        let lease = match source {
-            LimitSource::Arguments(Limit { lease: Some(Lease::UpTo(lease)), .. }) => {
-                let expr = &lease.expr;
+        let burst = limit.burst.as_ref().map_or(none, amount);
+        let may_lease = self.guard.shared.is_none() && after_call.is_empty();
+        let lease = match (&limit.lease, &limit.kind) {
+            (Some(Lease::UpTo(Constant { expr, .. })), _) => {
                 quote_spanned!(hygienic()=> #rt::__private::Lease::UpTo(#expr))
             }
-            LimitSource::Arguments(Limit { lease: Some(Lease::Auto(_)), .. }) => {
-                quote_spanned!(hygienic()=> #rt::__private::Lease::Auto)
-            }
-            LimitSource::Constant(LimitConstant { path, .. }) if may_lease => {
+            (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
+            (None, Kind::Constant(path)) if may_lease => {
                 quote_spanned!(hygienic()=> #rt::__private::lease_of(&#path))
             }
-            _ => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
+            (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };
         quote_spanned! {hygienic()=>
             {
@@ -124,44 +157,6 @@ impl Expansion<'_> {
                 __RATE_LIMIT_AMOUNTS.of(#template, #threshold, #burst, #lease)
             }
         }
-    }
-
-    /// The limit of a constant, with the policy of the attribute.
-    pub(super) fn constant(
-        &self,
-        LimitConstant { path, .. }: &LimitConstant,
-        policy: &LimitPolicy,
-        after_call: Option<&AfterCall>,
-    ) -> TokenStream {
-        let rt = &self.rt;
-        let function = match after_call {
-            // The permit of the call is dropped at once.
-            Some(after_call) if after_call.is_empty() => "without_permit",
-            Some(_) => "unleased",
-            None => "limit",
-        };
-        let function = Ident::new(function, hygienic());
-        let limit = spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)));
-        let limit = self.with_policy(limit, policy);
-        quote_spanned!(hygienic()=> const { &#limit })
-    }
-
-    fn with_policy(&self, limit: TokenStream, own: &LimitPolicy) -> TokenStream {
-        let rt = &self.rt;
-        let ident = |name: &str| Ident::new(name, hygienic());
-        let settings = self.guard.policy.settings(own).into_iter();
-        settings.fold(limit, |limit, Setting { method, value }| {
-            let value = match value {
-                SettingValue::Flag(flag) => flag.to_token_stream(),
-                SettingValue::Variant(name, variant) => {
-                    let (name, variant) = (ident(name), ident(variant));
-                    quote_spanned!(hygienic()=> #rt::#name::#variant)
-                }
-                SettingValue::Duration(duration) => self.duration(duration),
-            };
-            let method = ident(method);
-            quote_spanned!(hygienic()=> #rt::Limit::#method(#limit, #value))
-        })
     }
 
     pub(super) fn duration(&self, duration: &Constant<u64>) -> TokenStream {
@@ -189,47 +184,22 @@ impl Expansion<'_> {
 impl Limit {
     /// The same call. The compiler evaluates a constant behind a path in this call, and its error
     /// points at the call, so the call gets the span of the constant.
-    pub(super) fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
-        let Limit { threshold, period, .. } = self;
-        match (threshold.known(), period.known) {
-            (None, Some(_)) => spanned_at(threshold.expr(), call),
-            (Some(_), None) => spanned_at(&period.expr, call),
-            _ => call,
+    fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
+        match self.constant_place() {
+            Some(place) => spanned_at(place, call),
+            None => call,
         }
     }
-}
 
-/// Where the name of a limit comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum NameSource {
-    Function,
-    Argument,
-    Constant,
-}
-
-/// A reference to the limit, which registers the limit at the first call. Two functions can share a default name by
-/// mistake.
-pub(super) fn registered(
-    rt: &TokenStream,
-    reference: &TokenStream,
-    name: NameSource,
-    is_computed: bool,
-) -> TokenStream {
-    let site = Ident::new(
-        match name {
-            NameSource::Function => "new",
-            NameSource::Argument => "named",
-            NameSource::Constant => "constant",
-        },
-        hygienic(),
-    );
-    let computed = is_computed.then(|| quote_spanned!(hygienic()=> .computed()));
-    quote_spanned! {hygienic()=>
-        {
-            static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
-                ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-            ))#computed;
-            __RATE_LIMIT_SITE.visit(#reference)
+    /// The only constant of a rate, if it has one.
+    fn constant_place(&self) -> Option<&syn::Expr> {
+        let (Some(threshold), Kind::Rate { period, .. }) = (&self.threshold, &self.kind) else {
+            return None;
+        };
+        match (threshold.known, period.known) {
+            (None, Some(_)) => Some(&threshold.expr),
+            (Some(_), None) => Some(&period.expr),
+            _ => None,
         }
     }
 }
