@@ -176,17 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn documented_groups_take_the_arguments_of_a_group() {
-        let docs = read("docs/rate_limit.md");
-        let text = docs.lines().collect::<Vec<_>>().join(" ");
-        let in_groups = ArgumentName::ALL.iter().filter(|name| name.place().is_in_groups());
-        let names: Vec<_> = in_groups.map(|name| format!("`{name}`")).collect();
-        let (last, others) = names.split_last().expect("arguments");
-        let sentence = format!("A group takes {} and {last}.", others.join(", "));
-        assert!(text.contains(&sentence), "not documented: {sentence}");
-    }
-
-    #[test]
     fn fuzz_dictionary_has_every_word() {
         let dictionary = read("../fuzz/attribute.dict");
         for name in ArgumentName::ALL {

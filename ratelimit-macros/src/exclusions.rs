@@ -162,3 +162,40 @@ fn excluded(name: ArgumentName, args: &Args<'_>, attribute: &Args<'_>) -> Option
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ArgumentName, Beside, EXCLUSIONS, Exclusion, InFlight, Lease, Word};
+
+    /// Returns whether one of the two, or what it needs, excludes the other.
+    fn exclude(one: ArgumentName, other: ArgumentName) -> bool {
+        let by_row = |a: ArgumentName, b: ArgumentName| {
+            EXCLUSIONS.iter().any(|Exclusion(names, beside, _)| {
+                names.contains(&a)
+                    && matches!(beside, Beside::Given(it) | Beside::Path(it) if *it == b)
+            })
+        };
+        let needs = EXCLUSIONS.iter().find_map(|Exclusion(names, beside, _)| match beside {
+            Beside::Without(needed) if names.contains(&one) => Some(*needed),
+            _ => None,
+        });
+        one == other
+            || by_row(one, other)
+            || by_row(other, one)
+            || needs.is_some_and(|needed| needed != other && exclude(needed, other))
+    }
+
+    #[test]
+    fn the_documented_table_says_what_stands_beside_what() {
+        let docs = include_str!("../docs/rate_limit.md");
+        for name in ArgumentName::ALL.iter().copied() {
+            let start = format!("| [`{}`]", name.as_str());
+            let row = docs.lines().find(|line| line.starts_with(&start)).expect("a row");
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let written = [4, 3, 2].map(|from_end| cells[cells.len() - from_end] == "yes");
+            let has_lease = name.place() != super::Place::WithoutGroups && !exclude(name, Lease);
+            let expected = [name.place().is_in_groups(), has_lease, !exclude(name, InFlight)];
+            assert_eq!(written, expected, "{row}");
+        }
+    }
+}
