@@ -30,9 +30,9 @@ async fn a_process_announces_limits_without_the_attribute() {
         while limiter.check(&plan, tenant, 1).await.is_ok() {}
     }
     // A rule for the limit, and no rejection.
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set("looked", Rule::new().threshold(30)).expect("valid");
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     while limiter.rules().is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -45,7 +45,7 @@ async fn a_process_announces_limits_without_the_attribute() {
 
     let started = Instant::now();
     let process = loop {
-        let fleet = limiter.fleet().await.expect("read");
+        let fleet = limiter.operator().fleet().await.expect("read");
         let has = |process: &AnnouncedProcess| {
             process.limits.iter().any(|announced| announced.limit.name() == "looked")
         };

@@ -24,12 +24,12 @@ async fn capacity(limiter: &RateLimiter) -> u32 {
 
 async fn write(limiter: &RateLimiter, rule: Option<Rule>) {
     loop {
-        let Ok(mut shared) = limiter.shared_rules().await else { continue };
+        let Ok(mut shared) = limiter.operator().shared_rules().await else { continue };
         match rule {
             Some(rule) => shared.rules.set_key("api", "acme", rule).expect("valid"),
             None => drop(shared.rules.unset_key("api", "acme")),
         }
-        match limiter.share_rules(shared, "alice").await {
+        match limiter.operator().share_rules(shared, "alice").await {
             Ok(()) => return,
             Err(StoreError::RulesChanged) => {}
             Err(error) => panic!("{error}"),
@@ -82,7 +82,7 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
         // Some more looks into Redis.
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!((capacity(&limiter).await, warnings()), (threshold - 10, losses));
-        let shared = limiter.shared_rules().await.expect("read");
+        let shared = limiter.operator().shared_rules().await.expect("read");
         assert_eq!(shared.version(), "", "no process writes rules back");
         let late = builder.clone().build().expect("valid");
         late.ping().await.expect("ready");

@@ -82,11 +82,11 @@ async fn test() {
     let last = api_with_burst(2 * LAST);
     assert!(judge.objects_to_more(&last, 3), "the judge does not see all calls");
 
-    let SharedRules { rules, .. } = limiter.shared_rules().await.expect("read");
+    let SharedRules { rules, .. } = limiter.operator().shared_rules().await.expect("read");
     for operator in OPERATORS {
         assert_eq!(rules.key_rule("api", operator), Some(Rule::new().threshold(CHANGES)));
     }
-    let changes = limiter.rule_changes(2_000).await.expect("read");
+    let changes = limiter.operator().rule_changes(2_000).await.expect("read");
     assert_eq!(changes.len(), 1_000, "one entry for each change");
     for (index, change) in changes.iter().enumerate() {
         let number = change.version.split('-').next().expect("a number");
@@ -162,13 +162,13 @@ async fn operate(url: &str, name: &str) {
     let limiter = builder.build().expect("valid");
     for change in 1..=CHANGES {
         loop {
-            let mut shared = limiter.shared_rules().await.expect("read");
+            let mut shared = limiter.operator().shared_rules().await.expect("read");
             let written = shared.rules.rule("api").and_then(|rule| rule.get_threshold());
             let next = written.unwrap_or(1) + 1;
             let rule = Rule::new().threshold(next).burst(2 * next);
             shared.rules.set("api", rule).expect("valid");
             shared.rules.set_key("api", name, Rule::new().threshold(change)).expect("valid");
-            match limiter.share_rules(shared, name).await {
+            match limiter.operator().share_rules(shared, name).await {
                 Ok(()) => break,
                 Err(StoreError::RulesChanged) => {}
                 Err(error) => panic!("{error}"),

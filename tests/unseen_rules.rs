@@ -68,9 +68,9 @@ async fn rules_of_no_limit_are_reported_once() {
     let by_file = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
     let by_redis = server.builder().rules(Rules::redis()).build().expect("valid");
     let others = [(); 3].map(|()| server.builder().rules(Rules::redis()).build().expect("valid"));
-    let mut shared = by_redis.shared_rules().await.expect("read");
+    let mut shared = by_redis.operator().shared_rules().await.expect("read");
     shared.rules = ratelimit_runtime::RuleSet::from_json(RULES).expect("valid");
-    by_redis.share_rules(shared, "alice").await.expect("written");
+    by_redis.operator().share_rules(shared, "alice").await.expect("written");
     announce(&server);
     let sent = stat(&server, "total_net_output_bytes:");
     let started = Instant::now();

@@ -113,9 +113,9 @@ async fn change(
 ) -> anyhow::Result<()> {
     let by = env::var("USER").unwrap_or_else(|_| "operate".to_owned());
     loop {
-        let mut shared = limiter.shared_rules().await?;
+        let mut shared = limiter.operator().shared_rules().await?;
         apply(&mut shared.rules)?;
-        match limiter.share_rules(shared, &by).await {
+        match limiter.operator().share_rules(shared, &by).await {
             Ok(()) => return wait_until_obeyed(limiter).await,
             Err(StoreError::RulesChanged) => {}
             Err(error) => return Err(error.into()),
@@ -127,7 +127,8 @@ async fn change(
 async fn wait_until_obeyed(limiter: &RateLimiter) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
-        let (fleet, shared) = (limiter.fleet().await?, limiter.shared_rules().await?);
+        let (fleet, shared) =
+            (limiter.operator().fleet().await?, limiter.operator().shared_rules().await?);
         let behind: Vec<_> =
             fleet.iter().filter(|process| process.rules != shared.version()).collect();
         match (behind.is_empty(), fleet.len()) {

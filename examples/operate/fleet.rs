@@ -10,7 +10,9 @@ use crate::text::duration;
 /// Returns the limits of the fleet. Limits of several processes and places that share their counts are one.
 pub(crate) async fn limits(limiter: &RateLimiter) -> anyhow::Result<Vec<AnnouncedLimit>> {
     let mut limits: Vec<AnnouncedLimit> = Vec::new();
-    for announced in limiter.fleet().await?.into_iter().flat_map(|process| process.limits) {
+    for announced in
+        limiter.operator().fleet().await?.into_iter().flat_map(|process| process.limits)
+    {
         match limits.iter_mut().find(|known| identity(&known.limit) == identity(&announced.limit)) {
             // Processes of two releases can have two amounts.
             Some(known) => {

@@ -14,7 +14,8 @@ use crate::text::{duration, shown};
 const TOP: usize = 20;
 
 pub(crate) async fn list(limiter: &RateLimiter) -> anyhow::Result<()> {
-    let (fleet, shared) = (limiter.fleet().await?, limiter.shared_rules().await?);
+    let (fleet, shared) =
+        (limiter.operator().fleet().await?, limiter.operator().shared_rules().await?);
     let has_lost = fleet.iter().any(|process| !process.rules.is_empty());
     if shared.version().is_empty() && has_lost {
         println!("Redis has lost the rules: `restore` a file of `save`, or `set` them again");
@@ -61,7 +62,7 @@ fn line(AnnouncedLimit { limit, place, is_computed, .. }: &AnnouncedLimit) -> St
 }
 
 pub(crate) async fn log(limiter: &RateLimiter) -> anyhow::Result<()> {
-    for change in limiter.rule_changes(100).await? {
+    for change in limiter.operator().rule_changes(100).await? {
         let (ago, by) = (time_since(change.at), shown(&change.by));
         println!("{ago} ago, {by}: {}", shown(&change.what.join("; ")));
     }
@@ -77,7 +78,7 @@ fn time_since(time: SystemTime) -> String {
 /// Prints the keys with the most rejected calls in all processes. Each process announces its own every ten seconds.
 pub(crate) async fn most_rejected(limiter: &RateLimiter) -> anyhow::Result<()> {
     let mut all: HashMap<_, RejectedKey> = HashMap::new();
-    for key in limiter.fleet().await?.into_iter().flat_map(|process| process.rejected) {
+    for key in limiter.operator().fleet().await?.into_iter().flat_map(|process| process.rejected) {
         let place = (key.limit, key.period, key.key.clone(), key.is_shadow);
         all.entry(place)
             .and_modify(|known| {
@@ -112,11 +113,11 @@ pub(crate) async fn fullest(
     let AnnouncedLimit { limit, is_computed, .. } = announced;
     let (mut fullest, mut next) = (Vec::new(), None);
     loop {
-        let page = limiter.keys(limit, next).await?;
+        let page = limiter.operator().keys(limit, next).await?;
         for key in page.keys {
             fullest.push(if *is_computed {
                 // Of how many is known to the code of the service alone.
-                (0, limiter.usage(limit, &key).await?.used, None, key.to_string())
+                (0, limiter.operator().usage(limit, &key).await?.used, None, key.to_string())
             } else {
                 let peeked = limiter.peek(limit, &key, 1).await?;
                 let used = peeked.limit.saturating_sub(peeked.remaining);
@@ -148,7 +149,7 @@ pub(crate) async fn counts_of(limiter: &RateLimiter, key: &str) -> anyhow::Resul
     let key = OwnedKey::parse(key)?;
     let mut is_known = false;
     for announced in fleet::limits(limiter).await? {
-        let usage = limiter.usage(&announced.limit, &key).await?;
+        let usage = limiter.operator().usage(&announced.limit, &key).await?;
         if usage.used > 0 || usage.closed_for.is_some() {
             is_known = true;
             let AnnouncedLimit { limit, .. } = &announced;
@@ -157,7 +158,7 @@ pub(crate) async fn counts_of(limiter: &RateLimiter, key: &str) -> anyhow::Resul
             print_count(limiter, &announced, &key).await?;
         }
     }
-    for (limit, of, rule) in limiter.shared_rules().await?.rules.iter() {
+    for (limit, of, rule) in limiter.operator().shared_rules().await?.rules.iter() {
         if of.is_some_and(|of| of == key.to_string()) {
             is_known = true;
             println!("rule {}: {rule}", shown(limit));
@@ -184,7 +185,7 @@ async fn print_count(
     AnnouncedLimit { limit, is_computed, .. }: &AnnouncedLimit,
     key: &OwnedKey,
 ) -> anyhow::Result<()> {
-    let usage = limiter.usage(limit, key).await?;
+    let usage = limiter.operator().usage(limit, key).await?;
     let Usage { used, reset_after, closed_for, .. } = usage;
     if *is_computed {
         println!("{used} in use");

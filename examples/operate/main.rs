@@ -116,7 +116,7 @@ async fn run() -> anyhow::Result<()> {
         command.iter().map(|word| hashed(&limiter, word)).collect::<Result<Vec<_>, _>>()?;
     let command: &[&str] = &hashed.iter().map(String::as_str).collect::<Vec<_>>();
     limiter.ping().await.context("Redis does not reply")?;
-    if limiter.fleet().await?.is_empty() {
+    if limiter.operator().fleet().await?.is_empty() {
         let alone = format!(
             "no process has announced itself under the key prefix `{prefix}`: each one with `Rules::redis()` does so \
              every ten seconds. If the services have another `key_prefix`, write it with `--prefix`"
@@ -138,7 +138,7 @@ async fn run() -> anyhow::Result<()> {
             look::peek(&limiter, &fleet::find(&limiter, limit).await?, key).await
         }
         ["get", limit, key @ ..] if key.len() < 2 => {
-            let rules = limiter.shared_rules().await?.rules;
+            let rules = limiter.operator().shared_rules().await?.rules;
             let key = key.first().copied();
             match key.map_or_else(|| rules.rule(limit), |key| rules.key_rule(limit, key)) {
                 Some(rule) => println!("{rule}"),
@@ -156,7 +156,7 @@ async fn run() -> anyhow::Result<()> {
             change::unset(&limiter, (limit, key.first().copied())).await
         }
         ["save"] => {
-            println!("{}", limiter.shared_rules().await?.rules.to_json());
+            println!("{}", limiter.operator().shared_rules().await?.rules.to_json());
             Ok(())
         }
         ["restore", file] => change::restore(&limiter, file).await,

@@ -45,7 +45,7 @@ async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
         let admitted = join_all(calls).await.into_iter().flatten().count();
         assert!(admitted <= 3, "{admitted}");
         assert!(is_free(&limiters[0]).await && is_free(&limiters[1]).await, "round {round}");
-        let usage = async || limiters[0].usage(&ONE, "a").await.expect("a reply").used;
+        let usage = async || limiters[0].operator().usage(&ONE, "a").await.expect("a reply").used;
         let started = Instant::now();
         while usage().await > 0 {
             assert!(started.elapsed() < 2 * SECOND, "a slot stays taken");

@@ -123,9 +123,9 @@ fn reads_rules(url: &str) {
     let runtime = runtime();
     let writer = RateLimiter::builder().redis(url).build().expect("valid");
     runtime.block_on(async {
-        let mut shared = writer.shared_rules().await.expect("read");
+        let mut shared = writer.operator().shared_rules().await.expect("read");
         shared.rules.set("processes", Rule::new().threshold(3)).expect("a valid rule");
-        writer.share_rules(shared, "alice").await.expect("written");
+        writer.operator().share_rules(shared, "alice").await.expect("written");
     });
     let none = NoDescriptors::take();
     let reader = RateLimiter::builder().redis(url).rules(Rules::redis()).build().expect("valid");

@@ -89,15 +89,15 @@ fn follows_rules(url: &str) {
     let limiter = builder.rules(Rules::redis()).build().expect("valid");
     let processes = |count: usize| {
         wait_until("the processes are announced", || {
-            run(limiter.fleet()).is_ok_and(|fleet| fleet.len() == count)
+            run(limiter.operator().fleet()).is_ok_and(|fleet| fleet.len() == count)
         });
     };
     processes(1);
     let child = || {
         run(async {
-            let mut shared = limiter.shared_rules().await.expect("read");
+            let mut shared = limiter.operator().shared_rules().await.expect("read");
             shared.rules.set("forks", Rule::new().threshold(7)).expect("a valid rule");
-            limiter.share_rules(shared, "the child").await.expect("written");
+            limiter.operator().share_rules(shared, "the child").await.expect("written");
         });
         wait_until("the rules are in force", || !limiter.rules().is_empty());
         processes(2);

@@ -21,7 +21,7 @@ fn listed(limiter: &RateLimiter) -> Vec<String> {
     let line = |key: ratelimit_runtime::RejectedKey| {
         format!("{} {}: {}{}", key.limit, key.key, key.rejected, shadow(key.is_shadow))
     };
-    limiter.rejected_keys(20).into_iter().map(line).collect()
+    limiter.operator().rejected_keys(20).into_iter().map(line).collect()
 }
 
 #[rate_limit(name = "annotated", period = "1h", threshold = 1, key = user)]
@@ -82,8 +82,8 @@ async fn each_rejected_call_counts_for_the_key_that_rejects_it() {
             ],
             "{limiter:?}"
         );
-        assert_eq!(limiter.rejected_keys(1).len(), 1);
-        assert_eq!(limiter.clone().rejected_keys(20).len(), 7, "clones share the list");
+        assert_eq!(limiter.operator().rejected_keys(1).len(), 1);
+        assert_eq!(limiter.clone().operator().rejected_keys(20).len(), 7, "clones share the list");
     }
 }
 
@@ -122,14 +122,14 @@ async fn the_list_shows_a_key_as_events_do() {
             }
         });
         let event = &events.await[0];
-        let hash = limiter.rejected_keys(1).remove(0).key;
+        let hash = limiter.operator().rejected_keys(1).remove(0).key;
         assert!(hash.len() == 16 && event.contains(&format!("key={hash} ")), "{hash}: {event}");
         let hash_by_secret = async |builder: Builder| {
             let limiter = builder.build().expect("valid settings");
             for _ in 0..2 {
                 let _ = limiter.check(&LOGIN, KEY, 1).await;
             }
-            limiter.rejected_keys(1).remove(0).key
+            limiter.operator().rejected_keys(1).remove(0).key
         };
         let with_secret = builder.key_prefix("other").log_hash_secret("0123456789abcdef");
         assert_eq!(hash_by_secret(with_secret).await, "656290f3f8eb0450");
@@ -148,15 +148,15 @@ async fn a_key_that_is_not_limited_any_more_leaves_the_list() {
             clock.advance(MINUTE);
             limiter.check(&LOGIN, KEY, 1).await.expect_err("rejected");
         }
-        let [key] = &limiter.rejected_keys(20)[..] else { panic!("one key") };
+        let [key] = &limiter.operator().rejected_keys(20)[..] else { panic!("one key") };
         let at =
             |minutes| SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000) + minutes * MINUTE;
         assert_eq!((key.rejected, key.since, key.last), (3, at(1), at(3)));
         assert_eq!((key.limit.as_str(), key.period), ("login", HOUR));
         clock.advance(11 * MINUTE);
-        assert!(limiter.rejected_keys(20).is_empty());
+        assert!(limiter.operator().rejected_keys(20).is_empty());
         limiter.check(&LOGIN, KEY, 1).await.expect_err("rejected");
-        let [key] = &limiter.rejected_keys(20)[..] else { panic!("one key") };
+        let [key] = &limiter.operator().rejected_keys(20)[..] else { panic!("one key") };
         assert_eq!((key.rejected, key.since), (1, at(14)));
     }
 }

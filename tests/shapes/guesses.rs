@@ -283,7 +283,7 @@ mod operator {
         for _ in 0..5 {
             let _ = limiter.check(&API, "mallory", 1).await;
         }
-        let worst = &limiter.rejected_keys(20)[0];
+        let worst = &limiter.operator().rejected_keys(20)[0];
         assert_eq!((worst.limit.as_str(), &*worst.key, worst.rejected), ("api", "mallory", 3));
 
         let mut rules = RuleSet::from_toml("[api]\nthreshold = 9\n")?;

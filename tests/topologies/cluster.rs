@@ -115,9 +115,9 @@ async fn rules_are_shared_in_a_cluster() {
     let cluster = Cluster::start(0);
     let builder = denying_builder(&cluster.url()).rules(Rules::redis());
     let limiter = builder.build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     while limiter.rules().is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -127,11 +127,11 @@ async fn rules_are_shared_in_a_cluster() {
         let decision = limiter.check(&limit, key, 1).await.expect("admitted");
         assert_eq!(decision.limit, if key == "7" { 50 } else { 10 });
     }
-    assert_eq!(limiter.rule_changes(10).await.expect("read").len(), 1);
-    limiter.fleet().await.expect("read");
+    assert_eq!(limiter.operator().rule_changes(10).await.expect("read").len(), 1);
+    limiter.operator().fleet().await.expect("read");
     let (mut found, mut next) = (Vec::new(), None);
     loop {
-        let page = limiter.keys(&limit, next).await.expect("read");
+        let page = limiter.operator().keys(&limit, next).await.expect("read");
         found.extend(page.keys.iter().map(ToString::to_string));
         let Some(cursor) = page.next else { break };
         next = Some(cursor);

@@ -29,13 +29,13 @@ async fn use_all_operations(limiter: &RateLimiter) {
             let settled = limiter.acquire(&limit, ("settled", key), 1).await.expect("admitted");
             settled.settle(0);
             limiter.peek(&limit, key, 1).await.expect("decided");
-            limiter.usage(&limit, key).await.expect("decided");
+            limiter.operator().usage(&limit, key).await.expect("decided");
             limiter.credit(&limit, key, 1).await.expect("decided");
             limiter.close(&limit, key, HOUR).await.expect("closed");
             limiter.open(&limit, key).await.expect("opened");
             limiter.reset(&limit, key).await.expect("reset");
         }
-        limiter.keys(&limit, None).await.expect("read");
+        limiter.operator().keys(&limit, None).await.expect("read");
     }
     let rate = Limit::fixed("beside", 100, HOUR);
     for key in 0..KEYS {
@@ -43,7 +43,7 @@ async fn use_all_operations(limiter: &RateLimiter) {
         let running = limiter.acquire_all(&parts).await.expect("admitted");
         limiter.acquire(&SLOTS, key, 2).await.expect_err("busy");
         limiter.peek(&SLOTS, key, 0).await.expect("decided");
-        limiter.usage(&SLOTS, key).await.expect("decided");
+        limiter.operator().usage(&SLOTS, key).await.expect("decided");
         drop(running);
         for _ in 0..4 {
             limiter.check(&LEASED, key, 1).await.expect("admitted");
@@ -53,16 +53,16 @@ async fn use_all_operations(limiter: &RateLimiter) {
     }
     limiter.flush().await.expect("settled");
     limiter.ping().await.expect("all nodes reply");
-    limiter.shared_rules().await.expect("read");
-    limiter.rule_changes(10).await.expect("read");
-    limiter.fleet().await.expect("read");
+    limiter.operator().shared_rules().await.expect("read");
+    limiter.operator().rule_changes(10).await.expect("read");
+    limiter.operator().fleet().await.expect("read");
 }
 
 /// Shares a rule, and waits until a limiter has read it.
 async fn share_rule(limiter: &RateLimiter) {
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     let started = Instant::now();
     while limiter.rules().is_empty() {
         assert!(started.elapsed() < 10 * SECOND, "the rules are not read");

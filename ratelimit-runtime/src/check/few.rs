@@ -167,11 +167,11 @@ mod tests {
             assert_eq!((name.as_str(), decision.remaining), ("narrow", 0));
             assert!(decision.retry_after > Duration::from_secs(20), "{decision:?}");
         }
-        let keys = limiter.rejected_keys(9);
+        let keys = limiter.operator().rejected_keys(9);
         assert_eq!((keys.len(), keys[0].limit.as_str(), keys[0].rejected), (1, "narrow", 20));
         // A call of one limit.
         check(&limiter, &[parts[1]]).expect_err("rejected");
-        assert_eq!(limiter.rejected_keys(9)[0].rejected, 21);
+        assert_eq!(limiter.operator().rejected_keys(9)[0].rejected, 21);
         // The rejected calls were not charged.
         let decision = check(&limiter, &parts[..1]).expect("admitted");
         assert_eq!((decision.limit, decision.remaining), (9, 6));
@@ -256,7 +256,7 @@ mod tests {
         /// Returns all of it, with the rejected keys.
         fn all(&self) -> Vec<String> {
             let mut said = self.said.lock().expect("no panic").clone();
-            said.push(format!("{:?}", self.limiter.rejected_keys(99)));
+            said.push(format!("{:?}", self.limiter.operator().rejected_keys(99)));
             said
         }
     }

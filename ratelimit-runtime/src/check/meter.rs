@@ -32,8 +32,8 @@ use crate::reply::Decision;
 /// ```
 #[must_use = "a meter that is dropped settles the charge to the units that it has counted"]
 pub struct Meter {
-    /// `None` once the charge is kept.
-    permit: Option<Permit>,
+    /// None once the charges are kept.
+    permits: Vec<Permit>,
     decision: Decision,
     used: u32,
 }
@@ -41,7 +41,7 @@ pub struct Meter {
 impl Permit {
     /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
     pub fn meter(self) -> Meter {
-        Meter { decision: self.decision(), permit: Some(self), used: 0 }
+        Meter::of([self])
     }
 
     /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
@@ -63,6 +63,20 @@ impl Permit {
 }
 
 impl Meter {
+    /// Creates a meter of the charges of a call with several limits: each of them is settled to the units that it has
+    /// counted. The decision is that of the first permit.
+    pub fn of(permits: impl IntoIterator<Item = Permit>) -> Self {
+        let permits: Vec<_> = permits.into_iter().collect();
+        let decision = permits.first().map_or_else(Decision::unlimited, Permit::decision);
+        Self { permits, decision, used: 0 }
+    }
+
+    /// Sets the units that the call has used so far, in place of those that were counted: for a service that reports a
+    /// running total.
+    pub fn set(&mut self, total: u32) {
+        self.used = total;
+    }
+
     /// Adds units that the call has used. The sum saturates.
     pub fn add(&mut self, units: u32) {
         self.used = self.used.saturating_add(units);
@@ -82,24 +96,20 @@ impl Meter {
 
     /// Keeps the charge as it was made, whatever was counted.
     pub fn keep(mut self) {
-        if let Some(permit) = self.permit.take() {
-            permit.keep();
-        }
+        self.permits.drain(..).for_each(Permit::keep);
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            permit.settle(self.used);
-        }
+        self.permits.drain(..).for_each(|permit| permit.settle(self.used));
     }
 }
 
 impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Meter")
-            .field("permit", &self.permit)
+            .field("permits", &self.permits)
             .field("used", &self.used)
             .finish_non_exhaustive()
     }

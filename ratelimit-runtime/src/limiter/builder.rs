@@ -213,8 +213,8 @@ impl Builder {
     }
 
     /// Sets whether `tracing` events of rejections contain the text of the key, and not a hash of it; `false` unless
-    /// set. The same holds for [`RateLimiter::rejected_keys`], which a limiter with rules in Redis announces there. A
-    /// key can be personal: an address, a user, an API key.
+    /// set. The same holds for [`Operator::rejected_keys`](crate::Operator::rejected_keys), which a limiter with rules
+    /// in Redis announces there. A key can be personal: an address, a user, an API key.
     pub fn log_keys(mut self, enabled: bool) -> Self {
         self.reports.logs_keys = enabled;
         self

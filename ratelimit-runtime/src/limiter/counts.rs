@@ -6,43 +6,9 @@ use super::RateLimiter;
 use crate::algorithm::OpeningChange;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::reply::{Answer, Decision, Usage};
+use crate::reply::{Answer, Decision};
 
 impl RateLimiter {
-    /// Returns the units of a key that are in use. They do not depend on the amounts of the limit, so a limit whose
-    /// amounts [differ from call to call](Limit::try_amounts) has one answer, whatever amounts `limit` has:
-    /// [`peek`](Self::peek) compares with the amounts of `limit`. Rules do not matter either. The units that other
-    /// processes have [leased](Limit::lease) count as used, those that this process holds do not. A bucket with a lease
-    /// also counts the tokens that it withholds.
-    ///
-    /// Calls of a bucket with other amounts can change its rate. Its units are counted at the rate of the last call
-    /// that was charged.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use ratelimit_runtime::{Limit, RateLimiter};
-    ///
-    /// const API: Limit = Limit::sliding("api", 1, Duration::from_secs(60));
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = RateLimiter::embedded();
-    /// limiter.check(&API.try_amounts(50, None)?, "acme", 40).await?;
-    /// let usage = limiter.usage(&API, "acme").await?;
-    /// assert_eq!((usage.used, usage.closed_for), (40, None));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`](crate::StoreError) when the store does not reply and [`OnError`](crate::OnError) is not `Local`.
-    /// With `Local`, the units are those that this process has counted, and [`Usage::source`] is
-    /// [`Source::Fallback`](crate::Source::Fallback).
-    pub fn usage(&self, limit: &Limit, key: impl Key) -> Answer<Usage> {
-        self.checker.count(limit, &key).usage()
-    }
-
     /// Credits `units` to a key, as a gift of an operator: so many of its charged units no longer count, the newest
     /// first, and never more than are charged. The decision reports the remaining units after the credit.
     ///

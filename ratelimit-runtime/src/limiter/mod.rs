@@ -4,7 +4,7 @@ mod annotated;
 mod builder;
 mod counts;
 mod global;
-mod rejected_keys;
+mod operator;
 mod rules;
 mod shutdown;
 #[cfg(feature = "actix")]
@@ -21,6 +21,7 @@ pub(crate) use self::global::with_current;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub(crate) use self::global::with_set;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
+pub use self::operator::Operator;
 #[cfg(feature = "rules")]
 use self::rules::RuleFeed;
 #[cfg(feature = "rules")]

@@ -54,7 +54,7 @@ pub enum StoreError {
     /// This limiter counts in this process, and shares nothing with others.
     NotShared,
     /// The rules in Redis have changed since they were read, so
-    /// [`share_rules`](crate::RateLimiter::share_rules) wrote nothing. Read them again, and repeat the change.
+    /// [`share_rules`](crate::Operator::share_rules) wrote nothing. Read them again, and repeat the change.
     #[cfg(feature = "rules")]
     RulesChanged,
     /// The limiter was shut down while the call waited. Nothing was charged.

@@ -6,7 +6,7 @@ use super::Source;
 use crate::algorithm::Outcome;
 use crate::limit::shown;
 
-/// The units of a key that are in use: [`RateLimiter::usage`](crate::RateLimiter::usage).
+/// The units of a key that are in use: [`Operator::usage`](crate::Operator::usage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {

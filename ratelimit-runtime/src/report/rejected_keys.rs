@@ -40,7 +40,7 @@ const SECOND_US: u64 = 1_000_000;
 /// How long a key without a rejection stays in the table, in microseconds.
 const STAYS_US: u64 = 600_000_000;
 
-/// A key of which a limit has rejected calls: [`RateLimiter::rejected_keys`](crate::RateLimiter::rejected_keys).
+/// A key of which a limit has rejected calls: [`Operator::rejected_keys`](crate::Operator::rejected_keys).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RejectedKey {

@@ -86,7 +86,7 @@ impl Rule {
     /// its own decides and reports each call that the limit decides, and rejects nothing. The limit stays as it is.
     ///
     /// The name of the shadow is the name of the limit and `:trial`: `api:trial` in metrics, events and
-    /// [`rejected_keys`](crate::RateLimiter::rejected_keys). It sees all calls, also those that the limit rejects, so
+    /// [`rejected_keys`](crate::Operator::rejected_keys). It sees all calls, also those that the limit rejects, so
     /// it admits what the limit would admit with this threshold. Both are decided at the same time. The trial takes
     /// the cost of a call as it is before the call, and is not [settled](crate::Permit::settle).
     ///
@@ -105,7 +105,7 @@ impl Rule {
     ///
     /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 2);
     /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 1);
-    /// let keys = limiter.rejected_keys(1);
+    /// let keys = limiter.operator().rejected_keys(1);
     /// assert_eq!((keys[0].limit.as_str(), keys[0].rejected), ("api:trial", 1));
     /// # Ok(())
     /// # }
@@ -172,7 +172,7 @@ impl Rule {
 
     /// Succeeds if each amount of this rule fits a limit. Each process ignores or shortens an amount that does not fit,
     /// and reports it by an `ERROR` event, so check a rule before you write it: the limits of a fleet are in
-    /// [`RateLimiter::fleet`](crate::RateLimiter::fleet). An amount that this rule does not set is that of `limit`.
+    /// [`Operator::fleet`](crate::Operator::fleet). An amount that this rule does not set is that of `limit`.
     ///
     /// ```
     /// use std::time::Duration;

@@ -6,8 +6,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::rule::NO_AMOUNT;
 use super::{Rule, RuleSetError};
-use crate::key::OwnedKey;
-use crate::limit::Period;
+use crate::key::{Key, OwnedKey};
+use crate::limit::{Limit, Period};
 
 /// Rules for limits and for keys of limits. A limiter replaces its rules by a set as a whole:
 /// [`RateLimiter::set_rules`](crate::RateLimiter::set_rules).
@@ -135,6 +135,32 @@ impl RuleSet {
         let key = OwnedKey::parse(key).map_err(|error| place(error.message()))?.to_string();
         self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
         Ok(())
+    }
+
+    /// Sets the rule of one key of a limit, with the values of a call: the text of the key needs no escapes then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Rule, RuleSet};
+    ///
+    /// const API: Limit = Limit::sliding("api", 2, Duration::from_secs(60));
+    ///
+    /// let mut rules = RuleSet::new();
+    /// rules.set_key_of(&API, ("acme", 42), Rule::new().threshold(5_000))?;
+    /// assert!(rules.key_rule("api", "(acme:42)").is_some());
+    /// # Ok::<(), ratelimit_runtime::RuleSetError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`set`](Self::set).
+    pub fn set_key_of(
+        &mut self,
+        limit: &Limit,
+        key: impl Key,
+        rule: Rule,
+    ) -> Result<(), RuleSetError> {
+        self.set_key(limit.name(), &OwnedKey::of(&key).to_string(), rule)
     }
 
     /// Removes the rule of a limit. The rules of its keys stay. Returns whether there was one.

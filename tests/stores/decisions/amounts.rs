@@ -101,7 +101,7 @@ on_both_stores! {
                 }
             }
             assert!(!limiter.peek(&closed, "key", 0).await.expect("a peek").allowed);
-            assert_eq!(limiter.usage(&closed, "key").await.expect("usage").used, 1, "{algorithm}");
+            assert_eq!(limiter.operator().usage(&closed, "key").await.expect("usage").used, 1, "{algorithm}");
             limiter.check(&closed.shadow(true), "key", 1).await.expect("a shadow");
             limiter.reset(&open, "key").await.expect("reset");
             let other = closed.try_amounts(5, None).expect("valid");

@@ -12,7 +12,7 @@ use support::server::Server;
 use crate::{TestLimiter, on_both_stores};
 
 async fn usage(test: &TestLimiter, limit: &Limit) -> Usage {
-    test.limiter.usage(limit, "key").await.expect("an answer")
+    test.limiter.operator().usage(limit, "key").await.expect("an answer")
 }
 
 fn with(limit: &Limit, threshold: u32) -> Limit {
@@ -39,7 +39,7 @@ on_both_stores! {
             // The same as what a peek says that is left, where a peek knows the amounts.
             let left = test.limiter.peek(&with(&announced, 2_000), "key", 1).await.expect("a decision");
             assert_eq!(left.remaining, 2_000 - 42, "{algorithm}");
-            let of_other = test.limiter.usage(&announced, "other").await.expect("an answer");
+            let of_other = test.limiter.operator().usage(&announced, "other").await.expect("an answer");
             assert_eq!((of_other.used, of_other.reset_after), (0, Duration::ZERO));
         }
     }
@@ -159,11 +159,14 @@ async fn a_redis_that_is_down_counts_nothing() {
     let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(10 * SECOND);
     let limiter = builder.build().expect("valid");
     limiter.check(&limit, "key", 3).await.expect("this process decides");
-    let used = limiter.usage(&limit, "key").await.expect("an answer");
+    let used = limiter.operator().usage(&limit, "key").await.expect("an answer");
     assert_eq!((used.used, used.source), (3, Source::Fallback));
     for on_error in [OnError::Allow, OnError::Deny] {
-        limiter.usage(&limit.on_error(on_error), "key").await.expect_err("no answer");
+        limiter.operator().usage(&limit.on_error(on_error), "key").await.expect_err("no answer");
     }
     let here = limit.scope(Scope::Process);
-    assert_eq!(limiter.usage(&here, "key").await.expect("an answer").source, Source::Embedded);
+    assert_eq!(
+        limiter.operator().usage(&here, "key").await.expect("an answer").source,
+        Source::Embedded
+    );
 }

@@ -135,13 +135,13 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
 
     let tool = build(&operator);
     let share = async |limiter: &RateLimiter, key: &str| {
-        let mut shared = limiter.shared_rules().await?;
+        let mut shared = limiter.operator().shared_rules().await?;
         shared.rules.set_key("api", key, Rule::new().closed(true)).expect("a rule");
-        limiter.share_rules(shared, "alice").await
+        limiter.operator().share_rules(shared, "alice").await
     };
     share(&tool, "mallory").await.expect("an operator may");
-    tool.rule_changes(10).await.expect("an operator may");
-    tool.fleet().await.expect("an operator may");
+    tool.operator().rule_changes(10).await.expect("an operator may");
+    tool.operator().fleet().await.expect("an operator may");
 
     let limiter = build(&service);
     limiter.ping().await.expect("the rules are read");

@@ -75,7 +75,7 @@ fn calls_are_decided_without_a_runtime() {
     assert_eq!((decision.remaining, decision.source), (500 - 25, Source::Redis));
     let peeked = block_on(limiter.peek(&DAILY, (), 1)).expect("a peek");
     assert_eq!(peeked.remaining, 500 - 25);
-    let usage = block_on(limiter.usage(&DAILY, ())).expect("a reply");
+    let usage = block_on(limiter.operator().usage(&DAILY, ())).expect("a reply");
     assert_eq!(usage.used, 25);
     // Calls that are dropped keep nothing from ending.
     for _ in 0..20 {

@@ -44,7 +44,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     let server = Server::start();
     let (limiter, operator) = (limiter(&server), limiter(&server));
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
-    let page = operator.keys(&LIMIT, None).await.expect("read");
+    let page = operator.operator().keys(&LIMIT, None).await.expect("read");
     let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
     let short = key.to_string();
     assert!(short.len() < 256, "{short}");

@@ -19,14 +19,14 @@ async fn a_process_announces_its_limits() {
 
     let server = Server::start();
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     until_capacity(&limiter, "acme", 50).await;
     limiter.scope(call()).await.expect("admitted");
     let started = Instant::now();
     let announced = loop {
-        let fleet = limiter.fleet().await.expect("read");
+        let fleet = limiter.operator().fleet().await.expect("read");
         let process = fleet.into_iter().find(|process| process.rules.starts_with("1-"));
         let limits = process.map(|process| process.limits).unwrap_or_default();
         if let Some(found) = limits.into_iter().find(|it| it.limit.name() == "announced") {
@@ -58,7 +58,7 @@ async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
     let mut connection = server.connection();
     let () = connection.set("rl:{rules}:process:~", announcement).expect("written");
     let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
-    let fleet = limiter.fleet().await.expect("read");
+    let fleet = limiter.operator().fleet().await.expect("read");
     assert!((1..=20).contains(&fleet[0].rejected.len()), "{}", fleet[0].rejected.len());
     assert!(fleet[0].rejected.iter().all(|key| key.key.len() <= 1_000));
 }
@@ -83,7 +83,7 @@ async fn the_keys_of_a_limit_are_read_page_by_page() {
     let mut found = Vec::new();
     let (mut pages, mut next) = (0, None);
     loop {
-        let page = limiter.keys(&API, next).await.expect("read");
+        let page = limiter.operator().keys(&API, next).await.expect("read");
         pages += 1;
         for key in page.keys {
             assert_eq!(limiter.peek(&API, &key, 1).await.expect("a decision").remaining, 9);

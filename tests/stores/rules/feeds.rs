@@ -133,10 +133,10 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     let limiter = || server.builder().rules(Rules::redis()).build().expect("valid");
     let limiters = [limiter(), limiter()];
     let operator = server.builder().build().expect("valid");
-    let mut shared = operator.shared_rules().await.expect("read");
+    let mut shared = operator.operator().shared_rules().await.expect("read");
     assert!(shared.rules.is_empty() && shared.version().is_empty());
     shared.rules = set("acme", 50);
-    operator.share_rules(shared.clone(), "alice").await.expect("written");
+    operator.operator().share_rules(shared.clone(), "alice").await.expect("written");
     for limiter in &limiters {
         assert!(until_capacity(limiter, "acme", 50).await <= TOLERATED);
     }
@@ -144,14 +144,14 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     assert!(error.to_string().contains("`share_rules`"), "{error}");
 
     // The value was read before the change, so writing it again would undo the change.
-    let again = operator.share_rules(shared, "bob").await;
+    let again = operator.operator().share_rules(shared, "bob").await;
     assert!(matches!(again, Err(StoreError::RulesChanged)));
-    let mut shared = operator.shared_rules().await.expect("read");
+    let mut shared = operator.operator().shared_rules().await.expect("read");
     assert!(shared.version().starts_with("1-"));
     shared.rules.set("api", Rule::new().closed(true)).expect("valid");
     assert!(shared.rules.unset_key("api", "acme"));
-    operator.share_rules(shared, "bob").await.expect("written");
-    let changes = operator.rule_changes(10).await.expect("read");
+    operator.operator().share_rules(shared, "bob").await.expect("written");
+    let changes = operator.operator().rule_changes(10).await.expect("read");
     let written: Vec<_> =
         changes.iter().map(|change| (&change.by[..], change.what.clone())).collect();
     let lines = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -169,7 +169,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
         ]
     );
     assert!(changes[0].at.elapsed().expect("the past") < MINUTE);
-    assert_eq!(operator.rule_changes(1).await.expect("read").len(), 1);
+    assert_eq!(operator.operator().rule_changes(1).await.expect("read").len(), 1);
 
     // A limiter that starts later has them once it is ready.
     let late = limiter();
@@ -190,12 +190,12 @@ async fn no_script_is_sent_with_its_comments() {
         config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG");
     }
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
-    limiter.share_rules(shared, "alice").await.expect("written");
-    limiter.rule_changes(10).await.expect("read");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
+    limiter.operator().rule_changes(10).await.expect("read");
     until_capacity(&limiter, "acme", 50).await;
-    while limiter.fleet().await.expect("read").is_empty() {
+    while limiter.operator().fleet().await.expect("read").is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut slowlog = redis::cmd("SLOWLOG");
@@ -215,15 +215,15 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     let builder = server.builder().deadline(Duration::from_secs(1)).on_error(OnError::Local);
     let builder = builder.rules(Rules::redis());
     let limiter = builder.clone().build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     until_capacity(&limiter, "acme", 50).await;
     let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
     let () = server.connection().hset_multiple("rl:{rules}", &malformed).expect("HSET");
     tokio::time::sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
-    let error = limiter.shared_rules().await.expect_err("malformed").to_string();
+    let error = limiter.operator().shared_rules().await.expect_err("malformed").to_string();
     assert!(
         error.contains("the rules in Redis have a mistake") && error.contains("`api`"),
         "{error}"
@@ -239,13 +239,13 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     assert!(late.ping().await.is_err());
     let _restarted = Server::start_on(port);
     let mut shared = loop {
-        match limiter.shared_rules().await {
+        match limiter.operator().shared_rules().await {
             Ok(shared) => break shared,
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     };
     shared.rules = set("acme", 60);
-    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
     until_capacity(&late, "acme", 60).await;
     until_capacity(&limiter, "acme", 60).await;
 }
@@ -255,9 +255,9 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
 async fn rules_of_any_size_are_not_read() {
     let server = Server::start();
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
-    limiter.share_rules(shared.clone(), "alice").await.expect("written");
+    limiter.operator().share_rules(shared.clone(), "alice").await.expect("written");
     until_capacity(&limiter, "acme", 50).await;
     let large = "x".repeat(20_000_000);
     let sent = || -> u64 {
@@ -272,9 +272,9 @@ async fn rules_of_any_size_are_not_read() {
         let () = server.connection().hset_multiple("rl:{rules}", &hash).expect("HSET");
         let () = server.connection().lpush("rl:{rules}:changes", &large).expect("LPUSH");
         tokio::time::sleep(IN_FORCE).await;
-        let error = limiter.shared_rules().await.expect_err("too large").to_string();
+        let error = limiter.operator().shared_rules().await.expect_err("too large").to_string();
         assert!(error.contains("too large"), "{error}");
-        let changes = limiter.rule_changes(10).await.expect("read");
+        let changes = limiter.operator().rule_changes(10).await.expect("read");
         assert_eq!(changes.len(), 1, "without those that are too large");
         assert_eq!(capacity(&limiter, "acme").await, 50);
         let sent = sent() - before;
@@ -282,7 +282,8 @@ async fn rules_of_any_size_are_not_read() {
     }
     shared.rules.set(&"k".repeat(17 << 20), Rule::new().threshold(1)).expect("valid");
     let started = Instant::now();
-    let result = limiter.share_rules(shared, "alice").await.expect_err("too large").to_string();
+    let result =
+        limiter.operator().share_rules(shared, "alice").await.expect_err("too large").to_string();
     assert!(result.contains("too large"), "{result}");
     assert!(started.elapsed() < TOLERATED, "it waited for a reply to a request that was not sent");
 }
@@ -290,10 +291,10 @@ async fn rules_of_any_size_are_not_read() {
 #[tokio::test]
 async fn the_embedded_store_shares_no_rules() {
     let limiter = RateLimiter::embedded();
-    let error = limiter.shared_rules().await.expect_err("no Redis");
+    let error = limiter.operator().shared_rules().await.expect_err("no Redis");
     assert!(matches!(error, StoreError::NotShared));
     assert!(error.to_string().contains("`set_rules`"));
-    let shared = limiter.share_rules(SharedRules::default(), "alice").await;
+    let shared = limiter.operator().share_rules(SharedRules::default(), "alice").await;
     assert!(matches!(shared, Err(StoreError::NotShared)));
 }
 
@@ -304,10 +305,10 @@ async fn a_lost_reply_is_no_lost_change() {
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
     let limiter = builder.deadline(Duration::from_secs(10)).build().expect("valid");
-    let mut shared = limiter.shared_rules().await.expect("read");
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
     proxy.set(Network::RepliesLost);
-    let write = tokio::spawn(limiter.share_rules(shared, "alice"));
+    let write = tokio::spawn(limiter.operator().share_rules(shared, "alice"));
     let mut direct = server.connection();
     while !direct.exists("rl:{rules}").unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -315,5 +316,5 @@ async fn a_lost_reply_is_no_lost_change() {
     proxy.set(Network::Cut);
     proxy.set(Network::Up);
     write.await.expect("no panic").expect("replaced");
-    assert_eq!(limiter.rule_changes(10).await.expect("read").len(), 1);
+    assert_eq!(limiter.operator().rule_changes(10).await.expect("read").len(), 1);
 }

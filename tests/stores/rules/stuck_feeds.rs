@@ -67,9 +67,9 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
     let () = connection.del("rl:{rules}").expect("DEL");
     let running = tokio::runtime::Runtime::new().expect("a runtime");
     running.block_on(async {
-        let mut shared = limiter.shared_rules().await.expect("read");
+        let mut shared = limiter.operator().shared_rules().await.expect("read");
         shared.rules.set("api", Rule::new().threshold(3)).expect("a valid rule");
-        limiter.share_rules(shared, "alice").await.expect("written");
+        limiter.operator().share_rules(shared, "alice").await.expect("written");
     });
     let start = Instant::now();
     while limiter.rules().is_empty() {

@@ -14,7 +14,7 @@ use crate::{TestLimiter, on_both_stores};
 
 /// Returns how many calls of a key the limit has rejected, and how many its trial would have rejected.
 fn rejected(limiter: &RateLimiter) -> (u64, u64) {
-    let keys = limiter.rejected_keys(100);
+    let keys = limiter.operator().rejected_keys(100);
     let of = |name: &str, is_shadow| {
         let keys = keys.iter().filter(|key| key.limit == name && key.is_shadow == is_shadow);
         keys.map(|key| key.rejected).sum()
@@ -133,7 +133,7 @@ on_both_stores! {
         let permits = test.limiter.acquire_all(&parts).await;
         assert!(matches!(permits, Err(Rejection::Limited { .. })));
         assert_eq!(rejected(&test.limiter), (1, 5));
-        let keys = test.limiter.rejected_keys(20);
+        let keys = test.limiter.operator().rejected_keys(20);
         let of_other = keys.iter().find(|key| key.limit == "other:trial").expect("rejected");
         assert_eq!((of_other.rejected, of_other.is_shadow), (2, true));
 

@@ -243,9 +243,9 @@ async fn a_reset_does_not_pass_a_settlement_that_redis_refuses() {
     limiter.reset(&SLIDING, "key").await.expect_err("the settlement comes first");
     configure(server, "maxmemory", "0");
     assert_eq!(flush(limiter).await, 0);
-    assert_eq!(there.usage(&SLIDING, "key").await.expect("a reply").used, 500);
+    assert_eq!(there.operator().usage(&SLIDING, "key").await.expect("a reply").used, 500);
     assert!(limiter.reset(&SLIDING, "key").await.expect("reset"));
-    assert_eq!(there.usage(&SLIDING, "key").await.expect("a reply").used, 0);
+    assert_eq!(there.operator().usage(&SLIDING, "key").await.expect("a reply").used, 0);
 }
 
 /// A closing that waits is not sent once its key is opened.
@@ -286,7 +286,11 @@ async fn a_script_that_ends_after_a_write_is_a_loss() {
     };
     assert!(matches!(&*cause, StoreError::Server { code, .. } if &**code == "NOPERM"), "{cause:?}");
     assert_eq!(limiter.flush().await, Ok(()), "the loss was reported");
-    assert_eq!(there.usage(&limit, "key").await.expect("a reply").used, 2_001, "charged once");
+    assert_eq!(
+        there.operator().usage(&limit, "key").await.expect("a reply").used,
+        2_001,
+        "charged once"
+    );
 }
 
 /// A charge that has left its window is not corrected any more, and a debt from then is no debt now.

@@ -138,7 +138,7 @@ async fn a_trial_of_the_rate_takes_no_slot() {
         limiter.set_rules(rules).expect("valid");
         let bodies = [handler.admit(&layer).await, handler.admit(&layer).await];
         assert_eq!(in_flight(&limiter, &TWO).await, 2);
-        let keys = limiter.rejected_keys(10);
+        let keys = limiter.operator().rejected_keys(10);
         let tried = keys.iter().find(|key| key.is_shadow).expect("the trial has rejected one");
         assert_eq!((tried.limit.as_str(), tried.rejected), ("rate:trial", 1));
         drop(bodies);

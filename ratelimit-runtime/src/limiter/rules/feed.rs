@@ -52,7 +52,7 @@ impl Rules {
         Self(RulesSource::File(path.into()))
     }
 
-    /// Reads the rules that [`RateLimiter::share_rules`](crate::RateLimiter::share_rules) writes into the Redis of the
+    /// Reads the rules that [`Operator::share_rules`](crate::Operator::share_rules) writes into the Redis of the
     /// limiter, and again when they change.
     ///
     /// The limiter reads them for the first time in the background, as soon as it is built. Until then, and if Redis is

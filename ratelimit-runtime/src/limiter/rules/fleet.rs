@@ -8,7 +8,7 @@ use once_cell::sync::Lazy;
 
 use crate::background::{OwnValue, lock_own};
 use crate::limit::Limit;
-use crate::limiter::RateLimiter;
+use crate::limiter::Operator;
 use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
 use crate::report::RejectedKey;
@@ -21,7 +21,7 @@ const PAGE: usize = 16;
 /// The number of rejected keys that a process announces.
 pub(super) const MOST_REJECTED: usize = 20;
 
-/// The most bytes of all announcements of a fleet, for [`RateLimiter::fleet`].
+/// The most bytes of all announcements of a fleet, for [`Operator::fleet`].
 const MAX_FLEET: usize = 1 << 26;
 
 /// The id of this process.
@@ -49,7 +49,7 @@ pub(super) fn process_id() -> String {
     lock_own(&PROCESS).0.clone()
 }
 
-/// A process of a fleet: [`RateLimiter::fleet`].
+/// A process of a fleet: [`Operator::fleet`].
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[non_exhaustive]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
@@ -64,7 +64,7 @@ pub struct AnnouncedProcess {
     /// The number of further limits, for which an announcement has no room: it has 64 KiB at most.
     #[serde(default)]
     pub left_out: usize,
-    /// The 20 keys of which it has rejected the most calls: [`RateLimiter::rejected_keys`].
+    /// The 20 keys of which it has rejected the most calls: [`Operator::rejected_keys`].
     #[serde(default, with = "super::rejections")]
     pub rejected: Vec<RejectedKey>,
 }
@@ -79,8 +79,8 @@ pub struct AnnouncedLimit {
     pub limit: Limit,
     /// Its place in the code: the file, the line and the column. Empty if code checks the limit by hand.
     pub place: String,
-    /// Whether each call computes the threshold or the burst. Then [`RateLimiter::usage`] tells what is used of a key;
-    /// [`RateLimiter::peek`] would compare it with 1.
+    /// Whether each call computes the threshold or the burst. Then [`Operator::usage`] tells what is used of a key;
+    /// [`RateLimiter::peek`](crate::RateLimiter::peek) would compare it with 1.
     pub is_computed: bool,
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn read_announcements(
     Ok(())
 }
 
-impl RateLimiter {
+impl Operator<'_> {
     /// Returns the running processes that use [`Rules::redis`](crate::Rules::redis) with the Redis and the key prefix
     /// of this limiter, with their limits and the keys that they reject. A process that has no limits yet is not
     /// listed, and a process that ends is listed for up to 30 seconds.
@@ -152,8 +152,8 @@ impl RateLimiter {
     /// [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
-        let backend = Arc::clone(&self.checker.backend);
-        Arc::clone(&self.checker.backend).answer(move || async move {
+        let backend = Arc::clone(&self.0.checker.backend);
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let (mut fleet, mut bytes) = (Vec::new(), 0);
             let read = |text: &str| {

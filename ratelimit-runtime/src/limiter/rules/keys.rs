@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::key::OwnedKey;
 use crate::limit::Limit;
-use crate::limiter::RateLimiter;
+use crate::limiter::Operator;
 use crate::reply::{Answer, StoreError};
 use crate::store::{RuleStore, ScanPosition, Store};
 
-/// A page of the keys of a limit: [`RateLimiter::keys`].
+/// A page of the keys of a limit: [`Operator::keys`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
@@ -24,7 +24,7 @@ pub struct KeysPage {
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct KeysCursor(ScanPosition);
 
-impl RateLimiter {
+impl Operator<'_> {
     /// Reads keys of a limit that have a count in Redis, page by page. A page looks at about 1,000 keys of the server,
     /// of any limit or application, so it takes Redis less than a millisecond. Make a pause between pages.
     ///
@@ -39,7 +39,7 @@ impl RateLimiter {
     /// let limiter = RateLimiter::builder().redis("redis://127.0.0.1").build()?;
     /// let mut next = None;
     /// loop {
-    ///     let page = limiter.keys(&API, next).await?;
+    ///     let page = limiter.operator().keys(&API, next).await?;
     ///     for key in page.keys {
     ///         println!("{key}: {}", limiter.peek(&API, &key, 1).await?.remaining);
     ///     }
@@ -56,9 +56,9 @@ impl RateLimiter {
     /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
-        let backend = Arc::clone(&self.checker.backend);
+        let backend = Arc::clone(&self.0.checker.backend);
         let terms = backend.counted(limit);
-        Arc::clone(&self.checker.backend).answer(move || async move {
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
             let mut start = store.count_name(&terms, &());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::sleep;
 
 use crate::backend::Backend;
-use crate::limiter::RateLimiter;
+use crate::limiter::Operator;
 use crate::reply::{Answer, StoreError};
 use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::store::{NewRules, RuleStore, StoredRules};
@@ -18,24 +18,24 @@ const MOST_LINES: usize = 1_000;
 /// The pause before Redis is asked again whether it has the new rules.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The rules that all processes share, as they were read: [`RateLimiter::shared_rules`].
+/// The rules that all processes share, as they were read: [`Operator::shared_rules`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct SharedRules {
-    /// The rules. Change them, and pass this value to [`RateLimiter::share_rules`].
+    /// The rules. Change them, and pass this value to [`Operator::share_rules`].
     pub rules: RuleSet,
     version: String,
     before: RuleSet,
 }
 
-/// A change of the rules that all processes share: [`RateLimiter::rule_changes`].
+/// A change of the rules that all processes share: [`Operator::rule_changes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct RuleChange {
     /// When they changed, by the clock of Redis.
     pub at: SystemTime,
-    /// The author of the change, as the caller of [`share_rules`](crate::RateLimiter::share_rules) named it.
+    /// The author of the change, as the caller of [`share_rules`](crate::Operator::share_rules) named it.
     pub by: String,
     /// The changed rules, one line each, 1,000 at most.
     pub what: Vec<String>,
@@ -59,7 +59,7 @@ impl SharedRules {
     }
 }
 
-impl RateLimiter {
+impl Operator<'_> {
     /// Reads the rules that all processes with [`Rules::redis`](crate::Rules::redis) share. They are beside the counts,
     /// under the key prefix of the limiter.
     ///
@@ -69,8 +69,8 @@ impl RateLimiter {
     /// without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
-        let backend = Arc::clone(&self.checker.backend);
-        Arc::clone(&self.checker.backend).answer(move || async move {
+        let backend = Arc::clone(&self.0.checker.backend);
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
@@ -91,9 +91,9 @@ impl RateLimiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::builder().redis("redis://127.0.0.1").build()?;
     /// loop {
-    ///     let mut shared = limiter.shared_rules().await?;
+    ///     let mut shared = limiter.operator().shared_rules().await?;
     ///     shared.rules.set_key("api", "acme", Rule::new().threshold(5_000))?;
-    ///     match limiter.share_rules(shared, "alice").await {
+    ///     match limiter.operator().share_rules(shared, "alice").await {
     ///         Err(StoreError::RulesChanged) => continue,
     ///         result => break result?,
     ///     }
@@ -109,8 +109,8 @@ impl RateLimiter {
     /// been replaced.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
-        let (backend, by) = (Arc::clone(&self.checker.backend), by.to_owned());
-        Arc::clone(&self.checker.backend).answer(move || async move {
+        let (backend, by) = (Arc::clone(&self.0.checker.backend), by.to_owned());
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
@@ -145,8 +145,8 @@ impl RateLimiter {
     /// As for [`shared_rules`](Self::shared_rules).
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
-        let backend = Arc::clone(&self.checker.backend);
-        Arc::clone(&self.checker.backend).answer(move || async move {
+        let backend = Arc::clone(&self.0.checker.backend);
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
             let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
