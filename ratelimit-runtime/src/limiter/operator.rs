@@ -22,8 +22,8 @@ impl RateLimiter {
 impl Operator<'_> {
     /// Returns the units of a key that are in use. They do not depend on the amounts of the limit, so a limit whose
     /// amounts [differ from call to call](Limit::try_amounts) has one answer, whatever amounts `limit` has:
-    /// [`peek`](RateLimiter::peek) compares with the amounts of `limit`. Rules do not matter either. The units that other
-    /// processes have [leased](Limit::lease) count as used, those that this process holds do not. A bucket with a lease
+    /// [`peek`](RateLimiter::peek) compares with the amounts of `limit`. Rules do not matter either. The units that
+    /// other processes have [leased](Limit::lease) count as used, those of this process do not. A bucket with a lease
     /// also counts the tokens that it withholds.
     ///
     /// Calls of a bucket with other amounts can change its rate. Its units are counted at the rate of the last call
