@@ -48,8 +48,8 @@ async fn notes(client: Client, note: web::Bytes) -> Result<String, Rejection> {
 }
 
 /// Returns the size in kilobytes, rounded up, and at least 1: an empty note also costs a unit.
-fn kilobytes(note: &[u8]) -> u32 {
-    u32::try_from(note.len().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
+fn kilobytes(note: &[u8]) -> u64 {
+    note.len().div_ceil(1000).max(1) as u64
 }
 
 #[get("/health")]

@@ -58,7 +58,7 @@ async fn search(ApiKey(key): ApiKey, Query(asked): Query<Asked>) -> Result<Strin
 
 #[derive(serde::Deserialize)]
 struct Asked {
-    pages: u32,
+    pages: u64,
 }
 
 struct ApiKey(String);

@@ -21,13 +21,13 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
-const BUDGET: u32 = 20_000;
-const ESTIMATE: u32 = 1_000;
+const BUDGET: u64 = 20_000;
+const ESTIMATE: u64 = 1_000;
 const REQUESTS: Limit = Limit::fixed("llm.requests", 2_000, SECOND);
 const TOKENS: Limit = Limit::sliding("llm.tokens", BUDGET, SECOND);
 
 struct Answer {
-    tokens: u32,
+    tokens: u64,
 }
 
 #[rate_limit(
@@ -51,7 +51,7 @@ async fn stream(team: &str, model: &Arc<Model>) -> Result<Receiver<&'static str>
 /// Stands for a provider. It counts the tokens of its answers, each at the start of its call.
 #[derive(Default)]
 struct Model {
-    used: Mutex<Vec<(Instant, u32)>>,
+    used: Mutex<Vec<(Instant, u64)>>,
 }
 
 impl Model {
@@ -80,16 +80,16 @@ impl Model {
     }
 
     /// Records an answer of `tokens` tokens, and some more that differ from call to call.
-    fn count(&self, start: Instant, tokens: u32) -> u32 {
+    fn count(&self, start: Instant, tokens: u64) -> u64 {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let tokens = tokens + (used.len() * 7 % 40) as u32;
+        let tokens = tokens + (used.len() * 7 % 40) as u64;
         used.push((start, tokens));
         tokens
     }
 }
 
 /// Calls the model for `time`, and returns the number of calls.
-async fn work(number: usize, model: Arc<Model>, time: Duration) -> anyhow::Result<u32> {
+async fn work(number: usize, model: Arc<Model>, time: Duration) -> anyhow::Result<u64> {
     let (end, mut calls) = (Instant::now() + time, 0);
     while Instant::now() < end {
         let result = if number == 0 {
@@ -128,11 +128,11 @@ async fn main() -> anyhow::Result<()> {
     let used = model.used.lock().unwrap_or_else(PoisonError::into_inner);
     let since = |from: Instant| {
         let within = used.iter().filter(move |(at, _)| *at >= from && *at < from + SECOND);
-        within.map(|(_, tokens)| tokens).sum::<u32>()
+        within.map(|(_, tokens)| tokens).sum::<u64>()
     };
     let most = used.iter().map(|(at, _)| since(*at)).max().unwrap_or(0);
-    let tokens: u32 = used.iter().map(|(_, tokens)| tokens).sum();
-    let share = f64::from(tokens) / time.as_secs_f64() / f64::from(BUDGET) * 100.0;
+    let tokens: u64 = used.iter().map(|(_, tokens)| tokens).sum();
+    let share = tokens as f64 / time.as_secs_f64() / BUDGET as f64 * 100.0;
     println!(
         "{calls} calls in {:.0} s: {} tokens estimated, {tokens} used",
         start.elapsed().as_secs_f64(),
@@ -141,7 +141,7 @@ async fn main() -> anyhow::Result<()> {
     println!("the most in any second: {most} of {BUDGET}");
     println!(
         "used of the budget: {share:.0} %, and {:.0} % without settling",
-        share * f64::from(tokens) / f64::from(calls * ESTIMATE)
+        share * tokens as f64 / (calls * ESTIMATE) as f64
     );
     Ok(())
 }

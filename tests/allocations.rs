@@ -121,7 +121,7 @@ fn a_log_holds_only_the_entries_of_its_window() {
     let limiter =
         RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
     let limit = Limit::sliding("log", 1_000, Duration::from_secs(1));
-    let busy = |calls: u32| {
+    let busy = |calls: u64| {
         allocation_counter::measure(|| {
             for _ in 0..calls {
                 poll_once(limiter.check(&limit, "key", 1)).expect("one a millisecond");
@@ -152,7 +152,7 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
         let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
         let limiter = builder.build().expect("valid");
         let limit = Limit::sliding("memory", 100, Duration::from_secs(period));
-        let take = |calls: u32| {
+        let take = |calls: u64| {
             let allocations = allocation_counter::measure(|| {
                 for _ in 0..calls {
                     // Each call has a record of its own.

@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_millis(50);
 
 const PERIOD: Duration = Duration::from_millis(300);
-const THRESHOLD: u32 = 12;
+const THRESHOLD: u64 = 12;
 
 /// How long calls start in a run.
 const RUN: Duration = Duration::from_millis(1_500);
@@ -59,7 +59,7 @@ impl Random {
 struct Ended {
     /// The number of the call, in the order in which the calls entered the line.
     number: u64,
-    cost: u32,
+    cost: u64,
     wait: Duration,
     took: Duration,
     at: Instant,
@@ -70,7 +70,7 @@ struct Ended {
 #[derive(Default)]
 struct Record {
     /// The time and the cost of each admitted call, in any state of polling.
-    admitted: Vec<(SystemTime, u32)>,
+    admitted: Vec<(SystemTime, u64)>,
     ended: Vec<Ended>,
     has_gifts: bool,
     has_failed: bool,
@@ -93,7 +93,7 @@ fn limit(algorithm: Algorithm) -> Limit {
 }
 
 /// Returns a judge of calls that started up to `slack` before the time at which they ended.
-fn judge(algorithm: Algorithm, admitted: &[(SystemTime, u32)], slack: Duration) -> Judge {
+fn judge(algorithm: Algorithm, admitted: &[(SystemTime, u64)], slack: Duration) -> Judge {
     let limit = limit(algorithm);
     let mut judge = Judge::new(&limit, None);
     let micros =
@@ -103,7 +103,7 @@ fn judge(algorithm: Algorithm, admitted: &[(SystemTime, u32)], slack: Duration) 
         judge.admitted(JudgedCall {
             starts,
             decided: starts.0,
-            charged: (*cost).into(),
+            charged: (*cost),
             threshold: limit.threshold(),
             capacity: limit.capacity(),
         });
@@ -123,8 +123,8 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn check(&mut self) -> (Check, u32, Duration) {
-        let cost = 1 + self.random.below(3) as u32;
+    fn check(&mut self) -> (Check, u64, Duration) {
+        let cost = 1 + self.random.below(3);
         let wait = self.random.millis(600);
         (self.limiter.check(&self.limit.wait(wait), "key", cost), cost, wait)
     }
@@ -132,7 +132,7 @@ impl Chaos {
     fn admit(
         record: &SharedRecord,
         result: &Result<ratelimit_runtime::Decision, Rejection>,
-        cost: u32,
+        cost: u64,
     ) {
         let mut record = record.lock().expect("no panic");
         match result {

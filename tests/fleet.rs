@@ -18,9 +18,9 @@ use support::server::Server;
 const PROCESSES: usize = 4;
 const TASKS: usize = 64;
 const CALLS: usize = 10;
-const THRESHOLD: u32 = 1_000;
-const LEASE: u32 = 50;
-const ESTIMATE: u32 = 3;
+const THRESHOLD: u64 = 1_000;
+const LEASE: u64 = 50;
+const ESTIMATE: u64 = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,7 +57,7 @@ fn test() {
             .collect();
         let mut calls = Vec::new();
         // By process, and how many of them spent leased units.
-        let admitted: Vec<[u32; 2]> = processes
+        let admitted: Vec<[u64; 2]> = processes
             .into_iter()
             .map(|process| {
                 let output = process.wait_with_output().expect("its output");
@@ -65,13 +65,13 @@ fn test() {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let own = AdmittedCall::parse_all(&text);
                 let leased = text.lines().next().expect("the leased units");
-                let counts = [own.len() as u32, leased.parse().expect("a count")];
+                let counts = [own.len() as u64, leased.parse().expect("a count")];
                 calls.extend(own);
                 counts
             })
             .collect();
-        let leased = admitted.iter().map(|[_, leased]| leased).sum::<u32>();
-        let mut sum = calls.len() as u32;
+        let leased = admitted.iter().map(|[_, leased]| leased).sum::<u64>();
+        let mut sum = calls.len() as u64;
         assert_eq!(leased > 0, leases != "unleased", "{algorithm}, {leases}: {admitted:?}");
         let units = match leases {
             "leased" => LEASE,
@@ -80,14 +80,14 @@ fn test() {
         };
         // While a bucket is leased, it keeps the units that refill in a second, rounded up.
         let is_bucket = is_bucket(algorithm);
-        let least = THRESHOLD - u32::from(is_bucket && units > 0);
+        let least = THRESHOLD - u64::from(is_bucket && units > 0);
         let most = if leases == "leased" { least } else { THRESHOLD };
         if units > 0 {
-            let held = PROCESSES as u32 * units;
+            let held = PROCESSES as u64 * units;
             assert!((least - held..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
             // The processes have returned their unspent units.
             calls.extend(call(&server.url, &limit(algorithm.as_str(), leases)).0);
-            sum = calls.len() as u32;
+            sum = calls.len() as u64;
         }
         judge(&limit(algorithm.as_str(), leases), &calls);
         assert!((least..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
@@ -109,7 +109,7 @@ fn judge(limit: &Limit, calls: &[AdmittedCall]) {
     judge.admitted_all(calls);
     let breaches = judge.breaches();
     assert!(breaches.is_empty(), "{limit:?}: {:?}", breaches[0]);
-    let left = THRESHOLD - calls.iter().map(|call| call.used).sum::<u32>();
+    let left = THRESHOLD - calls.iter().map(|call| call.used).sum::<u64>();
     assert!(judge.objects_to_more(limit, left + 1), "{limit:?}: the judge does not see all calls");
 }
 
@@ -133,7 +133,7 @@ fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
         let output = process.wait_with_output().expect("its output");
         assert_eq!(output.status.success(), mode == "settled");
         let own = AdmittedCall::parse_all(&String::from_utf8_lossy(&output.stdout));
-        *(if mode == "settled" { &mut settled } else { &mut killed }) += own.len() as u32;
+        *(if mode == "settled" { &mut settled } else { &mut killed }) += own.len() as u64;
         calls.extend(own);
     }
     judge(&limit(algorithm.as_str(), "unleased"), &calls);
@@ -219,7 +219,7 @@ fn limit(algorithm: &str, leases: &str) -> Limit {
 
 /// Calls from many tasks, and returns the leases. Returns the calls that were admitted, and how many of them spent
 /// leased units.
-fn call(url: &str, limit: &Limit) -> (Vec<AdmittedCall>, u32) {
+fn call(url: &str, limit: &Limit) -> (Vec<AdmittedCall>, u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -238,7 +238,7 @@ fn call(url: &str, limit: &Limit) -> (Vec<AdmittedCall>, u32) {
                         match limiter.check(&limit, "one key", 1).await {
                             Ok(decision) => {
                                 admitted.push(AdmittedCall::since(from, &limit, 1));
-                                leased += u32::from(decision.source == Source::Lease);
+                                leased += u64::from(decision.source == Source::Lease);
                             }
                             Err(Rejection::Limited { .. }) => {}
                             Err(other) => panic!("{other:?}"),

@@ -65,7 +65,11 @@ fn a_flood_of_keys_stays_within_the_bounds_and_keeps_keys_in_use() {
     });
 
     let used = poll_once(limiter.peek(&USED, (), 1)).expect("a decision");
-    assert_eq!(used.remaining, USED.threshold() - admitted.into_inner(), "evicted while in use");
+    assert_eq!(
+        used.remaining,
+        USED.threshold() - u64::from(admitted.into_inner()),
+        "evicted while in use"
+    );
 
     // A peek changes nothing. The two keys above are not in the flood.
     let held = |key: &u64| !poll_once(limiter.peek(&FLOODED, key, 1)).expect("a decision").allowed;

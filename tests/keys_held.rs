@@ -25,7 +25,7 @@ fn gauge(recorder: &Snapshotter) -> Option<f64> {
 }
 
 /// Charges a unit of each key.
-async fn take(limiter: &RateLimiter, keys: std::ops::Range<u32>) {
+async fn take(limiter: &RateLimiter, keys: std::ops::Range<u64>) {
     for key in keys {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
     }

@@ -6,7 +6,7 @@ use ratelimit_runtime::{Algorithm, Align, Lease, Limit, LimitError, OnError, Sco
 
 const YEAR: Duration = Duration::from_secs(86_400 * 36_525 / 100);
 
-fn new(threshold: u32, period: Duration) -> Result<Limit, LimitError> {
+fn new(threshold: u64, period: Duration) -> Result<Limit, LimitError> {
     Limit::new("limits", Algorithm::Fixed, threshold, period)
 }
 
@@ -26,7 +26,17 @@ fn the_error_of_an_invalid_value_says_what_is_valid() {
     assert_error(new(1, Duration::from_nanos(1)), "whole number of microseconds");
     assert_error(new(1, YEAR * 100 + Duration::from_micros(1)), "at most 100 years");
     assert_error(new(1, Duration::from_secs(u64::MAX)), "at most 100 years");
-    assert!(new(u32::MAX, YEAR * 100).is_ok());
+    assert!(new(999_999_999_999_999, YEAR * 100).is_ok());
+    assert_error(new(1_000_000_000_000_000, second), "at most 999,999,999,999,999");
+    let day = Duration::from_secs(86_400);
+    let large = |algorithm, threshold| Limit::new("limits", algorithm, threshold, day);
+    assert_error(large(Algorithm::SlidingCounter, 5_000_000_000_001), "count in a larger unit");
+    assert!(large(Algorithm::SlidingCounter, 4_000_000_000_001).is_ok());
+    assert!(large(Algorithm::TokenBucket, 999_999_999_999_989).is_ok());
+    let slow = Limit::new("limits", Algorithm::TokenBucket, 99_999_999_999_989, YEAR * 100);
+    assert_error(slow, "count in a larger unit");
+    let slow = Limit::new("limits", Algorithm::TokenBucket, 2_000_000_000_003, YEAR * 100);
+    assert!(slow.is_ok());
     assert!(new(1, Duration::from_micros(1)).is_ok());
 
     let bucket = Limit::token_bucket("limits", 1, YEAR);

@@ -18,7 +18,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn capacity(limiter: &RateLimiter) -> u32 {
+async fn capacity(limiter: &RateLimiter) -> u64 {
     limiter.peek(&API, "acme", 1).await.expect("a decision").limit
 }
 

@@ -19,10 +19,10 @@ const TASKS: usize = 16;
 const OPERATORS: [&str; 2] = ["alice", "bob"];
 
 /// The changes of each operator.
-const CHANGES: u32 = 500;
+const CHANGES: u64 = 500;
 
 /// The threshold after the last change.
-const LAST: u32 = 1 + OPERATORS.len() as u32 * CHANGES;
+const LAST: u64 = 1 + OPERATORS.len() as u64 * CHANGES;
 
 /// A day refills it, so every call is rejected once the bucket has a debt.
 const API: Limit = Limit::token_bucket("api", 1, Duration::from_secs(86_400));
@@ -102,7 +102,7 @@ async fn test() {
 }
 
 /// Returns the limit with the amounts of the rule that sets this burst; without rules, both amounts are 1.
-fn api_with_burst(burst: u32) -> Limit {
+fn api_with_burst(burst: u64) -> Limit {
     Limit::token_bucket("api", burst.div_ceil(2), Duration::from_secs(86_400)).burst(burst)
 }
 

@@ -10,16 +10,16 @@ use support::model::Model;
 use support::server::Server;
 use support::{ALGORITHMS, poll_once};
 
-const DAYS: u32 = 12;
+const DAYS: u64 = 12;
 
 /// The units of an hour. A unit does not refill in a whole number of microseconds.
-const THRESHOLD: u32 = 7;
+const THRESHOLD: u64 = 7;
 
 /// The keys of each algorithm that are used every day.
-const DAILY_KEYS: u32 = 5;
+const DAILY_KEYS: u64 = 5;
 
 /// The keys of each algorithm and day that are used only on that day.
-const NEW_KEYS: u32 = 55;
+const NEW_KEYS: u64 = 55;
 
 /// The longest TTL in Redis: two windows of a sliding counter, a minute because the limiter sends its own clock, and an
 /// eighth of the sum.
@@ -29,7 +29,7 @@ const LONGEST_TTL_MS: i64 = (2 * 3_600_000 + 60_000) * 9 / 8 + 1;
 const KEY_BYTES: u64 = 512;
 
 /// A key: the index of its algorithm, the day of its use (0: every day), and its number.
-type SoakKey = (usize, u32, u32);
+type SoakKey = (usize, u64, u64);
 
 fn limit(algorithm: Algorithm) -> Limit {
     Limit::new("soak", algorithm, THRESHOLD, HOUR).expect("valid")
@@ -50,16 +50,16 @@ fn decision(result: Result<Decision, Rejection>) -> Decision {
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, end: u32) -> u32 {
+    fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 32) as u32 % end
+        (self.0 >> 32) % end
     }
 
     /// Returns the next key of a day: with equal probability a daily key or a new key.
-    fn key(&mut self, day: u32) -> SoakKey {
-        let algorithm = self.below(ALGORITHMS.len() as u32) as usize;
+    fn key(&mut self, day: u64) -> SoakKey {
+        let algorithm = self.below(ALGORITHMS.len() as u64) as usize;
         match self.below(2) {
             0 => (algorithm, 0, self.below(DAILY_KEYS)),
             _ => (algorithm, day, self.below(NEW_KEYS)),
@@ -71,7 +71,7 @@ impl Random {
 async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
     let (server, clock, mut random) = (Server::start(), start(), Random(0x50a4));
     let (embedded, redis) = (embedded_on(&clock), server.limiter_on(&clock));
-    let mut counts: BTreeMap<SoakKey, (Model, [u32; 3])> = BTreeMap::new();
+    let mut counts: BTreeMap<SoakKey, (Model, [u64; 3])> = BTreeMap::new();
     for day in 1..=DAYS {
         let midnight = clock.now() + DAY;
         for _ in 0..500 {
@@ -86,10 +86,10 @@ async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
                 let here = decision(embedded.check(&limit, count, cost).await).allowed;
                 let there = decision(redis.check(&limit, count, cost).await).allowed;
                 for (total, allowed) in admitted.iter_mut().zip([expected, here, there]) {
-                    *total += u32::from(allowed) * cost;
+                    *total += u64::from(allowed) * cost;
                 }
             }
-            clock.advance(Duration::from_micros(random.below(150_000_000).into()));
+            clock.advance(Duration::from_micros(random.below(150_000_000)));
         }
         if day % 4 == 0 {
             assert_keys_are_bounded(&server, counts.len());
@@ -144,7 +144,7 @@ async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() 
             // Calls are spaced by whole microseconds: a bucket of one call does not keep the rest.
             Algorithm::LeakyBucket => {
                 let spacing = HOUR.as_micros().div_ceil(THRESHOLD.into());
-                Some(1 + ((DAY * DAYS).as_micros() / spacing) as u32)
+                Some(1 + ((DAY * DAYS as u32).as_micros() / spacing) as u64)
             }
             // A token bucket admits its capacity, and then its refill without losing fractions. A window
             // admits its threshold when it begins, and at the end of the test another window begins.
@@ -154,12 +154,12 @@ async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() 
         let stores = [(embedded_on(&here), here), (server.limiter_on(&there), there)];
         for (limiter, clock) in stores {
             let (mut model, mut expected, mut admitted) = (Model::new(&limit, None), 0, 0);
-            let end = clock.now() + DAY * DAYS;
+            let end = clock.now() + DAY * DAYS as u32;
             while clock.now() <= end {
                 let time = clock.now().as_micros() as u64;
-                expected += u32::from(model.check(&limit, time, 1).allowed);
+                expected += u64::from(model.check(&limit, time, 1).allowed);
                 let decided = decision(limiter.check(&limit, "key", 1).await);
-                admitted += u32::from(decided.allowed);
+                admitted += u64::from(decided.allowed);
                 assert_ne!(decided.allowed, decided.retry_after > Duration::ZERO, "{decided:?}");
                 clock.advance(decided.retry_after);
             }
@@ -175,7 +175,7 @@ async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() 
 fn the_embedded_store_does_not_grow_within_a_year() {
     let (clock, mut random) = (start(), Random(0x1ea4));
     let limiter = embedded_on(&clock);
-    let mut days = |days: std::ops::Range<u32>| {
+    let mut days = |days: std::ops::Range<u64>| {
         allocation_counter::measure(|| {
             for day in days {
                 let midnight = clock.now() + DAY;
@@ -183,7 +183,7 @@ fn the_embedded_store_does_not_grow_within_a_year() {
                     let count = random.key(day);
                     let limit = limit(ALGORITHMS[count.0]);
                     let _ = poll_once(limiter.check(&limit, count, 1));
-                    clock.advance(Duration::from_secs(random.below(80).into()));
+                    clock.advance(Duration::from_secs(random.below(80)));
                 }
                 clock.set(midnight);
             }

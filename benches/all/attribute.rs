@@ -8,31 +8,31 @@ use ratelimit_runtime::{Rejection, Rule, RuleSet, rate_limit};
 use crate::peers::{self, ready};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, Scale, compile, keys};
+use crate::{FLOWING, Scale, UNITS, compile, keys};
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![calls(scale), futures(), compile::measure(scale)]
 }
 
-#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
+#[rate_limit(period = "7300d", threshold = UNITS, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
 async fn formatted(user: &str, id: u32) -> bool {
     black_box((user, id));
     true
 }
 
-#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
+#[rate_limit(period = "7300d", threshold = UNITS, algo = "token_bucket", key = user, on_limited = |_| false)]
 async fn text(user: &str) -> bool {
     black_box(user);
     true
 }
 
-#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = (user, id), on_limited = |_| false)]
+#[rate_limit(period = "7300d", threshold = UNITS, algo = "token_bucket", key = (user, id), on_limited = |_| false)]
 async fn tuple(user: &str, id: u32) -> bool {
     black_box((user, id));
     true
 }
 
-#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", on_limited = |_| false)]
+#[rate_limit(period = "7300d", threshold = UNITS, algo = "token_bucket", on_limited = |_| false)]
 async fn keyless() -> bool {
     true
 }
@@ -40,8 +40,8 @@ async fn keyless() -> bool {
 /// The bursts of 16 plans. The rate is the same, because a decision takes longer at some rates.
 #[rate_limit(
     period = "7300d",
-    threshold = FLOWING,
-    burst = FLOWING - plan,
+    threshold = UNITS,
+    burst = UNITS - u64::from(plan),
     algo = "token_bucket",
     key = user,
     on_limited = |_| false
@@ -55,7 +55,7 @@ async fn planned(user: &str, plan: u32) -> bool {
 #[rate_limit(
     name = "ruled",
     period = "7300d",
-    threshold = FLOWING,
+    threshold = UNITS,
     algo = "token_bucket",
     key = user,
     on_limited = |_| false
@@ -68,7 +68,7 @@ async fn ruled(user: &str) -> bool {
 /// Sets a rule for all calls of [`ruled`].
 fn set_rule() {
     let mut rules = RuleSet::new();
-    rules.set("ruled", Rule::new().threshold(FLOWING)).expect("valid");
+    rules.set("ruled", Rule::new().threshold(UNITS)).expect("valid");
     ratelimit_runtime::current().expect("valid settings").set_rules(rules).expect("set");
 }
 
@@ -145,7 +145,7 @@ async fn no_key_bare() -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 10, key = "{name}:{id}", cost = id as u32)]
+#[rate_limit(period = 1, threshold = 10, key = "{name}:{id}", cost = id)]
 async fn key(name: &str, id: u64) -> Result<(), Rejection> {
     tokio::task::yield_now().await;
     black_box((name, id));

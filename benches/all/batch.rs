@@ -132,5 +132,5 @@ fn micros(server: &Server, connection: &mut Connection, script: &Parts, calls: u
         script.call(&some, 1).exec(connection).expect("it runs");
     }
     let scripts = server.script_calls() - before.1;
-    (server.script_micros() - before.0) / f64::from(scripts) / ENTRIES as f64
+    (server.script_micros() - before.0) / scripts as f64 / ENTRIES as f64
 }

@@ -19,9 +19,9 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder};
 
 use crate::peers::{trypema_rate, trypema_window};
 use crate::table::{Column, Kind};
-use crate::{FLOWING, PERIOD};
+use crate::{FLOWING, PERIOD, UNITS};
 
-const LIMIT: Limit = Limit::token_bucket("bench", FLOWING, PERIOD);
+const LIMIT: Limit = Limit::token_bucket("bench", UNITS, PERIOD);
 
 /// With leases, a process spends millions of units in a second.
 const HOT: Limit = Limit::token_bucket("hot", 4_000_000_000, PERIOD);

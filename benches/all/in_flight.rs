@@ -123,7 +123,7 @@ fn on_redis(scale: &Scale) -> Block {
 
 /// Returns the time that the server spends for each call.
 async fn ours(server: &Server, fleet: &[RateLimiter], slots: u32, calls: usize, ends: Ends) -> f64 {
-    let limit = Limit::try_in_flight("bench", slots).and_then(|limit| limit.try_hold(HOLD));
+    let limit = Limit::try_in_flight("bench", slots.into()).and_then(|limit| limit.try_hold(HOLD));
     let limit = limit.expect("valid");
     let mut held: Vec<Permit> = Vec::new();
     for slot in PROCESSES..slots as usize {

@@ -80,7 +80,7 @@ fn compare_two(scale: &Scale) -> [f64; 2] {
     let clients = Clients::direct();
     let ours = RateLimitLayer::new()
         .limit(of_client(30_000), move |request| clients.identify(request))
-        .limit(Limit::token_bucket("all", FLOWING, DAY), |_| ())
+        .limit(Limit::token_bucket("all", FLOWING.into(), DAY), |_| ())
         .limiter(RateLimiter::embedded());
     let mut config = GovernorConfigBuilder::default();
     config.period(DAY).burst_size(FLOWING);
@@ -95,7 +95,7 @@ fn compare_two(scale: &Scale) -> [f64; 2] {
 }
 
 fn of_client(burst: u32) -> Limit {
-    Limit::token_bucket("bench", 1, DAY).burst(burst)
+    Limit::token_bucket("bench", 1, DAY).burst(burst.into())
 }
 
 fn handler() -> impl Handler<Response = Response<Body>> {

@@ -69,7 +69,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 }
 
 fn limit(threshold: u32) -> Limit {
-    Limit::sliding("longest", threshold, PERIOD)
+    Limit::sliding("longest", threshold.into(), PERIOD)
 }
 
 /// An entry of `SLOWLOG`: number, time, microseconds, command, and client.
@@ -99,7 +99,7 @@ impl Window {
                     let (limiter, clock) = (self.limiter.clone(), self.clock.clone());
                     tokio::spawn(async move {
                         for _ in (task..calls).step_by(PENDING as usize) {
-                            let _ = limiter.check(&limit(threshold), "key", cost).await;
+                            let _ = limiter.check(&limit(threshold), "key", cost.into()).await;
                             clock.advance(apart);
                         }
                     })

@@ -77,6 +77,9 @@ impl Scale {
 /// A threshold so high, and a period so long, that no call is rejected and almost no unit returns: one token refills
 /// in 63 seconds. So no key expires before the end of the bench.
 const FLOWING: u32 = 10_000_000;
+
+/// The same as an amount.
+const UNITS: u64 = FLOWING as u64;
 const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;

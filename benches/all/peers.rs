@@ -90,9 +90,9 @@ impl Ours {
     /// Creates a limiter whose store holds at most `max_keys` keys.
     pub(crate) fn bounded(algorithm: Algorithm, threshold: u32, max_keys: usize) -> Self {
         let limiter = RateLimiter::builder().max_keys(max_keys).build().expect("valid");
-        let mut limit = Limit::new("bench", algorithm, threshold, PERIOD).expect("valid");
+        let mut limit = Limit::new("bench", algorithm, threshold.into(), PERIOD).expect("valid");
         if algorithm == Algorithm::LeakyBucket {
-            limit = limit.burst(threshold);
+            limit = limit.burst(threshold.into());
         }
         Self::of(limiter, limit)
     }

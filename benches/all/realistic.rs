@@ -52,7 +52,7 @@ impl Who {
             "ours" => {
                 let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
                 let limiter = limiter.max_pending(100_000).on_error(OnError::Deny);
-                let limit = Limit::token_bucket("bench", units, period);
+                let limit = Limit::token_bucket("bench", units.into(), period);
                 Self::Ours(limiter.build().expect("valid"), limit)
             }
             "`EVALSHA`" => {

@@ -131,7 +131,7 @@ impl Bench {
         let before = (self.server.script_micros(), self.server.script_calls());
         self.run(what, limit, calls);
         let scripts = self.server.script_calls() - before.1;
-        (self.server.script_micros() - before.0) / f64::from(scripts)
+        (self.server.script_micros() - before.0) / scripts as f64
     }
 
     /// Returns the bytes of all keys: a long sliding log has several.
@@ -147,9 +147,9 @@ impl Bench {
     }
 
     fn ours(&self, algorithm: Algorithm, (threshold, period): (u32, Duration), calls: u32) {
-        let mut limit = Limit::new("bench", algorithm, threshold, period).expect("valid");
+        let mut limit = Limit::new("bench", algorithm, threshold.into(), period).expect("valid");
         if algorithm == Algorithm::LeakyBucket {
-            limit = limit.burst(threshold);
+            limit = limit.burst(threshold.into());
         }
         self.runtime.block_on(async {
             let tasks: Vec<_> = (0..PENDING.min(calls))

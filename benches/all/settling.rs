@@ -10,7 +10,7 @@ use support::server::Server;
 use crate::peers::ready;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, Scale, keys};
+use crate::{Scale, UNITS, keys};
 
 /// The time of a round trip to the distant Redis.
 const ROUND_TRIP: Duration = Duration::from_millis(5);
@@ -26,7 +26,7 @@ macro_rules! calls {
     ($($plain:ident $settled:ident $algo:literal $(, $burst:ident)?;)*) => {
         $(
             #[rate_limit(
-                period = "7300d", threshold = FLOWING, algo = $algo, $(burst = $burst,)?
+                period = "7300d", threshold = UNITS, algo = $algo, $(burst = $burst,)?
                 key = key, cost = 2, on_limited = |_| 0
             )]
             async fn $plain(key: u32) -> u32 {
@@ -34,7 +34,7 @@ macro_rules! calls {
             }
 
             #[rate_limit(
-                period = "7300d", threshold = FLOWING, algo = $algo, $(burst = $burst,)?
+                period = "7300d", threshold = UNITS, algo = $algo, $(burst = $burst,)?
                 key = key, cost = 2, on_limited = |_| 0, settle = |_| 1
             )]
             async fn $settled(key: u32) -> u32 {
@@ -54,7 +54,7 @@ calls! {
     fixed fixed_settled "fixed";
     counter counter_settled "sliding_counter";
     token token_settled "token_bucket";
-    leaky leaky_settled "leaky_bucket", FLOWING;
+    leaky leaky_settled "leaky_bucket", UNITS;
 }
 
 fn in_process(scale: &Scale) -> Block {
@@ -90,7 +90,7 @@ fn on_redis(scale: &Scale) -> Block {
     let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(5));
     let limiter = limiter.build().expect("valid settings");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let limit = Limit::sliding("distant", FLOWING, Duration::from_secs(3600));
+    let limit = Limit::sliding("distant", UNITS, Duration::from_secs(3600));
     let calls: [fn(&RateLimiter, &Limit, &tokio::runtime::Runtime); 2] = [
         |limiter, limit, runtime| {
             runtime.block_on(limiter.check(limit, "key", 2)).expect("admitted");

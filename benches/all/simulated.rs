@@ -29,7 +29,7 @@ const ALL: [(&str, Leasing); 4] = [
 struct Figures {
     admitted: u64,
     requests: u64,
-    idle: Option<u32>,
+    idle: Option<u64>,
 }
 
 fn simulate(leasing: Leasing, processes: usize, seconds: [u64; 2], tenants: &[u32]) -> Figures {
@@ -45,12 +45,12 @@ fn simulate(leasing: Leasing, processes: usize, seconds: [u64; 2], tenants: &[u3
         // The lists have different lengths, so each tenant comes to each process.
         let process = callers[call as usize % callers.len()] as usize;
         let tenant = tenants[call as usize % tenants.len()];
-        let verdict = fleet.call(process, tenant, now);
+        let verdict = fleet.call(process, tenant.into(), now);
         if call >= warm {
             if verdict != Verdict::Rejected {
                 figures.admitted += 1;
             } else if figures.idle.is_none() {
-                figures.idle = Some(fleet.held(tenant));
+                figures.idle = Some(fleet.held(tenant.into()));
             }
         }
     }
@@ -100,9 +100,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             "of 100 units that a bucket admits at once",
             1,
             &|all, index| {
-                all[index]
-                    .idle
-                    .map_or(f64::NAN, |idle| f64::from(idle) / f64::from(QUOTA.burst) * 100.0)
+                all[index].idle.map_or(f64::NAN, |idle| idle as f64 / QUOTA.burst as f64 * 100.0)
             },
         ),
     ]

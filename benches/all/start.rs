@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::peers::keyed;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, PERIOD, Scale, child};
+use crate::{FLOWING, PERIOD, Scale, UNITS, child};
 
 const HERE: [&str; 2] = ["ours", "governor"];
 const ON_REDIS: [&str; 2] = ["ours on Redis", "`EVALSHA`"];
@@ -60,7 +60,7 @@ pub(crate) fn child(who: &str, url: &str) {
         "ours on Redis" => {
             let runtime = Runtime::new().expect("a runtime");
             let limiter = RateLimiter::builder().redis(url).build().expect("valid");
-            let limit = Limit::token_bucket("bench", FLOWING, PERIOD);
+            let limit = Limit::token_bucket("bench", UNITS, PERIOD);
             Box::new(move || {
                 runtime.block_on(limiter.check(&limit, "key", 1)).expect("admitted");
             })

@@ -87,9 +87,9 @@ impl Steady {
         let who: Box<dyn Decides> = match name {
             // It refills as fast as calls come. If it were full, the store would remove it.
             "ours, token bucket" => {
-                ours(Limit::token_bucket("bench", calls, period).burst(threshold))
+                ours(Limit::token_bucket("bench", calls.into(), period).burst(threshold.into()))
             }
-            "ours, sliding" => ours(Limit::sliding("bench", threshold, period)),
+            "ours, sliding" => ours(Limit::sliding("bench", threshold.into(), period)),
             "by hand" => Box::new(ByHand {
                 logs: Mutex::default(),
                 clock: clock.clone(),

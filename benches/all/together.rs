@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use crate::peers::{quota, ready};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, PERIOD, Scale, keys};
+use crate::{FLOWING, PERIOD, Scale, UNITS, keys};
 
 /// The names of the limits of a call.
 const NAMES: [&str; 8] = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
@@ -30,7 +30,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 
 fn limits<const N: usize>() -> [Limit; N] {
     std::array::from_fn(|index| {
-        Limit::new(NAMES[index], Algorithm::TokenBucket, FLOWING, PERIOD).expect("valid")
+        Limit::new(NAMES[index], Algorithm::TokenBucket, UNITS, PERIOD).expect("valid")
     })
 }
 

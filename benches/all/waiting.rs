@@ -31,7 +31,7 @@ const CALLS: u32 = 1_000;
 const FAR: Duration = Duration::from_millis(5);
 
 const LIMIT: Limit =
-    Limit::leaky_bucket("bench", RATE, Duration::from_secs(1)).wait(Duration::from_secs(60));
+    Limit::leaky_bucket("bench", RATE as u64, Duration::from_secs(1)).wait(Duration::from_secs(60));
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let time = if scale.quick { scale.round } else { Duration::from_secs(5) };
@@ -181,7 +181,7 @@ fn window() -> Block {
             }
             start.elapsed()
         });
-        [took.as_secs_f64() * 1_000.0, f64::from(server.script_calls() - before - 1)]
+        [took.as_secs_f64() * 1_000.0, (server.script_calls() - before - 1) as f64]
     };
     let _ = of(&waiting, "first");
     let rows = [("with `wait`", of(&waiting, "a")), ("without `wait`", of(&limit, "b"))];

@@ -92,7 +92,7 @@ async fn check(limiter: &RateLimiter, name: &str, rule: Rule) -> anyhow::Result<
     }
     for AnnouncedLimit { limit, is_computed, .. } in limits {
         // Of a limit with computed amounts, the fastest rate: then the burst of the rule fills in time.
-        let limit = match limit.try_amounts(u32::MAX, None) {
+        let limit = match limit.try_amounts(4_000_000_000, None) {
             Ok(fastest) if is_computed => fastest,
             _ => limit,
         };

@@ -121,7 +121,7 @@ pub(crate) async fn fullest(
             } else {
                 let peeked = limiter.peek(limit, &key, 1).await?;
                 let used = peeked.limit.saturating_sub(peeked.remaining);
-                let permille = u64::from(used) * 1_000 / u64::from(peeked.limit.max(1));
+                let permille = used * 1_000 / peeked.limit.max(1);
                 (permille, used, Some(peeked.limit), key.to_string())
             });
         }

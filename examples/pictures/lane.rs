@@ -80,7 +80,8 @@ impl Lane {
     async fn look(&mut self, limiter: &RateLimiter, now: Duration) -> Result<(), Rejection> {
         if matches!(self.limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
             let missing = limiter.peek(&self.limit, (), 1).await?.reset_after;
-            let whole = PERIOD * self.limit.capacity() / self.limit.threshold();
+            let whole =
+                PERIOD.mul_f64(self.limit.capacity() as f64 / self.limit.threshold() as f64);
             self.levels.push((now, 1.0 - missing.as_secs_f64() / whole.as_secs_f64()));
         }
         Ok(())

@@ -35,7 +35,7 @@ impl Choice {
     }
 
     /// Returns the threshold under this rule.
-    pub(crate) fn threshold(self, written: u32) -> u32 {
+    pub(crate) fn threshold(self, written: u64) -> u64 {
         if self == Self::Double { written.saturating_mul(2) } else { written }
     }
 }

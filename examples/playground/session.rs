@@ -140,7 +140,7 @@ struct Seen {
 #[derive(Clone, Copy, PartialEq, Serialize)]
 struct Lane {
     allowed: bool,
-    remaining: u32,
+    remaining: u64,
     retry: f64,
     reset: f64,
     admitted: u64,

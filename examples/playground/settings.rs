@@ -61,13 +61,13 @@ pub(crate) struct Settings {
     pub(crate) store: StoreName,
     pub(crate) rule: Choice,
     /// The burst that the visitor typed, so that the attributes do not contain a default.
-    burst: Option<u32>,
+    burst: Option<u64>,
 }
 
 /// The settings as the page shows them, under the rule of the visitor. The attributes are without it.
 #[derive(Serialize)]
 pub(crate) struct Shown {
-    threshold: u32,
+    threshold: u64,
     period: String,
     period_ms: f64,
     traffic: Traffic,
@@ -79,7 +79,7 @@ pub(crate) struct Shown {
 #[derive(Serialize)]
 struct ShownLimit {
     algorithm: &'static str,
-    capacity: u32,
+    capacity: u64,
     /// The time in which an empty bucket fills.
     fill_ms: f64,
     attribute: String,
@@ -127,8 +127,8 @@ impl Settings {
                 ShownLimit {
                     algorithm: limit.algorithm().as_str(),
                     capacity: limit.capacity(),
-                    fill_ms: millis(limit.period()) * f64::from(limit.capacity())
-                        / f64::from(limit.threshold()),
+                    fill_ms: millis(limit.period()) * limit.capacity() as f64
+                        / limit.threshold() as f64,
                     attribute: self.attribute(&self.limits[index]),
                 }
             }),
@@ -169,7 +169,7 @@ pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-fn limits(threshold: u32, period: Duration, burst: Option<u32>) -> Result<[Limit; 5], LimitError> {
+fn limits(threshold: u64, period: Duration, burst: Option<u64>) -> Result<[Limit; 5], LimitError> {
     let first = Limit::new("playground", ALGORITHMS[0], threshold, period)?;
     let mut limits = array::from_fn(|_| first);
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
@@ -185,10 +185,10 @@ fn is_bucket(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
 }
 
-fn number(field: &'static str, text: &str) -> Result<u32, Complaint> {
+fn number(field: &'static str, text: &str) -> Result<u64, Complaint> {
     text.parse().map_err(|_| Complaint {
         field,
-        message: sentence(&format!("{field} must be a whole number from 1 to {}", u32::MAX)),
+        message: sentence(&format!("{field} must be a whole number from 1 to 999999999999999")),
     })
 }
 

@@ -30,7 +30,7 @@ pub(crate) enum Traffic {
 const GAPS: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(5));
 /// The gap between two calls of a burst.
 const CLOSE: Duration = Duration::from_millis(60);
-const LONGEST_BURST: u32 = 20;
+const LONGEST_BURST: u64 = 20;
 
 /// The time of the next automatic call.
 pub(crate) struct Schedule {
@@ -40,7 +40,7 @@ pub(crate) struct Schedule {
     /// The time of the first call of the cycle. A fixed window begins with it.
     began: Instant,
     /// Calls of this cycle so far.
-    calls: u32,
+    calls: u64,
 }
 
 impl Schedule {
@@ -66,9 +66,9 @@ impl Schedule {
     /// Returns the time of the call after this one, and ends the cycle if this one is its last.
     fn following(&mut self) -> Instant {
         let (period, threshold) = (self.limit.period(), self.limit.threshold());
-        let even = period / threshold;
+        let even = period / u32::try_from(threshold).unwrap_or(u32::MAX);
         let within = |gap: Duration| gap.clamp(GAPS.0, GAPS.1);
-        let burst = |times: u32| threshold.saturating_mul(times).min(LONGEST_BURST);
+        let burst = |times: u64| threshold.saturating_mul(times).min(LONGEST_BURST);
         match self.traffic {
             Traffic::Clicks | Traffic::Steady => self.due + within(even * 4 / 5),
             Traffic::Leak => self.due + within(even * 2 / 3),
@@ -83,7 +83,7 @@ impl Schedule {
                 let half = burst(1);
                 let next = match self.calls {
                     // The first call only begins the window.
-                    1 => self.began + (period * 19 / 20).saturating_sub(CLOSE * half),
+                    1 => self.began + (period * 19 / 20).saturating_sub(CLOSE * half as u32),
                     calls if calls == half => self.began + period + CLOSE,
                     _ => self.due + CLOSE,
                 };
@@ -93,7 +93,7 @@ impl Schedule {
     }
 
     /// Returns `next`; after the last of `calls` calls, the end of the pause.
-    fn cycle(&mut self, calls: u32, next: Instant, pause: Duration) -> Instant {
+    fn cycle(&mut self, calls: u64, next: Instant, pause: Duration) -> Instant {
         if self.calls < calls {
             return next;
         }

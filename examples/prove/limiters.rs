@@ -98,7 +98,7 @@ impl Limiter {
 
     async fn incr_expire(&self, round: u32) -> anyhow::Result<bool> {
         let (mut connection, key) = (self.connection.clone(), self.key(round));
-        let calls: u32 = redis::cmd("INCR").arg(&key).query_async(&mut connection).await?;
+        let calls: u64 = redis::cmd("INCR").arg(&key).query_async(&mut connection).await?;
         if calls == 1 {
             let mut expire = redis::cmd("EXPIRE");
             expire.arg(&key).arg(PERIOD.as_secs()).exec_async(&mut connection).await?;
@@ -112,7 +112,7 @@ impl Limiter {
         let left = now - PERIOD.as_micros() as u64;
         let mut remove = redis::cmd("ZREMRANGEBYSCORE");
         remove.arg(&key).arg("-inf").arg(left).exec_async(&mut connection).await?;
-        let calls: u32 = redis::cmd("ZCARD").arg(&key).query_async(&mut connection).await?;
+        let calls: u64 = redis::cmd("ZCARD").arg(&key).query_async(&mut connection).await?;
         if calls >= THRESHOLD {
             return Ok(false);
         }

@@ -37,7 +37,7 @@ use self::history::{Call, Figures};
 use self::limiters::{Kind, Limiter};
 
 const CLIENTS: usize = 64;
-const THRESHOLD: u32 = 100;
+const THRESHOLD: u64 = 100;
 const PERIOD: Duration = Duration::from_secs(1);
 const ROUNDS: u32 = 4;
 

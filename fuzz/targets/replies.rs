@@ -70,9 +70,9 @@ use self::store::Charge;
 #[derive(Arbitrary, Debug)]
 struct LimitInput {
     algorithm: u8,
-    threshold: u32,
+    threshold: u64,
     period_us: u64,
-    burst: Option<u32>,
+    burst: Option<u64>,
     align: Option<i16>,
 }
 
@@ -208,7 +208,7 @@ fn reply(outcome: &Outcome, slack: u64) -> Vec<u8> {
     reply
 }
 
-target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
+target!(|input: (LimitInput, OpInput, Option<u64>, u64, &[u8])| {
     let (limit, op, clock, cost, bytes) = input;
     if let Some(limit) = limit.limit() {
         check_arguments(limit.terms(), &op, clock.map(time), cost.into());

@@ -19,7 +19,7 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                                 .visit(const {
                                     &::ratelimit_runtime::Limit::token_bucket(
                                         ::core::concat!(::core::module_path!(), "::", "one"),
-                                        1_u32,
+                                        1_u64,
                                         ::ratelimit_runtime::__private::micros(60000000u64),
                                     )
                                 })
@@ -30,7 +30,7 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                     )
             },
             &user,
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -46,7 +46,7 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
         work().await
     }
 }
-fn several(user: &str, rate: Option<u32>) -> Answer {
+fn several(user: &str, rate: Option<u64>) -> Answer {
     let __rate_limit_permit_2;
     [_, _, __rate_limit_permit_2] = {
         let __rate_limit_pending = match (
@@ -69,7 +69,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::Limit::sliding(
                                             ::core::concat!("pages", "#3"),
-                                            1_u32,
+                                            1_u64,
                                             ::ratelimit_runtime::__private::micros(60000000u64),
                                         ),
                                         ::ratelimit_runtime::Scope::Process,
@@ -83,7 +83,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
             },
         ) {
             (__rate_limit_limit_3,) => {
-                match (::ratelimit_runtime::__private::key(&user), 1_u32) {
+                match (::ratelimit_runtime::__private::key(&user), 1_u64) {
                     (__rate_limit_key, __rate_limit_cost) => {
                         const {
                             ::ratelimit_runtime::__private::decided_together(
@@ -103,7 +103,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::Limit::sliding(
                                             "limit",
-                                            1_u32,
+                                            1_u64,
                                             ::ratelimit_runtime::__private::micros(60000000u64),
                                         ),
                                         ::ratelimit_runtime::Scope::Process,

@@ -18,6 +18,6 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     key = user,
     scope = "process"
 )]
-fn several(user: &str, rate: Option<u32>) -> Answer {
+fn several(user: &str, rate: Option<u64>) -> Answer {
     work()
 }

@@ -27,7 +27,7 @@ where
                         })
                 },
                 &self.id,
-                1_u32,
+                1_u64,
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -74,7 +74,7 @@ fn patterns<'a>(
                         })
                 },
                 &id,
-                1_u32,
+                1_u64,
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -118,7 +118,7 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
                         })
                 },
                 (),
-                1_u32,
+                1_u64,
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending

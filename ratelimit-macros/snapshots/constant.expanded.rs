@@ -17,7 +17,7 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
                     })
             },
             &user,
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -37,7 +37,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match match (
             (),
-            1_u32,
+            1_u64,
             ::ratelimit_runtime::__private::key(&user),
         ) {
             (__rate_limit_key, __rate_limit_cost, __rate_limit_key_1) => {

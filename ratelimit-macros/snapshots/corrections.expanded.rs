@@ -1,6 +1,6 @@
 async fn complete(
     team: &str,
-    estimate: u32,
+    estimate: u64,
     __rate_limit_parameter_2: Prompt,
 ) -> Result<Answer, Rejection> {
     let __rate_limit_permit_0;
@@ -77,7 +77,7 @@ async fn stream() -> Result<Stream, Rejection> {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -100,7 +100,7 @@ fn several(team: &str) -> Answer {
     [__rate_limit_permit_0, __rate_limit_permit_1, __rate_limit_permit_2] = {
         let __rate_limit_pending = match (
             ::ratelimit_runtime::__private::key(&team),
-            1_u32,
+            1_u64,
             ::ratelimit_runtime::__private::cost(10),
         ) {
             (__rate_limit_key, __rate_limit_cost, __rate_limit_cost_2) => {
@@ -265,7 +265,7 @@ async fn closed() -> Answer {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -321,7 +321,7 @@ async fn closed_and_counted() -> Answer {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -380,7 +380,7 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -418,7 +418,7 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
 }
 async fn held(
     prompt: Prompt,
-    __rate_limit_parameter_1: (Team, u32),
+    __rate_limit_parameter_1: (Team, u64),
     text: &str,
 ) -> Option<Answer> {
     let __rate_limit_permit_0;
@@ -446,7 +446,7 @@ async fn held(
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,

@@ -1,5 +1,5 @@
 #[rate_limit(period = 60, threshold = 100_000, key = team, cost = estimate, settle = |result| used(result))]
-async fn complete(team: &str, estimate: u32, _: Prompt) -> Result<Answer, Rejection> {
+async fn complete(team: &str, estimate: u64, _: Prompt) -> Result<Answer, Rejection> {
     ask(team).await
 }
 
@@ -38,6 +38,6 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
 }
 
 #[rate_limit(in_flight = 2, scope = "process")]
-async fn held(mut prompt: Prompt, (team, _): (Team, u32), text: &str) -> Option<Answer> {
+async fn held(mut prompt: Prompt, (team, _): (Team, u64), text: &str) -> Option<Answer> {
     ask(prompt, team, text).await
 }

@@ -18,7 +18,7 @@ async fn plain() -> Result<(), Rejection> {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -39,7 +39,7 @@ async fn plain() -> Result<(), Rejection> {
 pub(crate) async fn list<'a, T: AsRef<str>>(
     tenant: &'a T,
     user: User,
-    rows: u32,
+    rows: u64,
 ) -> Option<&'a str>
 where
     T: Sync,

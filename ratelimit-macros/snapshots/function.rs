@@ -14,7 +14,7 @@ async fn plain() -> Result<(), Rejection> {
 )]
 /// Documented.
 #[must_use]
-pub(crate) async fn list<'a, T: AsRef<str>>(tenant: &'a T, user: User, rows: u32) -> Option<&'a str>
+pub(crate) async fn list<'a, T: AsRef<str>>(tenant: &'a T, user: User, rows: u64) -> Option<&'a str>
 where
     T: Sync,
 {

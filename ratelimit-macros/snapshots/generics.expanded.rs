@@ -31,7 +31,7 @@ where
                     )
                     .piece(),
             )),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -68,7 +68,7 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -27,7 +27,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                     ::core::format_args!("{:08x}", user.id),
                 ),
             )),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -63,7 +63,7 @@ async fn method(&self) -> Option<()> {
                     })
             },
             &self.id,
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -102,7 +102,7 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
                     })
             },
             &id,
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

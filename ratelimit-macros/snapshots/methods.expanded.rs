@@ -57,7 +57,7 @@ impl<T: AsRef<str>> Pool<T> {
                         })
                 },
                 (),
-                1_u32,
+                1_u64,
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -103,7 +103,7 @@ trait Greeter {
                         )
                         .piece(),
                 )),
-                1_u32,
+                1_u64,
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending

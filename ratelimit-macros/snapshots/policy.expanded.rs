@@ -24,7 +24,7 @@ async fn patient() -> Option<()> {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -65,7 +65,7 @@ async fn shadow() -> Option<()> {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -83,7 +83,7 @@ async fn shadow() -> Option<()> {
 }
 async fn hidden() -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match match ((), 1_u32) {
+        let __rate_limit_pending = match match ((), 1_u64) {
             (__rate_limit_key, __rate_limit_cost) => {
                 const {
                     ::ratelimit_runtime::__private::decided_together(
@@ -194,7 +194,7 @@ async fn leased() -> Option<()> {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

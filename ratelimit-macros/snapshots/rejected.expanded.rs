@@ -18,7 +18,7 @@ async fn hidden(mut name: String) -> impl IntoResponse {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -60,7 +60,7 @@ async fn text() -> String {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -99,7 +99,7 @@ async fn hidden_text() -> impl IntoResponse {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -1,4 +1,4 @@
-async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
+async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match match (
             ::ratelimit_runtime::__private::cost(rows),

@@ -4,6 +4,6 @@
     key = "{user}",
     cost = rows
 )]
-async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
+async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
     Ok(())
 }

@@ -21,7 +21,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
                     })
             },
             &id,
-            1_u32,
+            1_u64,
         );
         if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
             return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
@@ -55,7 +55,7 @@ fn hidden() -> impl Debug {
                     })
             },
             (),
-            1_u32,
+            1_u64,
         );
         if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
             return ::core::result::Result::Err(__rate_limit_rejection);

@@ -29,7 +29,7 @@ pub(crate) struct Close {
     /// A function of the return value that returns for how long the key is closed, if it is.
     pub(crate) function: Expr,
     /// The longest time; `None` for that of the runtime.
-    pub(crate) at_most: Option<Constant<u64>>,
+    pub(crate) at_most: Option<Constant>,
 }
 
 #[derive(Clone)]

@@ -220,7 +220,7 @@ impl<'e> Args<'e> {
                 return self.anything_is_misspelled(reported);
             }
         };
-        let number = |number: u32| Lit::Int(LitInt::new(&number.to_string(), span));
+        let number = |number: u64| Lit::Int(LitInt::new(&number.to_string(), span));
         let word = |word: &str| Lit::Str(LitStr::new(word, span));
         self.text_has_burst = burst.is_some();
         let values = [

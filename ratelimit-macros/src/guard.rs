@@ -170,7 +170,7 @@ impl KeyAndCost {
     fn read(
         args: &Args<'_>,
         function: Option<&Function>,
-        capacity: Option<(u32, ArgumentName)>,
+        capacity: Option<(u64, ArgumentName)>,
     ) -> Result<Self, ReportedError> {
         let key = args.optional(ArgumentName::Key, |expr| Key::read(expr, function));
         let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
@@ -178,7 +178,7 @@ impl KeyAndCost {
     }
 }
 
-fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<Expr> {
+fn read_cost(expr: &Expr, capacity: Option<(u64, ArgumentName)>) -> syn::Result<Expr> {
     let zero = "`cost = 0` would charge nothing, so no call is limited: the smallest value is 1";
     let cost = whole_number(ArgumentName::Cost, zero, expr)?;
     if let (Some(cost), Some((capacity, argument))) = (cost, capacity)

@@ -18,7 +18,7 @@ use crate::words::{self, Word, word_enum};
 const SHORTEST_LEASED_US: u64 = 100_000;
 
 /// An automatic lease is at most the threshold divided by this number, as in the runtime.
-const AUTO_SHARE: u32 = 100;
+const AUTO_SHARE: u64 = 100;
 
 /// The shortest and the longest hold, as in the runtime.
 const SHORTEST_HOLD_US: u64 = 1_000_000;
@@ -36,21 +36,21 @@ pub(crate) struct Limit {
     pub(crate) align: Option<i32>,
     pub(crate) lease: Option<Lease>,
     /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
-    pub(crate) hold: Option<Constant<u64>>,
+    pub(crate) hold: Option<Constant>,
     /// Whether responses do not report the limit; `None`: as the constant says.
     pub(crate) hidden: Option<bool>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
 pub(crate) enum Kind {
-    Rate { algorithm: Algorithm, period: Constant<u64> },
+    Rate { algorithm: Algorithm, period: Constant },
     InFlight,
     Constant(ExprPath),
 }
 
 /// How many units of a key a process may charge in advance.
 pub(crate) enum Lease {
-    UpTo(Constant<u32>),
+    UpTo(Constant),
     /// As many as a busy key needs; written as this literal.
     Auto(LitStr),
 }
@@ -128,7 +128,7 @@ impl Limit {
     }
 
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
-    pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
+    pub(crate) fn capacity(&self) -> Option<(u64, ArgumentName)> {
         match &self.kind {
             Kind::Constant(_) => None,
             Kind::InFlight => Some((self.threshold.as_ref()?.known?, ArgumentName::InFlight)),
@@ -143,7 +143,7 @@ impl Limit {
     }
 
     /// The capacity of a rate without its reserve, if it is known.
-    fn bucket_capacity(&self) -> Option<u32> {
+    fn bucket_capacity(&self) -> Option<u64> {
         match (&self.burst, &self.kind) {
             (Some(burst), _) => burst.known,
             (None, Kind::Rate { algorithm: Algorithm::LeakyBucket, .. }) => Some(1),
@@ -153,15 +153,15 @@ impl Limit {
 
     /// Returns the reserve of a leased bucket, if it is known: the units that refill during a lease, rounded up as in
     /// the runtime. A lease lasts for a hundredth of the period, at most a second.
-    fn lease_reserve(&self) -> Option<u32> {
+    fn lease_reserve(&self) -> Option<u64> {
         let Kind::Rate { algorithm, period } = &self.kind else { return None };
         let (threshold, period_us) = (self.threshold.as_ref()?.known?, period.known?);
         if !algorithm.is_bucket() {
             return Some(0);
         }
         let term_us = (period_us / 100).min(1_000_000);
-        let refilled = (u64::from(threshold) * term_us).div_ceil(period_us);
-        Some(u32::try_from(refilled).unwrap_or(u32::MAX))
+        let refilled = u128::from(threshold) * u128::from(term_us);
+        u64::try_from(refilled.div_ceil(period_us.into())).ok()
     }
 
     /// Checks the arguments of a rate against each other.
@@ -253,7 +253,7 @@ impl Lease {
             (Some((_, Lit::Str(text))), _) if text.value() == "auto" => {
                 return Ok(Self::Auto(text.clone()));
             }
-            (Some((_, Lit::Str(text))), _) if text.value().parse::<u32>().is_err() => {
+            (Some((_, Lit::Str(text))), _) if text.value().parse::<u64>().is_err() => {
                 "`lease` must be a whole number such as `50`, or `\"auto\"`"
             }
             (_, Some(path)) if path.path.is_ident("auto") => {
@@ -327,7 +327,7 @@ fn read_align(expr: &Expr) -> syn::Result<i32> {
     offset_minutes(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
 }
 
-fn read_hold(expr: &Expr) -> syn::Result<Constant<u64>> {
+fn read_hold(expr: &Expr) -> syn::Result<Constant> {
     let hold = Constant::duration(ArgumentName::Hold, expr)?;
     let message = match hold.known {
         Some(..SHORTEST_HOLD_US) => "`hold` must be at least a second",
@@ -372,16 +372,16 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     struct Values {
         algorithm: Algorithm,
-        threshold: u32,
+        threshold: u64,
         period_us: u64,
-        burst: Option<u32>,
+        burst: Option<u64>,
         offset: Option<i32>,
         lease: Option<Lease>,
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Lease {
-        UpTo(u32),
+        UpTo(u64),
         Auto,
     }
 
@@ -477,9 +477,9 @@ mod tests {
         let leases: Vec<_> = units.into_iter().chain([None, Some(Lease::Auto)]).collect();
         let (mut compared, mut accepted) = (0, 0);
         for &algorithm in Algorithm::ALL {
-            for threshold in [0, 1, 99, 100, 1_000, u32::MAX] {
+            for threshold in [0, 1, 99, 100, 1_000, u64::MAX] {
                 for period_us in PERIODS {
-                    for burst in [None, Some(0), Some(1), Some(20), Some(u32::MAX)] {
+                    for burst in [None, Some(0), Some(1), Some(20), Some(u64::MAX)] {
                         for &lease in &leases {
                             for offset in [None, Some(480)] {
                                 let values = Values {

@@ -14,7 +14,7 @@ pub(crate) struct Policy {
     pub(crate) scope: Option<Scope>,
     pub(crate) on_error: Option<OnError>,
     pub(crate) shadow: Option<bool>,
-    pub(crate) wait: Option<Constant<u64>>,
+    pub(crate) wait: Option<Constant>,
 }
 
 word_enum! {
@@ -49,7 +49,7 @@ impl Policy {
     }
 }
 
-fn read_wait(expr: &Expr) -> syn::Result<Constant<u64>> {
+fn read_wait(expr: &Expr) -> syn::Result<Constant> {
     if let Some((_, Lit::Int(number))) = values::as_literal(expr)
         && number.base10_digits() == "0"
     {

@@ -4,21 +4,22 @@ use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 
 use crate::argument::ArgumentName;
 use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
+use crate::text::limit::MOST;
 
 /// A literal, whose value the macro knows, or a path to a constant, which the compiler evaluates.
 #[derive(Clone)]
-pub(crate) struct Constant<T> {
+pub(crate) struct Constant {
     /// The expression as written; the expansion repeats it.
     pub(crate) expr: Expr,
-    pub(crate) known: Option<T>,
+    pub(crate) known: Option<u64>,
 }
 
 /// A value of `threshold`, `burst` or `in_flight`.
 pub(crate) struct Amount {
     pub(crate) expr: Expr,
     /// The value of a literal.
-    pub(crate) known: Option<u32>,
-    /// Whether each call evaluates it, as a `u32` or an `Option<u32>`.
+    pub(crate) known: Option<u64>,
+    /// Whether each call evaluates it, as a `u64` or an `Option<u64>`.
     pub(crate) is_computed: bool,
 }
 
@@ -47,21 +48,19 @@ pub(crate) enum Sign {
     Minus,
 }
 
-impl Constant<u32> {
+impl Constant {
     /// A whole number of at least 1; `zero` is the error for 0.
     pub(crate) fn count(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
         let known = whole_number(argument, zero, expr)?;
         if known.is_none() && as_path(expr).is_none() {
             let message = format!(
-                "`{argument}` must be a whole number such as `100`, or the path of a `const` of type `u32`"
+                "`{argument}` must be a whole number such as `100`, or the path of a `const` of type `u64`"
             );
             return Err(syn::Error::new_spanned(expr, message));
         }
         Ok(Constant { expr: expr.clone(), known })
     }
-}
 
-impl Constant<u64> {
     /// A duration in microseconds, which is known if it is a literal.
     pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
@@ -90,17 +89,17 @@ pub(crate) fn whole_number(
     argument: ArgumentName,
     zero: &str,
     expr: &Expr,
-) -> syn::Result<Option<u32>> {
+) -> syn::Result<Option<u64>> {
     let problem = match as_literal(expr) {
         Some((Sign::Minus, _)) => {
             format!("`{argument}` cannot be negative: the smallest value is 1")
         }
-        Some((Sign::Plus, Lit::Int(int))) => match parse_u32(argument, int) {
+        Some((Sign::Plus, Lit::Int(int))) => match parse_u64(argument, int) {
             Ok(0) => zero.to_owned(),
             Ok(number) => return Ok(Some(number)),
             Err(problem) => problem,
         },
-        Some((Sign::Plus, Lit::Str(text))) if text.value().parse::<u32>().is_ok() => {
+        Some((Sign::Plus, Lit::Str(text))) if text.value().parse::<u64>().is_ok() => {
             format!("`{argument}` must be a number: write `{}`, without quotes", text.value())
         }
         Some((Sign::Plus, _)) => format!("`{argument}` must be a whole number such as `100`"),
@@ -169,12 +168,12 @@ pub(crate) fn unwrap_parens(expr: &Expr) -> &Expr {
     }
 }
 
-fn parse_u32(argument: ArgumentName, int: &LitInt) -> Result<u32, String> {
+fn parse_u64(argument: ArgumentName, int: &LitInt) -> Result<u64, String> {
     let digits = int.base10_digits();
     match int.suffix() {
-        "" | "u32" => digits
-            .parse()
-            .map_err(|_| format!("`{argument}` can be at most {}, the largest `u32`", u32::MAX)),
-        suffix => Err(format!("`{argument}` has type `u32`: write `{digits}`, without `{suffix}`")),
+        "" | "u64" => digits.parse().ok().filter(|number| *number <= MOST).ok_or_else(|| {
+            format!("`{argument}` can be at most {MOST}: count in a larger unit, such as thousands")
+        }),
+        suffix => Err(format!("`{argument}` has type `u64`: write `{digits}`, without `{suffix}`")),
     }
 }

@@ -184,7 +184,7 @@ fn restores_saved_rules(server: &Server) {
 }
 
 #[rate_limit(name = "plan", period = "1h", threshold = threshold, algo = "token_bucket", key = tenant)]
-async fn by_plan(tenant: &str, threshold: u32) -> Result<(), Rejection> {
+async fn by_plan(tenant: &str, threshold: u64) -> Result<(), Rejection> {
     Ok(())
 }
 

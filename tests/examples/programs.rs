@@ -120,7 +120,7 @@ async fn two_outbound_clients_obey_a_retry_after_together() {
 #[test]
 fn llm_budget_admits_what_the_answers_use() {
     let text = output(example("llm_budget"));
-    let numbers = |line: &str| -> Vec<u32> {
+    let numbers = |line: &str| -> Vec<u64> {
         line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     };
     let lines: Vec<_> = text.lines().map(numbers).collect();

@@ -19,7 +19,7 @@ fn prove(arguments: &[&str]) -> Command {
 }
 
 /// Returns what the table says of a limiter: the calls in the fullest second, and those beyond the limit.
-fn figures(text: &str, limiter: &str) -> [u32; 2] {
+fn figures(text: &str, limiter: &str) -> [u64; 2] {
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{limiter}  ")));
     let line = line.unwrap_or_else(|| panic!("no line of `{limiter}` in {text}"));
     let mut numbers = line.split_whitespace().map(|word| word.parse().expect("a number"));

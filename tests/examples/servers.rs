@@ -9,9 +9,9 @@ use support::server::Server;
 use crate::{ExampleServer, LoggedRejection, example};
 
 /// Asserts that a response is a rejection whose `Retry-After` is at most `seconds`.
-fn assert_rejected(response: &Response, seconds: u32) {
+fn assert_rejected(response: &Response, seconds: u64) {
     assert_eq!(response.status, 429, "{response:?}");
-    let wait: u32 = response.header("retry-after").expect("a wait").parse().expect("seconds");
+    let wait: u64 = response.header("retry-after").expect("a wait").parse().expect("seconds");
     assert!((1..=seconds).contains(&wait), "{wait}");
     assert_eq!(response.header("cache-control"), Some("no-store"));
 }
@@ -46,7 +46,7 @@ fn axum_responds_as_its_curl_lines_say() {
     assert!(error.starts_with("too many requests, try again in"), "{error}");
     assert_eq!(call("/hi/8").status, 200);
 
-    let search = |key: &str, pages: u32| {
+    let search = |key: &str, pages: u64| {
         let path = format!("/search?pages={pages}");
         get(server.address, &path, &[&format!("x-api-key: {key}")]).status
     };
@@ -64,7 +64,7 @@ fn axum_responds_as_its_curl_lines_say() {
                 && line.contains(&format!("limit=\"{limit}\""))
                 && line.contains(&format!("outcome=\"{outcome}\""))
         });
-        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u32>().ok()).sum::<u32>()
+        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum::<u64>()
     };
     assert_eq!((count("axum::hi", "allowed"), count("axum::hi", "limited")), (3, 1));
     assert_eq!((count("axum::search", "allowed"), count("axum::search", "limited")), (2, 1));
@@ -132,7 +132,7 @@ fn log_in(server: &ExampleServer, user: &str, password: &str) -> Response {
 
 /// Waits until Redis counts `guesses` of a user from the address of this test, and `by_client` from that address: the
 /// units of a successful login are given back in the background.
-async fn until_counted(redis: &Server, user: &str, guesses: u32, by_client: u32) {
+async fn until_counted(redis: &Server, user: &str, guesses: u64, by_client: u64) {
     let observer = RateLimiter::builder().redis(&*redis.url).deadline(Duration::from_secs(30));
     let observer = observer.build().expect("valid");
     let guess_limit = Limit::sliding("login.guesses", 5, Duration::from_secs(900));

@@ -29,7 +29,7 @@ fn process(server: &Server) -> RateLimiter {
 async fn acquire(
     limiter: &RateLimiter,
     limit: &Limit,
-    cost: u32,
+    cost: u64,
     is_rated: bool,
 ) -> Result<Vec<Permit>, Rejection> {
     let slots = Part::new(limit, &"key", cost);

@@ -86,7 +86,7 @@ async fn an_aborted_call_frees_no_slot_of_another() {
 /// All hash slots are stated at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_counts_keep_their_slots() {
-    const KEYS: u32 = 3_000;
+    const KEYS: u64 = 3_000;
     let limit = ONE.hold(2 * SECOND);
     let cluster = Cluster::start(0);
     let limiter = process(&cluster);

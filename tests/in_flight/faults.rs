@@ -50,7 +50,7 @@ async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> (Permit, Duration
     }
 }
 
-async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let peeked = limiter.peek(limit, "key", 0).await.expect("admitted");
     peeked.limit - peeked.remaining
 }
@@ -249,7 +249,7 @@ async fn find_outage(limiter: &RateLimiter) {
 }
 
 /// Waits until Redis counts so many units, which takes less than a heartbeat of a long hold.
-async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u32) {
+async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64) {
     let started = Instant::now();
     while in_flight(limiter, limit).await != units {
         assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(limiter, limit).await);

@@ -22,12 +22,12 @@ const RATE: Limit = Limit::fixed("rate", 7, SECOND);
 enum Step {
     /// A call of `cost` units, and whether a rate limits it as well.
     Call {
-        cost: u32,
+        cost: u64,
         is_rated: bool,
     },
     /// A call that waits for some time until its units are free.
     WaitingCall {
-        cost: u32,
+        cost: u64,
         micros: u64,
     },
     /// The caller of a call that waits drops it.
@@ -35,7 +35,7 @@ enum Step {
     /// The end of a call, and the units to which its rate is settled.
     End {
         index: usize,
-        used: u32,
+        used: u64,
     },
     Wait(u64),
     Rule(Ruled),
@@ -47,7 +47,7 @@ enum Step {
 /// What a rule says about the calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ruled {
-    Most(u32),
+    Most(u64),
     Exempt,
     Shadow,
     Closed,
@@ -56,8 +56,8 @@ enum Ruled {
 fn step() -> impl Strategy<Value = Step> {
     let time = prop_oneof![1_u64..300_000, Just(1_000_000)];
     prop_oneof![
-        8 => (0_u32..5, any::<bool>()).prop_map(|(cost, is_rated)| Step::Call { cost, is_rated }),
-        6 => (any::<usize>(), 0_u32..9).prop_map(|(index, used)| Step::End { index, used }),
+        8 => (0_u64..5, any::<bool>()).prop_map(|(cost, is_rated)| Step::Call { cost, is_rated }),
+        6 => (any::<usize>(), 0_u64..9).prop_map(|(index, used)| Step::End { index, used }),
         3 => time.clone().prop_map(Step::Wait),
         1 => ruled().prop_map(Step::Rule),
         1 => time.prop_map(Step::Close),
@@ -68,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn ruled() -> impl Strategy<Value = Ruled> {
     prop_oneof![
-        5 => (1_u32..9).prop_map(Ruled::Most),
+        5 => (1_u64..9).prop_map(Ruled::Most),
         1 => Just(Ruled::Exempt),
         1 => Just(Ruled::Shadow),
         1 => Just(Ruled::Closed),
@@ -79,7 +79,7 @@ fn ruled() -> impl Strategy<Value = Ruled> {
 fn step_beside_lines() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => step(),
-        1 => (1_u32..5, 1_u64..2_000_000).prop_map(
+        1 => (1_u64..5, 1_u64..2_000_000).prop_map(
             |(cost, micros)| Step::WaitingCall { cost, micros }
         ),
         1 => any::<usize>().prop_map(Step::DropWaiting),
@@ -88,7 +88,7 @@ fn step_beside_lines() -> impl Strategy<Value = Step> {
 
 /// A call in line: first come, first served.
 struct Waiting {
-    cost: u32,
+    cost: u64,
     until: u64,
     task: JoinHandle<Result<Permit, Rejection>>,
 }
@@ -96,9 +96,9 @@ struct Waiting {
 /// A call that runs. `permits` has one of its rate, if it has one, and one of its units in flight.
 struct Running {
     /// The units in flight; 0 if rules have admitted the call without them.
-    cost: u32,
+    cost: u64,
     /// The units of the rate.
-    charged: u32,
+    charged: u64,
     was_reset: bool,
     window: Option<u64>,
     permits: Vec<Permit>,
@@ -109,7 +109,7 @@ struct Truth {
     now: u64,
     running: Vec<Running>,
     line: VecDeque<Waiting>,
-    window: (u64, u32),
+    window: (u64, u64),
     rule: Ruled,
     opens: u64,
 }
@@ -120,7 +120,7 @@ impl Truth {
         Self { now: 0, running, line, window: (0, 0), rule, opens: 0 }
     }
 
-    fn most(&self) -> u32 {
+    fn most(&self) -> u64 {
         if let Ruled::Most(most) = self.rule { most } else { SLOTS.threshold() }
     }
 
@@ -129,12 +129,12 @@ impl Truth {
     }
 
     /// Returns whether the store admits a call of `cost` units.
-    fn fits(&self, cost: u32) -> bool {
+    fn fits(&self, cost: u64) -> bool {
         self.is_open() && self.held() + cost <= self.most()
     }
 
     /// Returns what a call of `cost` units holds if rules admit it at once; `None` if they do not.
-    fn held_at_once(&self, cost: u32) -> Option<u32> {
+    fn held_at_once(&self, cost: u64) -> Option<u64> {
         match self.rule {
             Ruled::Exempt => Some(0),
             Ruled::Shadow => Some(if self.fits(cost) { cost } else { 0 }),
@@ -143,7 +143,7 @@ impl Truth {
     }
 
     /// Starts a call that waits.
-    fn wait(&mut self, limiter: &RateLimiter, cost: u32, micros: u64) {
+    fn wait(&mut self, limiter: &RateLimiter, cost: u64, micros: u64) {
         let (limiter, limit) = (limiter.clone(), SLOTS.wait(Duration::from_micros(micros)));
         let call = async move { limiter.acquire(&limit, "key", cost).await };
         let (until, task) = (self.now + micros, tokio::spawn(call));
@@ -164,15 +164,15 @@ impl Truth {
     }
 
     /// Adds a call that runs.
-    fn run(&mut self, cost: u32, charged: u32, window: Option<u64>, permits: Vec<Permit>) {
+    fn run(&mut self, cost: u64, charged: u64, window: Option<u64>, permits: Vec<Permit>) {
         self.running.push(Running { cost, charged, was_reset: false, window, permits });
     }
 
-    fn held(&self) -> u32 {
+    fn held(&self) -> u64 {
         self.running.iter().filter(|call| !call.was_reset).map(|call| call.cost).sum()
     }
 
-    fn counted(&self) -> u32 {
+    fn counted(&self) -> u64 {
         let (start, count) = self.window;
         if count > 0 && self.now < start + 1_000_000 { count } else { 0 }
     }

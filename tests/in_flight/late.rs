@@ -6,7 +6,7 @@ use support::server::Server;
 
 /// Runs the script of one call by hand: the statement `seq` of `process` says that it holds so many units. Returns
 /// whether the call is admitted.
-fn run(connection: &mut Connection, op: &str, process: u32, seq: u32, units: u32) -> bool {
+fn run(connection: &mut Connection, op: &str, process: u64, seq: u64, units: u64) -> bool {
     let text = script_text("slots").expect("a script");
     let mut eval = redis::cmd("EVAL");
     eval.arg(text).arg(1).arg("slots");

@@ -29,7 +29,7 @@ async fn wait_until_free(limiter: &RateLimiter) {
 }
 
 /// Waits for the slots of a call that ended before its reply: until the reply comes, they are taken.
-async fn hold_slots(limiter: &RateLimiter, slots: u32) -> Vec<Permit> {
+async fn hold_slots(limiter: &RateLimiter, slots: u64) -> Vec<Permit> {
     let mut held = Vec::new();
     for _ in 0..slots {
         held.push(limiter.acquire(&FOUR.wait(10 * SECOND), "key", 1).await.expect("admitted"));
@@ -73,10 +73,10 @@ async fn a_call_that_is_dropped_at_any_poll_leaves_nothing() {
 /// `LEAK_CALLS=10000000 tests/run --test in_flight -- many_calls` makes ten million calls.
 #[test]
 fn many_calls_leave_nothing_in_this_process() {
-    const KEYS: u32 = 5_000;
+    const KEYS: u64 = 5_000;
     let calls = std::env::var("LEAK_CALLS").map_or(300_000, |it| it.parse().expect("a number"));
     let limiter = RateLimiter::builder().max_keys(1_000).build().expect("valid");
-    let call = |call: u32| {
+    let call = |call: u64| {
         let permit = poll_once(limiter.acquire(&FOUR, call % KEYS, 4)).expect("admitted");
         if call.is_multiple_of(3) {
             permit.settle(2);

@@ -50,27 +50,27 @@ impl TestLimiter {
         })
     }
 
-    async fn acquire(&self, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
+    async fn acquire(&self, limit: &Limit, cost: u64) -> Result<Permit, Rejection> {
         self.limiter.acquire(limit, "key", cost).await
     }
 
-    async fn admit(&self, limit: &Limit, cost: u32) -> Permit {
+    async fn admit(&self, limit: &Limit, cost: u64) -> Permit {
         self.acquire(limit, cost).await.expect("admitted")
     }
 
     /// Returns the units that are in flight; at most those that may be.
-    async fn in_flight(&self, limit: &Limit) -> u32 {
+    async fn in_flight(&self, limit: &Limit) -> u64 {
         let peeked = self.limiter.peek(limit, "key", 0).await.expect("admitted");
         peeked.limit - peeked.remaining
     }
 
-    async fn assert_busy(&self, limit: &Limit, in_flight: u32) {
+    async fn assert_busy(&self, limit: &Limit, in_flight: u64) {
         let rejection = self.acquire(limit, 1).await.expect_err("busy");
         assert_busy(&rejection, in_flight);
     }
 }
 
-fn assert_busy(rejection: &Rejection, units: u32) {
+fn assert_busy(rejection: &Rejection, units: u64) {
     assert!(
         matches!(rejection, Rejection::Busy { in_flight, .. } if *in_flight == units),
         "{rejection:?}"

@@ -161,7 +161,7 @@ async fn calls_that_have_only_slots_in_common_share_scripts() {
         drop(test.limiter.acquire(&slots, "connects", 1).await.expect("admitted"));
         let before = server.script_calls();
         // Of 60 calls of 20 users, each user has three.
-        let users: Vec<u32> = (0..60).map(|call| call % 20).collect();
+        let users: Vec<u64> = (0..60).map(|call| call % 20).collect();
         let calls = users.iter().map(|user| {
             let parts = [Part::new(&slots, &"key", 1), Part::new(&rate, user, 1)];
             test.limiter.acquire_all(&parts)
@@ -174,7 +174,7 @@ async fn calls_that_have_only_slots_in_common_share_scripts() {
         assert_eq!(admitted, (0..60).map(|call| call < 30).collect::<Vec<_>>());
         for user in 0..20 {
             let left = test.limiter.peek(&rate, user, 0).await.expect("admitted").remaining;
-            assert_eq!(left, u32::from(user >= 10), "{user}");
+            assert_eq!(left, u64::from(user >= 10), "{user}");
         }
         let in_flight = async || {
             let peeked = test.limiter.peek(&slots, "key", 0).await.expect("admitted");
@@ -224,7 +224,7 @@ async fn a_foreign_value_fails_no_call_that_shares_its_script() {
     let set = redis::cmd("SET").arg(key).arg("foreign").arg("EX").arg(60).to_owned();
     set.exec(&mut server.connection()).expect("set");
     let before = server.script_calls();
-    let users: Vec<u32> = (0..10).collect();
+    let users: Vec<u64> = (0..10).collect();
     let calls = users.iter().map(|user| {
         let parts = [Part::new(&slots, &"key", 1), Part::new(&rate, user, 1)];
         limiter.acquire_all(&parts)
@@ -348,22 +348,22 @@ async fn a_flood_of_keys_frees_nothing() {
     const RATE: Limit = Limit::sliding("rate", 3, MINUTE);
     let limiter = RateLimiter::builder().max_keys(2_000).build().expect("valid");
     let mut running = Vec::new();
-    for key in 0..2_000_u32 {
+    for key in 0..2_000_u64 {
         running.push(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
     }
-    for key in 0..20_000_u32 {
+    for key in 0..20_000_u64 {
         limiter.check(&RATE, key, 1).await.expect("admitted");
     }
-    limiter.close(&TWO, 7_u32, MINUTE).await.expect("closed");
-    for key in 0..20_000_u32 {
+    limiter.close(&TWO, 7_u64, MINUTE).await.expect("closed");
+    for key in 0..20_000_u64 {
         limiter.close(&RATE, key, MINUTE).await.expect("closed");
     }
-    limiter.close(&TWO, 7_u32, Duration::ZERO).await.expect("opened");
-    for key in 0..2_000_u32 {
+    limiter.close(&TWO, 7_u64, Duration::ZERO).await.expect("opened");
+    for key in 0..2_000_u64 {
         limiter.acquire(&TWO, key, 1).await.expect_err("busy");
     }
     drop(running);
-    for key in (0..2_000_u32).filter(|key| *key != 7) {
+    for key in (0..2_000_u64).filter(|key| *key != 7) {
         drop(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
     }
 }
@@ -373,7 +373,7 @@ async fn a_flood_of_keys_frees_nothing() {
 async fn a_store_that_is_full_of_held_units_admits_no_call_of_another_key() {
     let limiter = RateLimiter::builder().max_keys(64).build().expect("valid");
     let mut running = Vec::new();
-    for key in 0..10_000_u32 {
+    for key in 0..10_000_u64 {
         match limiter.acquire(&TWO, key, 1).await {
             Ok(permit) => running.push((key, permit)),
             Err(rejection) => assert!(matches!(rejection, Rejection::Busy { .. }), "{rejection:?}"),
@@ -391,7 +391,7 @@ async fn a_store_that_is_full_of_held_units_admits_no_call_of_another_key() {
         drop(limiter.acquire(&TWO, *key, 1).await.expect("a key that has its place"));
     }
     running.clear();
-    for key in 10_000..10_100_u32 {
+    for key in 10_000..10_100_u64 {
         drop(limiter.acquire(&TWO, key, 1).await.expect("there is room"));
     }
 }

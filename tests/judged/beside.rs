@@ -24,8 +24,8 @@ impl Beside {
         Self { limit, judge, admitted: Vec::new() }
     }
 
-    fn admit(&mut self, at: u64, units: u32) {
-        let (charged, starts, decided) = (units.into(), (at, at), at);
+    fn admit(&mut self, at: u64, units: u64) {
+        let (charged, starts, decided) = (units, (at, at), at);
         let (threshold, capacity) = (self.limit.threshold(), self.limit.capacity());
         self.judge.admitted(JudgedCall { starts, decided, charged, threshold, capacity });
         self.admitted.push((at, charged));
@@ -39,7 +39,7 @@ impl Beside {
     fn remaining(&self, now: u64) -> u64 {
         let period = self.limit.period().as_micros() as u64;
         let within = self.admitted.iter().filter(|(at, _)| at + period > now);
-        u64::from(self.limit.threshold()) - within.map(|(_, units)| units).sum::<u64>()
+        self.limit.threshold() - within.map(|(_, units)| units).sum::<u64>()
     }
 }
 
@@ -103,7 +103,7 @@ impl Player<'_> {
             return Some(format!("{peek:?}"));
         };
         let expected = self.beside.remaining(self.now());
-        let left = u64::from(decision.remaining);
+        let left = decision.remaining;
         (left != expected).then(|| format!("the other limit has {left} units left, not {expected}"))
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Verdict {
 /// A call that waits.
 pub(crate) struct Waiting {
     pub(crate) process: usize,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     /// The limit, with the amounts since the call waits.
     pub(crate) limits: Vec<Limit>,
     pub(crate) decided: u64,
@@ -48,7 +48,7 @@ pub(crate) type Admitted = (Decision, Option<Permit>);
 pub(crate) struct Open {
     pub(crate) process: usize,
     pub(crate) permit: Permit,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) call: CallId,
     /// Whether the judge does not count the call.
     pub(crate) is_excepted: bool,

@@ -8,12 +8,12 @@ use crate::exceptions::Excepted;
 use crate::player::Player;
 
 impl Player<'_> {
-    pub(crate) async fn refund(&mut self, process: usize, units: u32) {
+    pub(crate) async fn refund(&mut self, process: usize, units: u64) {
         let limit = self.limit(process);
         self.limiter(process).credit(&limit, &self.key, units).await.expect("refunded");
         self.tell(format_args!("p{process} refunds {units}"));
         self.in_force(self.now(), &limit);
-        self.judge.excepted(self.now(), Exception::Refund { units: units.into() });
+        self.judge.excepted(self.now(), Exception::Refund { units });
         // Some of the units may be of moments ahead.
         self.except(None, Excepted::Call);
         self.collect().await;

@@ -39,8 +39,8 @@ impl Player<'_> {
         self.leases_excepted_until = self.now() + A_SECOND;
         if self.setup.is_bucket() {
             // Leased units that other processes give back instead of spending them.
-            let units = u64::from(self.setup.most_leased()) * self.alive.len() as u64;
-            let others = process.map_or(units, |_| units - u64::from(self.setup.most_leased()));
+            let units = self.setup.most_leased() * self.alive.len() as u64;
+            let others = process.map_or(units, |_| units - self.setup.most_leased());
             let until = self.leases_excepted_until;
             self.judge.excepted(self.now(), Exception::Return { units: others, until });
         }
@@ -79,7 +79,7 @@ impl Player<'_> {
             || self.is_free[waiting.process]
             || self.granted_from[waiting.process].is_some()
         {
-            self.missing.units += u64::from(waiting.cost);
+            self.missing.units += waiting.cost;
             self.judge.unseen((waiting.decided, self.now()));
         }
         for limit in &waiting.limits {
@@ -103,7 +103,7 @@ impl Player<'_> {
         let mut on_top = 0;
         self.ahead.retain(|(threshold, cost)| {
             let is_raised = *threshold < limit.threshold();
-            on_top += if is_raised { u64::from(*cost) } else { 0 };
+            on_top += if is_raised { *cost } else { 0 };
             !is_raised
         });
         let is_bucket = self.setup.is_bucket();

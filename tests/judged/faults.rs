@@ -37,8 +37,8 @@ impl Player<'_> {
         let (granted_from, _) = self.granted_from[number].unwrap_or(self.moment());
         self.judge.unseen((granted_from, self.now()));
         let crashed = Crashed { _process: process, _permits: permits, waiting };
-        let granted: u32 = crashed.waiting.iter().map(|waiting| waiting.cost).sum();
-        self.missing.units += u64::from(granted + self.setup.most_leased());
+        let granted: u64 = crashed.waiting.iter().map(|waiting| waiting.cost).sum();
+        self.missing.units += granted + self.setup.most_leased();
         self.crashed.push(crashed);
         (self.ruled[number], self.is_free[number]) = (None, false);
         self.tell(format_args!("p{number} is killed"));
@@ -55,7 +55,7 @@ impl Player<'_> {
             waiting.may_fail = true;
         }
         self.missing.is_excused = true;
-        self.missing.units += u64::from(cost.max(self.setup.most_leased()));
+        self.missing.units += cost.max(self.setup.most_leased());
         self.tell(format_args!("p0 loses the reply to {request:?}, {cost}"));
         let losing = Losing::replies(proxy);
         let result = match request {
@@ -73,7 +73,7 @@ impl Player<'_> {
                 // What is given back may be given back. A surplus that is lost is lost.
                 permit.settle(cost / 2);
                 let _ = limiter.flush().await;
-                self.judge.settled(call, self.now(), u64::from(cost / 2));
+                self.judge.settled(call, self.now(), cost / 2);
                 drop(losing);
                 return self.reconnect().await;
             }
@@ -97,7 +97,7 @@ impl Player<'_> {
     async fn connect(&mut self, process: usize) {
         let limiter = self.limiter(process);
         let second = Duration::from_secs(1);
-        let waits = Limit::fixed("connect", u32::MAX, second).wait(second);
+        let waits = Limit::fixed("connect", 1_000_000_000, second).wait(second);
         let replies = async {
             while limiter.ping().await.is_err()
                 || limiter.flush().await.is_err()

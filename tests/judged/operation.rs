@@ -15,7 +15,7 @@ pub(crate) enum Operation {
     /// Decides calls of one unit, one after another. They make a key busy.
     Burst {
         process: usize,
-        calls: u32,
+        calls: u64,
     },
     /// Decides a call whose charge is settled or kept later.
     Acquire {
@@ -40,7 +40,7 @@ pub(crate) enum Operation {
     /// Settles one of the open permits to the units that its call has used.
     Settle {
         which: usize,
-        used: u32,
+        used: u64,
     },
     /// Keeps the charge of one of the open permits.
     Keep {
@@ -48,7 +48,7 @@ pub(crate) enum Operation {
     },
     Refund {
         process: usize,
-        units: u32,
+        units: u64,
     },
     Reset {
         process: usize,
@@ -121,13 +121,13 @@ pub(crate) enum Lost {
 /// The cost of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
-    Units(u32),
+    Units(u64),
     /// As many eighths of the capacity.
-    Eighths(u32),
+    Eighths(u64),
 }
 
 impl Cost {
-    pub(crate) fn of(self, limit: &Limit) -> u32 {
+    pub(crate) fn of(self, limit: &Limit) -> u64 {
         match self {
             Self::Units(units) => units,
             Self::Eighths(eighths) => (limit.capacity() * eighths / 8).max(1),
@@ -168,20 +168,20 @@ impl Operation {
 
 fn cost() -> impl Strategy<Value = Cost> {
     prop_oneof![
-        3 => (1_u32..4).prop_map(Cost::Units),
-        4 => (1_u32..=8).prop_map(Cost::Eighths),
+        3 => (1_u64..4).prop_map(Cost::Units),
+        4 => (1_u64..=8).prop_map(Cost::Eighths),
         2 => Just(Cost::Eighths(8)),
     ]
 }
 
 /// Returns a random operation of one of the processes. `most` is the capacity.
-pub(crate) fn operation(processes: usize, most: u32) -> impl Strategy<Value = Operation> {
+pub(crate) fn operation(processes: usize, most: u64) -> impl Strategy<Value = Operation> {
     let process = || 0..processes;
     prop_oneof![
         32 => call(processes),
         11 => correction(most),
         6 => operators(processes, most),
-        3 => (process(), 0_usize..3, any::<bool>(), 0_u32..7).prop_map(
+        3 => (process(), 0_usize..3, any::<bool>(), 0_u64..7).prop_map(
             |(process, amounts, shadow, kind)| match kind {
                 0..3 => Operation::Change { amounts },
                 3..6 => Operation::Rule { process, amounts },
@@ -205,7 +205,7 @@ fn call(processes: usize) -> impl Strategy<Value = Operation> {
     let process = || 0..processes;
     prop_oneof![
         4 => (process(), cost()).prop_map(|(process, cost)| Operation::Check { process, cost }),
-        2 => (process(), 1_u32..20).prop_map(
+        2 => (process(), 1_u64..20).prop_map(
             |(process, calls)| Operation::Burst { process, calls }
         ),
         4 => (process(), cost()).prop_map(|(process, cost)| Operation::Acquire { process, cost }),
@@ -220,11 +220,11 @@ fn call(processes: usize) -> impl Strategy<Value = Operation> {
     ]
 }
 
-fn correction(most: u32) -> impl Strategy<Value = Operation> {
-    let less = any::<(usize, u32)>()
+fn correction(most: u64) -> impl Strategy<Value = Operation> {
+    let less = any::<(usize, u64)>()
         .prop_map(move |(which, used)| Operation::Settle { which, used: used % (most / 2 + 1) });
     let none = any::<usize>().prop_map(|which| Operation::Settle { which, used: 0 });
-    let more = any::<(usize, u32)>()
+    let more = any::<(usize, u64)>()
         .prop_map(move |(which, used)| Operation::Settle { which, used: used % (most * 2) });
     prop_oneof![
         3 => less,
@@ -234,8 +234,8 @@ fn correction(most: u32) -> impl Strategy<Value = Operation> {
     ]
 }
 
-fn operators(processes: usize, most: u32) -> impl Strategy<Value = Operation> {
-    (0..processes, 1..=most, ticks(), 0_u32..6).prop_map(|(process, units, ticks, kind)| match kind
+fn operators(processes: usize, most: u64) -> impl Strategy<Value = Operation> {
+    (0..processes, 1..=most, ticks(), 0_u64..6).prop_map(|(process, units, ticks, kind)| match kind
     {
         0 => Operation::Refund { process, units },
         1 => Operation::Reset { process },

@@ -11,7 +11,7 @@ use crate::runtime;
 use crate::trace::{Setup, Trace};
 
 /// Returns limits with these amounts, and the time in which the clock of the trace moves, in microseconds.
-pub(crate) fn setup(algorithm: Algorithm, amounts: (u32, u32), period: u64, tick: u64) -> Setup {
+pub(crate) fn setup(algorithm: Algorithm, amounts: (u64, u64), period: u64, tick: u64) -> Setup {
     Setup {
         algorithm,
         period,
@@ -25,7 +25,7 @@ pub(crate) fn setup(algorithm: Algorithm, amounts: (u32, u32), period: u64, tick
     }
 }
 
-fn bucket(algorithm: Algorithm, threshold: u32, burst: u32, period: u64, tick: u64) -> Setup {
+fn bucket(algorithm: Algorithm, threshold: u64, burst: u64, period: u64, tick: u64) -> Setup {
     setup(algorithm, (threshold, burst), period, tick)
 }
 
@@ -44,15 +44,15 @@ fn admitted(fleet: &Fleet, setup: &Setup, operations: &[Operation]) -> usize {
     verdict.admitted
 }
 
-fn check(process: usize, cost: u32) -> Operation {
+fn check(process: usize, cost: u64) -> Operation {
     Operation::Check { process, cost: Cost::Units(cost) }
 }
 
-fn acquire(process: usize, cost: u32) -> Operation {
+fn acquire(process: usize, cost: u64) -> Operation {
     Operation::Acquire { process, cost: Cost::Units(cost) }
 }
 
-fn wait(process: usize, cost: u32, ticks: u64) -> Operation {
+fn wait(process: usize, cost: u64, ticks: u64) -> Operation {
     Operation::Wait { process, cost: Cost::Units(cost), ticks, acquires: false }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Player<'a> {
     pub(crate) beside: Beside,
     pub(crate) waiting: Vec<Waiting>,
     /// The threshold and the units of calls that were charged before they started.
-    pub(crate) ahead: Vec<(u32, u32)>,
+    pub(crate) ahead: Vec<(u64, u64)>,
     /// Since when calls of each process are not polled. Grants may be as old.
     pub(crate) granted_from: [Option<Moment>; MOST_PROCESSES],
     /// Whether a call has waited since the lines were last seen at rest.
@@ -59,7 +59,7 @@ pub(crate) struct Player<'a> {
     /// Until when leased units are spent that were charged before a call has used more than its charge.
     pub(crate) debt_is_new_until: u64,
     /// The process, the cost and the wait of the last rejection, if nothing happened since.
-    retry: Option<(usize, u32, u64)>,
+    retry: Option<(usize, u64, u64)>,
     pub(crate) missing: Missing,
     pub(crate) slot_moves: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Player<'a> {
 /// A call that has ended.
 pub(crate) struct Ended {
     pub(crate) process: usize,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
     pub(crate) limits: Vec<Limit>,
     pub(crate) decided: u64,
     /// The earliest moment at which it may have been granted, and when it has started.
@@ -234,7 +234,7 @@ impl<'a> Player<'a> {
     }
 
     /// Returns a call that did not wait.
-    pub(crate) fn at_once(&self, process: usize, cost: u32, limit: &Limit) -> Ended {
+    pub(crate) fn at_once(&self, process: usize, cost: u64, limit: &Limit) -> Ended {
         let (limits, decided, excepted) = (vec![*limit], self.now(), Excepted::No);
         let is_free = self.is_free[self.process(process)];
         let (granted, at) = (self.moment(), decided);
@@ -247,10 +247,10 @@ impl<'a> Player<'a> {
         let (limit, starts) = (limits.last().expect("a limit"), (granted.0, at));
         if is_free || self.is_free[self.process(process)] {
             // A shadow charges what the limit admits. The decision about an exempt call has no limit.
-            if matches!(&result, Ok((decision, _)) if decision.limit < u32::MAX) {
+            if matches!(&result, Ok((decision, _)) if decision.limit < u64::MAX) {
                 self.in_force(at, limit);
             }
-            self.missing.units += u64::from(cost);
+            self.missing.units += cost;
             self.judge.unseen(starts);
             return;
         }
@@ -261,7 +261,7 @@ impl<'a> Player<'a> {
                 if starts.0 < at {
                     // It was not polled, and did not take what it may have been granted.
                     self.judge.unseen(starts);
-                    self.missing.units += u64::from(cost);
+                    self.missing.units += cost;
                 }
                 self.tell(format_args!("p{process}: {cost} of {} rejected", show(limit)));
                 return;
@@ -283,7 +283,7 @@ impl<'a> Player<'a> {
         let call = self.judge.admitted(JudgedCall {
             starts,
             decided,
-            charged: cost.into(),
+            charged: cost,
             threshold: limits.iter().map(Limit::threshold).max().unwrap_or(0),
             capacity: limits.iter().map(Limit::capacity).max().unwrap_or(0),
         });
@@ -298,7 +298,7 @@ impl<'a> Player<'a> {
             Excepted::Start => self.judge.except_start(call),
             Excepted::Call => {
                 self.judge.except_call(call);
-                self.missing.units += u64::from(cost);
+                self.missing.units += cost;
             }
         }
         if self.setup.is_bucket() && excepted != Excepted::Call && is_ahead {
@@ -321,7 +321,7 @@ impl<'a> Player<'a> {
         (length > 0).then(|| self.permits.swap_remove(which % length))
     }
 
-    async fn settle(&mut self, which: usize, used: u32) {
+    async fn settle(&mut self, which: usize, used: u64) {
         let Some(open) = self.take_permit(which) else { return };
         let Open { process, permit, cost, call, is_excepted } = open;
         let is_debt = used > cost;
@@ -332,10 +332,10 @@ impl<'a> Player<'a> {
         self.tell(format_args!("p{process} settles a call of {cost} to {used}"));
         permit.settle(used);
         self.limiter(process).flush().await.expect("settled");
-        self.judge.settled(call, self.now(), used.into());
+        self.judge.settled(call, self.now(), used);
         if is_debt {
-            self.missing.debts += u64::from(used - cost);
-            self.missing.units += if is_excepted { u64::from(used - cost) } else { 0 };
+            self.missing.debts += used - cost;
+            self.missing.units += if is_excepted { used - cost } else { 0 };
             self.except(None, Excepted::Start);
             self.except_paused(Excepted::Start);
             self.debt_is_new_until = self.now() + A_SECOND;

@@ -95,8 +95,8 @@ impl Player<'_> {
             return;
         }
         let used = self.judge.used_within(counted_period(self.setup), self.now());
-        let least = u64::from(limit.threshold()).saturating_sub(used + self.missing.units);
-        let remaining = u64::from(self.peek(limit, 1).await.remaining);
+        let least = limit.threshold().saturating_sub(used + self.missing.units);
+        let remaining = self.peek(limit, 1).await.remaining;
         if remaining < least {
             let fault = format!("{remaining} units are left, not {least}");
             self.verdict.faults.push(fault);
@@ -145,16 +145,15 @@ impl Player<'_> {
         match limit.algorithm() {
             Algorithm::SlidingCounter => 2 * period,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let most =
-                    self.setup.amounts.iter().map(|(_, capacity)| u64::from(*capacity)).max();
+                let most = self.setup.amounts.iter().map(|(_, capacity)| *capacity).max();
                 let units = most.unwrap_or(0) + self.missing.units + self.missing.debts;
-                (units * self.setup.period).div_ceil(limit.threshold().into())
+                (units * self.setup.period).div_ceil(limit.threshold())
             }
             _ => period,
         }
     }
 
-    async fn peek(&mut self, limit: &Limit, cost: u32) -> Decision {
+    async fn peek(&mut self, limit: &Limit, cost: u64) -> Decision {
         match self.limiter(0).peek(limit, &self.key, cost).await {
             Ok(decision)
             | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {

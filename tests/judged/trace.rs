@@ -17,7 +17,7 @@ pub(crate) struct Setup {
     pub(crate) period: u64,
     pub(crate) tick: u64,
     /// The threshold and the capacity of the calls. The first are those of the first calls.
-    pub(crate) amounts: Vec<(u32, u32)>,
+    pub(crate) amounts: Vec<(u64, u64)>,
     /// The offset of aligned windows in minutes.
     pub(crate) align: Option<i32>,
     pub(crate) leasing: Leasing,
@@ -65,7 +65,7 @@ impl Setup {
     }
 
     /// Returns the most units that a process leases.
-    pub(crate) fn most_leased(&self) -> u32 {
+    pub(crate) fn most_leased(&self) -> u64 {
         match self.leasing {
             Leasing::None => 0,
             Leasing::UpTo(units) => units,
@@ -92,8 +92,8 @@ impl Setup {
 /// What is chosen at random for a trace, besides its operations.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
-    threshold: u32,
-    bursts: [u32; 2],
+    threshold: u64,
+    bursts: [u64; 2],
     tick: u64,
     align: Option<i32>,
     processes: usize,
@@ -102,7 +102,7 @@ struct Chosen {
 }
 
 fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
-    let threshold = prop_oneof![Just(2_u32), Just(4), Just(6), Just(10)];
+    let threshold = prop_oneof![Just(2_u64), Just(4), Just(6), Just(10)];
     let tick = prop_oneof![Just(5_000_u64), Just(50_000), Just(250_000)];
     let align = prop::option::of(prop_oneof![Just(0), Just(330), Just(-480)]);
     let leasing = prop_oneof![
@@ -111,7 +111,7 @@ fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
         1 => Just(Leasing::Auto),
     ];
     let skew = prop_oneof![5 => Just(0_u64), 1 => 1_u64..4];
-    let bursts = [1_u32..20, 1_u32..20];
+    let bursts = [1_u64..20, 1_u64..20];
     (threshold, bursts, tick, align, 1..=processes, leasing, skew).prop_map(
         |(threshold, bursts, tick, align, processes, leasing, skew)| Chosen {
             threshold,
@@ -137,9 +137,9 @@ impl Setup {
         // A token refills in so many ticks, so that a skewed clock is a small part of a period.
         let ticks = if skew > 0 { 20 } else { 2 };
         let (threshold, period, tick, bursts) = match (leasing, align) {
-            (Leasing::None, None) => (threshold, u64::from(threshold) * ticks * tick, tick, bursts),
+            (Leasing::None, None) => (threshold, threshold * ticks * tick, tick, bursts),
             (Leasing::None, Some(_)) => {
-                (threshold, 900_000_000, 900_000_000 / ticks / u64::from(threshold), bursts)
+                (threshold, 900_000_000, 900_000_000 / ticks / threshold, bursts)
             }
             // A lease lasts for a hundredth of the period, and a bucket keeps what refills in it.
             _ => (6_000, 60_000_000, 5_000, bursts.map(|burst| 170 + 10 * burst)),

@@ -11,7 +11,7 @@ use crate::exceptions::Excepted;
 use crate::player::{Ended, Player, show};
 
 impl Player<'_> {
-    pub(crate) async fn wait(&mut self, process: usize, cost: u32, ticks: u64, acquires: bool) {
+    pub(crate) async fn wait(&mut self, process: usize, cost: u64, ticks: u64, acquires: bool) {
         let (limit, wait) = (self.limit(process), ticks * self.setup.tick);
         let (waits, clock) = (limit.wait(Duration::from_micros(wait)), self.fleet.clock.clone());
         let (limiter, key) = (self.limiter(process), self.key.clone());

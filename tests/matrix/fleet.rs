@@ -29,7 +29,7 @@ pub(crate) struct Report {
     pub(crate) calls: u64,
     pub(crate) undecided: u64,
     /// Undecided calls that may have been charged.
-    pub(crate) unanswered: u32,
+    pub(crate) unanswered: u64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) longest: Duration,
@@ -101,7 +101,7 @@ impl Fleet {
             let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
             report.calls += next();
             report.undecided += next();
-            report.unanswered += next() as u32;
+            report.unanswered += next();
             // The times of the last undecided call, and of the first decided call after it.
             let (last_error, first_after) = (next(), next());
             assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");

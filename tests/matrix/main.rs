@@ -28,7 +28,7 @@ use self::hostile::{hostile, long_keys};
 use self::network::{cut, paused, replies_lost, starved};
 use self::servers::{failed_over, killed, node_lost, resharded, stopped};
 
-const THRESHOLD: u32 = 12_000;
+const THRESHOLD: u64 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
 const KEY: &str = "rl:sliding:1h:matrix{key}";
@@ -53,7 +53,7 @@ fn main() {
 struct Fault {
     name: &'static str,
     /// The most units that a lost primary has counted and its replica has not.
-    unreplicated: u32,
+    unreplicated: u64,
     /// Whether the fault loses no reply, so that the admitted cost reaches the threshold.
     exact: bool,
     /// Runs a fleet under the fault.
@@ -84,7 +84,7 @@ const FAULTS: [Fault; 14] = [
 ];
 
 /// A fiftieth of the threshold: calls that a lost primary had admitted before its replica received them.
-const UNREPLICATED: u32 = THRESHOLD / 50;
+const UNREPLICATED: u64 = THRESHOLD / 50;
 
 /// Runs the faults that are selected.
 fn test(filter: &Filter) {
@@ -109,7 +109,7 @@ fn test_rates(faults: &[&Fault]) {
     for &&Fault { name, unreplicated, exact, run } in faults {
         let report = run();
         judge(name, &report, unreplicated);
-        let admitted = report.admitted.len() as u32;
+        let admitted = report.admitted.len() as u64;
         let Report { calls, undecided, unanswered, p50, p99, longest, back, .. } = report;
         // A call without a reply may have been charged. A busy machine can cause such calls under any
         // fault: for example, a cluster node that syncs its configuration to disk, as it does whenever a hash slot
@@ -138,7 +138,7 @@ fn test_rates(faults: &[&Fault]) {
 }
 
 /// Asserts that the judge does not object to the admitted calls, and that it objects to one more than the threshold.
-fn judge(name: &str, report: &Report, unreplicated: u32) {
+fn judge(name: &str, report: &Report, unreplicated: u64) {
     let mut judge = Judge::new(&LIMIT, None);
     // A call that was being decided when the count was lost may belong to the lost count.
     let is_lost = |starts: (u64, u64)| report.emptied.is_some_and(|(_, end)| starts.0 <= end);
@@ -150,11 +150,11 @@ fn judge(name: &str, report: &Report, unreplicated: u32) {
     }
     if unreplicated > 0 {
         let first = counted.iter().map(|call| call.starts.0).min().unwrap_or(0);
-        judge.excepted(first, Exception::Unreplicated { units: unreplicated.into() });
+        judge.excepted(first, Exception::Unreplicated { units: unreplicated });
     }
     judge.admitted_all(counted.iter().copied());
     let breaches = judge.breaches();
     assert!(breaches.is_empty(), "{name}: {:?}", breaches.last());
-    let left = THRESHOLD + unreplicated - counted.len() as u32;
+    let left = THRESHOLD + unreplicated - counted.len() as u64;
     assert!(judge.objects_to_more(&LIMIT, left + 1), "{name}: the judge does not see all calls");
 }

@@ -98,7 +98,7 @@ async fn announces_results_to_screen_readers() {
     };
     assert_eq!(named("RootWebArea"), ["Rate limit playground"]);
     assert_eq!(page.value::<String>("document.documentElement.lang").await, "en");
-    assert_eq!(page.value::<u32>("document.querySelectorAll('h1').length").await, 1);
+    assert_eq!(page.value::<u64>("document.querySelectorAll('h1').length").await, 1);
     assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Use it in your code"]);
     assert_eq!(named("textbox"), ["Threshold", "Period", "Burst of buckets"]);
     assert_eq!(named("button"), ["Copy link", "Start over", "Call", "Copy"]);
@@ -174,7 +174,7 @@ async fn reduced_motion_draws_seldom() {
         requestAnimationFrame(look); })()";
     let _: Value = page.value(watch).await;
     page.until("window.drawn >= 3", &true).await;
-    let (drawn, frames): (u32, u32) = page.value("[window.drawn, window.frames_seen]").await;
+    let (drawn, frames): (u64, u64) = page.value("[window.drawn, window.frames_seen]").await;
     assert!(drawn * 8 < frames, "{drawn} of {frames} frames");
     page.close().await;
 }

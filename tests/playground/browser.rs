@@ -115,7 +115,7 @@ impl Page {
         .await;
     }
 
-    pub(crate) async fn size(&self, width: u32, height: u32) {
+    pub(crate) async fn size(&self, width: u64, height: u64) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.cdp("Emulation.setDeviceMetricsOverride", size).await;
@@ -176,7 +176,7 @@ impl Page {
     }
 
     /// Waits until the lanes show these numbers of admitted and rejected calls.
-    pub(crate) async fn tallies(&self, wanted: [[u32; 2]; 5]) {
+    pub(crate) async fn tallies(&self, wanted: [[u64; 2]; 5]) {
         let tallies = "[...document.querySelectorAll('.lane')].map(lane => \
             [...lane.querySelectorAll('.tally b')].map(count => Number(count.textContent)))";
         self.until(tallies, &wanted.map(Vec::from).to_vec()).await;

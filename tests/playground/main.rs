@@ -108,7 +108,7 @@ async fn an_operator_changes_the_limit_of_a_visitor() {
     page.close().await;
 }
 
-fn attribute_of(algorithm: &str, threshold: u32) -> String {
+fn attribute_of(algorithm: &str, threshold: u64) -> String {
     format!("#[rate_limit(period = \"1h\", threshold = {threshold}, algo = \"{algorithm}\")]")
 }
 
@@ -140,7 +140,7 @@ async fn reports_an_invalid_value_at_its_field() {
     let page = Page::open().await;
     for (field, text, message) in [
         ("threshold", "0", "Threshold must be at least 1: 0 would reject every call"),
-        ("threshold", "many", "Threshold must be a whole number from 1 to 4294967295"),
+        ("threshold", "many", "Threshold must be a whole number from 1 to 999999999999999"),
         ("period", "0", "Period must be at least one microsecond"),
         ("period", "40000d", "Period must be at most 100 years (36,525 days)"),
         ("burst", "0", "Burst must be at least 1: 0 would reject every call"),
@@ -236,7 +236,7 @@ async fn draws_hammering_live() {
     // Around its end, a fixed window admits more calls than a sliding window in any period.
     let admitted = "['fixed', 'sliding', 'leaky_bucket'].map(name => Number(document.querySelector(\
         `[data-algorithm=${name}] .tally .admitted b`).textContent))";
-    let [fixed, sliding, leaky]: [u32; 3] = page.value(admitted).await;
+    let [fixed, sliding, leaky]: [u64; 3] = page.value(admitted).await;
     assert!(fixed >= 10 && sliding >= 10 && leaky >= 8, "{fixed} {sliding} {leaky}");
     assert_eq!(page.mistakes().await, [""; 0]);
     page.close().await;
@@ -250,7 +250,7 @@ async fn opens_with_a_story() {
     page.until(&format!("Number({}) >= 10", text_of("[data-algorithm=fixed] .admitted b")), &true)
         .await;
     let refused = format!("Number({})", text_of("[data-algorithm=fixed] .refused b"));
-    assert_eq!(page.value::<u32>(&refused).await, 0);
+    assert_eq!(page.value::<u64>(&refused).await, 0);
     page.until(&format!("Number({}) >= 4", text_of("[data-algorithm=sliding] .refused b")), &true)
         .await;
 
@@ -290,7 +290,7 @@ async fn a_link_reproduces_the_settings() {
     page.until("document.querySelector('[value=leak]').checked", &true).await;
     // What an address names wrongly is reported as if it had been typed.
     page.goto("/?traffic=nosuch&threshold=%3Cb%3E").await;
-    let message = "Threshold must be a whole number from 1 to 4294967295".to_owned();
+    let message = "Threshold must be a whole number from 1 to 999999999999999".to_owned();
     page.until(&text_of("#threshold-error"), &message).await;
     page.close().await;
 }

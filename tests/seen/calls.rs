@@ -51,7 +51,7 @@ pub(crate) async fn several(test: &TestLimiter) {
 /// limits do, and the rate does. Last, both limits are shadows.
 pub(crate) async fn busy(test: &TestLimiter) {
     let (slots, rate) = (Limit::in_flight("slots", 1).hold(HOUR), Limit::fixed("beside", 2, HOUR));
-    let acquire = async |slots: &Limit, rate: &Limit, units: u32| {
+    let acquire = async |slots: &Limit, rate: &Limit, units: u64| {
         let parts = [Part::new(slots, &KEY, 1), Part::new(rate, &KEY, units)];
         test.limiter.acquire_all(&parts).await
     };

@@ -287,7 +287,7 @@ async fn a_store_that_is_full_of_calls_in_flight_warns_once() {
     let limit = Limit::in_flight("full", 1);
     let events = events_of(async {
         let mut held = Vec::new();
-        for key in 0..1_000_u32 {
+        for key in 0..1_000_u64 {
             held.extend(limiter.acquire(&limit, key, 1).await);
         }
         assert_eq!(held.len(), 128);

@@ -280,7 +280,7 @@ async fn keys_and_computed_thresholds_have_no_series() {
     // The durations that were recorded are removed, too, so they do not fill the memory.
     let series = || recorder.snapshotter().snapshot().into_vec().len();
     let before = series();
-    for key in 0..1_000_000_u32 {
+    for key in 0..1_000_000_u64 {
         let limit = LIMIT.try_amounts(1 + key % 10_000, None).expect("valid");
         assert!(limiter.check(&limit, key, 1).await.is_ok());
         if key % 100_000 == 0 {
@@ -380,7 +380,7 @@ async fn debts_are_counted() {
 /// While Redis does not reply, a bounded number of settlements waits for it. The others are lost, and counted.
 #[tokio::test]
 async fn settlements_that_are_too_many_are_counted() {
-    const LARGE: Limit = Limit::fixed("large", u32::MAX, Duration::from_secs(3600));
+    const LARGE: Limit = Limit::fixed("large", 1_000_000_000, Duration::from_secs(3600));
     const PARTS: usize = 2_000;
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);

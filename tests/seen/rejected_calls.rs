@@ -34,7 +34,7 @@ fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Vec<String>>>) {
 }
 
 #[rate_limit(name = "amounts", period = 60, threshold = threshold, key = user)]
-async fn by_amounts(user: &str, threshold: u32) -> Result<(), Rejection> {
+async fn by_amounts(user: &str, threshold: u64) -> Result<(), Rejection> {
     Ok(())
 }
 

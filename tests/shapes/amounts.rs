@@ -6,12 +6,12 @@ use std::time::Duration;
 use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, VirtualClock, current, rate_limit};
 
 struct Plan {
-    per_minute: u32,
-    burst: Option<u32>,
+    per_minute: u64,
+    burst: Option<u64>,
 }
 
 impl Plan {
-    fn per_minute(&self) -> u32 {
+    fn per_minute(&self) -> u64 {
         self.per_minute
     }
 }
@@ -25,7 +25,7 @@ impl Plan {
     burst = plan.burst,
     cost = cost
 )]
-async fn query(tenant: &str, plan: &Plan, cost: u32) -> Result<(), Rejection> {
+async fn query(tenant: &str, plan: &Plan, cost: u64) -> Result<(), Rejection> {
     tokio::task::yield_now().await;
     Ok(())
 }
@@ -37,7 +37,7 @@ fn limiter() -> (RateLimiter, VirtualClock) {
 }
 
 /// Returns the units that are left of a bucket with these amounts.
-async fn left(tenant: &str, per_minute: u32, burst: u32) -> u32 {
+async fn left(tenant: &str, per_minute: u64, burst: u64) -> u64 {
     let minute = Duration::from_secs(60);
     let limit = Limit::token_bucket("amounts", per_minute, minute).burst(burst);
     current().expect("a limiter").peek(&limit, tenant, 1).await.expect("a decision").remaining
@@ -95,7 +95,7 @@ async fn zero_rejects_and_none_is_no_limit() {
 }
 
 #[rate_limit(name = "amounts.optional", period = "1m", threshold = threshold)]
-async fn optional(threshold: Option<u32>) -> Result<(), Rejection> {
+async fn optional(threshold: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -119,18 +119,18 @@ async fn many_plans_are_decided_alike() {
 #[tokio::test]
 async fn a_burst_that_is_too_large_is_clamped() {
     #[rate_limit(name = "clamped", period = "365d", algo = "token_bucket", threshold = one(), burst = burst)]
-    async fn slow(burst: u32) -> Result<(), Rejection> {
+    async fn slow(burst: u64) -> Result<(), Rejection> {
         Ok(())
     }
-    fn one() -> u32 {
+    fn one() -> u64 {
         1
     }
     let (limiter, _) = limiter();
     let run = async {
         for _ in 0..100 {
-            slow(u32::MAX).await.expect("admitted");
+            slow(u64::MAX).await.expect("admitted");
         }
-        slow(u32::MAX).await.expect_err("the largest burst is 100");
+        slow(u64::MAX).await.expect_err("the largest burst is 100");
     };
     limiter.scope(run).await;
 }
@@ -140,7 +140,7 @@ async fn a_burst_that_is_too_large_is_clamped() {
     limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2),
     key = key
 )]
-async fn several(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+async fn several(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -149,7 +149,7 @@ async fn several(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
     limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2, settle = |_| 1),
     key = key
 )]
-async fn several_settled(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+async fn several_settled(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -159,7 +159,7 @@ async fn several_settled(key: u32, threshold: Option<u32>) -> Result<(), Rejecti
     key = key,
     scope = "process"
 )]
-fn several_now(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+fn several_now(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -209,7 +209,7 @@ async fn a_generic_function_keeps_the_limits_of_its_types_apart() {
         const PERIOD: Duration = Duration::from_secs(3600);
     }
     #[rate_limit(name = "generic", period = T::PERIOD, threshold = threshold)]
-    async fn timed<T: Timed>(threshold: u32) -> Result<(), Rejection> {
+    async fn timed<T: Timed>(threshold: u64) -> Result<(), Rejection> {
         Ok(())
     }
     let (limiter, _) = limiter();
@@ -230,7 +230,7 @@ async fn a_generic_function_keeps_the_limits_of_its_types_apart() {
 #[tokio::test]
 async fn amounts_are_evaluated_before_the_key_and_the_cost() {
     #[rate_limit(name = "order", period = 60, threshold = next(order, 1), key = next(order, 2), cost = next(order, 3))]
-    async fn one(order: &Cell<u32>) -> Result<(), Rejection> {
+    async fn one(order: &Cell<u64>) -> Result<(), Rejection> {
         Ok(())
     }
     #[rate_limit(
@@ -239,10 +239,10 @@ async fn amounts_are_evaluated_before_the_key_and_the_cost() {
         key = next(order, 3),
         cost = next(order, 4)
     )]
-    async fn two(order: &Cell<u32>) -> Result<(), Rejection> {
+    async fn two(order: &Cell<u64>) -> Result<(), Rejection> {
         Ok(())
     }
-    fn next(order: &Cell<u32>, expected: u32) -> u32 {
+    fn next(order: &Cell<u64>, expected: u64) -> u64 {
         order.set(order.get() + 1);
         assert_eq!(order.get(), expected);
         order.get().max(expected) + 10 - expected * (expected / 3)
@@ -261,12 +261,12 @@ async fn amounts_are_evaluated_before_the_key_and_the_cost() {
 /// With permits, in a function that is not async, and with a constant burst.
 #[tokio::test]
 async fn amounts_stand_beside_other_arguments() {
-    const BURST: u32 = 3;
+    const BURST: u64 = 3;
     #[rate_limit(
         name = "beside", period = 60, algo = "leaky_bucket", threshold = threshold, burst = BURST,
         count_if = |_| false, scope = "process"
     )]
-    fn uncounted(threshold: u32) -> Result<(), Rejection> {
+    fn uncounted(threshold: u64) -> Result<(), Rejection> {
         Ok(())
     }
     #[rate_limit(name = "beside", period = 60, threshold = const { 1 + 1 })]

@@ -14,7 +14,7 @@ trait Repository: Sync {
         Some(self.load(id).await.is_ok())
     }
 
-    async fn count() -> Result<u32, Rejection>
+    async fn count() -> Result<u64, Rejection>
     where
         Self: Sized;
 
@@ -23,7 +23,7 @@ trait Repository: Sync {
 
 struct Tag {
     name: String,
-    weight: u32,
+    weight: u64,
 }
 
 struct Memory {
@@ -50,7 +50,7 @@ impl Repository for Memory {
     }
 
     #[rate_limit(period = "1h", threshold = 1)]
-    async fn count() -> Result<u32, Rejection> {
+    async fn count() -> Result<u64, Rejection> {
         Ok(1)
     }
 

@@ -28,23 +28,23 @@ fn retry_after<T>(result: &Result<T, UpstreamError>) -> Option<Duration> {
     }
 }
 
-async fn answer(wait: u64) -> Result<u32, UpstreamError> {
+async fn answer(wait: u64) -> Result<u64, UpstreamError> {
     tokio::task::yield_now().await;
     if wait == 0 { Ok(1) } else { Err(UpstreamError::TryAgain(Duration::from_secs(wait))) }
 }
 
 #[rate_limit(limit = TOKENS, key = host, close = retry_after)]
-async fn closing(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+async fn closing(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     answer(wait).await
 }
 
 #[rate_limit(limit = TOKENS, key = host, close = retry_after, count_if = Result::is_ok)]
-async fn closing_and_counting(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+async fn closing_and_counting(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     answer(wait).await
 }
 
 #[rate_limit(limit = TOKENS, key = host, close = retry_after, cost = 9, permit = tokens)]
-async fn closing_by_result(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+async fn closing_by_result(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     tokens.settle(2);
     answer(wait).await
 }
@@ -55,19 +55,19 @@ async fn closing_by_result(host: &str, wait: u64) -> Result<u32, UpstreamError> 
     limit(limit = TOKENS, close = retry_after, close_at_most = "1m"),
     key = host
 )]
-async fn closing_one_of_two(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+async fn closing_one_of_two(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     answer(wait).await
 }
 
 const CEILING: Duration = Duration::from_secs(5 * 3600);
 
 #[rate_limit(limit = TOKENS, key = host, close_at_most = CEILING, close = retry_after)]
-async fn closing_for_hours(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+async fn closing_for_hours(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     answer(wait).await
 }
 
 #[rate_limit(limit = TOKENS, key = host, scope = "process", close = retry_after)]
-fn closing_at_once(host: &str, wait: u64) -> Result<u32, UpstreamError> {
+fn closing_at_once(host: &str, wait: u64) -> Result<u64, UpstreamError> {
     if wait == 0 { Ok(1) } else { Err(UpstreamError::TryAgain(Duration::from_secs(wait))) }
 }
 
@@ -80,7 +80,7 @@ async fn a_result_closes_the_key() {
             limiter.open(&TOKENS, host).await.expect("opened");
             limiter.peek(&TOKENS, host, 1).await.expect("a decision").remaining
         };
-        let is_closed = |result: Result<u32, UpstreamError>| match result {
+        let is_closed = |result: Result<u64, UpstreamError>| match result {
             Err(UpstreamError::Limited(Rejection::Closed { decision, .. })) => {
                 decision.retry_after == Duration::from_secs(30)
             }
@@ -115,7 +115,7 @@ async fn a_result_closes_the_key() {
 }
 
 /// Returns for how long the key of a call stays closed after a call that asked for `asked` seconds.
-fn closed_for(result: Result<u32, UpstreamError>) -> Duration {
+fn closed_for(result: Result<u64, UpstreamError>) -> Duration {
     match result {
         Err(UpstreamError::Limited(Rejection::Closed { decision, .. })) => decision.retry_after,
         other => panic!("{other:?}"),

@@ -7,7 +7,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 const PERIOD: Duration = Duration::from_secs(3600);
 
 mod config {
-    pub(crate) const CALLS: u32 = 2;
+    pub(crate) const CALLS: u64 = 2;
 }
 
 #[rate_limit(period = PERIOD, threshold = config::CALLS)]
@@ -16,21 +16,21 @@ async fn by_path() -> Result<(), Rejection> {
 }
 
 trait Plan {
-    const CALLS: u32;
-    const BURST: u32;
+    const CALLS: u64;
+    const BURST: u64;
     const PERIOD: Duration;
 }
 
 struct Free;
 
 impl Plan for Free {
-    const CALLS: u32 = 1;
-    const BURST: u32 = 2;
+    const CALLS: u64 = 1;
+    const BURST: u64 = 2;
     const PERIOD: Duration = PERIOD;
 }
 
 impl Free {
-    const MAX: u32 = 1;
+    const MAX: u64 = 1;
 
     #[rate_limit(period = PERIOD, threshold = Self::MAX, algo = "fixed")]
     async fn by_self(&self) -> Option<()> {

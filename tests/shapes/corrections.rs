@@ -13,11 +13,11 @@ const REQUESTS: Limit = Limit::fixed("corrections.requests", 3, HOUR);
 
 #[derive(Debug)]
 struct Answer {
-    tokens: u32,
+    tokens: u64,
 }
 
 impl Answer {
-    fn tokens_of(result: &Result<Self, Rejection>) -> u32 {
+    fn tokens_of(result: &Result<Self, Rejection>) -> u64 {
         result.as_ref().map_or(0, |answer| answer.tokens)
     }
 }
@@ -38,7 +38,7 @@ impl From<fmt::Error> for Failure {
     }
 }
 
-async fn left() -> u32 {
+async fn left() -> u64 {
     let limiter = ratelimit_runtime::current().expect("a limiter");
     limiter.peek(&TOKENS, (), 1).await.expect("a decision").remaining
 }
@@ -46,7 +46,7 @@ async fn left() -> u32 {
 #[rate_limit(limit = TOKENS, cost = estimate, settle = |result| {
     result.as_ref().map_or(0, |answer| answer.tokens)
 })]
-async fn by_closure(estimate: u32, used: u32) -> Result<Answer, Rejection> {
+async fn by_closure(estimate: u64, used: u64) -> Result<Answer, Rejection> {
     if used == 0 {
         return Ok(Answer { tokens: 0 });
     }
@@ -61,7 +61,7 @@ async fn by_path() -> Result<Answer, Rejection> {
 
 /// The `?` of the body converts the error, and the closure knows the type.
 #[rate_limit(limit = TOKENS, cost = 50, count_if = |result| matches!(result, Err(Failure)))]
-async fn counted(fails: bool) -> Result<u32, Failure> {
+async fn counted(fails: bool) -> Result<u64, Failure> {
     if fails {
         Err(fmt::Error)?;
     }
@@ -69,7 +69,7 @@ async fn counted(fails: bool) -> Result<u32, Failure> {
 }
 
 #[rate_limit(limit = TOKENS, cost = 50, permit = tokens)]
-async fn by_hand(used: u32) -> Result<Option<Permit>, Rejection> {
+async fn by_hand(used: u64) -> Result<Option<Permit>, Rejection> {
     if used > 50 {
         return Ok(Some(tokens));
     }
@@ -87,7 +87,7 @@ async fn hidden() -> impl fmt::Debug {
     limit(limit = REQUESTS),
     limit(limit = TOKENS, cost = 40, settle = |result| result.as_ref().map_or(0, |tokens| *tokens))
 )]
-async fn several(tokens: u32) -> Result<u32, Rejection> {
+async fn several(tokens: u64) -> Result<u64, Rejection> {
     Ok(tokens)
 }
 
@@ -102,7 +102,7 @@ async fn mixed(counts: bool) -> Option<()> {
 }
 
 #[rate_limit(limit = TOKENS, cost = 50, scope = "process", settle = |result| result.unwrap_or(0))]
-fn synchronous(used: u32) -> Option<u32> {
+fn synchronous(used: u64) -> Option<u64> {
     if used == 7 {
         return Some(7);
     }
@@ -113,7 +113,7 @@ fn synchronous(used: u32) -> Option<u32> {
 #[rate_limit(limit = TOKENS, count_if = Result::is_err)]
 async fn coerced(
     texts: &[String; 2],
-    number: u32,
+    number: u64,
 ) -> Result<Box<dyn fmt::Debug + Send>, Rejection> {
     if number == 0 {
         return Ok(Box::new(texts.len()));
@@ -129,30 +129,30 @@ async fn borrowed(texts: &Vec<String>) -> Result<&[String], Rejection> {
 /// The feature is never enabled.
 #[rate_limit(limit = TOKENS, count_if = Result::is_err)]
 async fn conditional(
-    #[cfg(any())] absent: u32,
-    #[cfg(not(any()))] present: u32,
-) -> Result<u32, Rejection> {
+    #[cfg(any())] absent: u64,
+    #[cfg(not(any()))] present: u64,
+) -> Result<u64, Rejection> {
     Ok(present)
 }
 
 struct Service {
-    tokens: u32,
+    tokens: u64,
 }
 
 impl Service {
     #[rate_limit(limit = TOKENS, scope = "process", count_if = Result::is_err)]
-    fn tokens(&mut self) -> Result<&mut u32, Rejection> {
+    fn tokens(&mut self) -> Result<&mut u64, Rejection> {
         Ok(&mut self.tokens)
     }
 
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |it| **it))]
-    async fn method<'a>(&'a mut self, more: &'a u32) -> Result<&'a u32, Rejection> {
+    async fn method<'a>(&'a mut self, more: &'a u64) -> Result<&'a u64, Rejection> {
         self.tokens += *more;
         Ok(&self.tokens)
     }
 
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |it| it.tokens))]
-    async fn consumed(mut self, _: String, (more, _): (u32, String)) -> Result<Self, Rejection> {
+    async fn consumed(mut self, _: String, (more, _): (u64, String)) -> Result<Self, Rejection> {
         self.tokens += more;
         Ok(self)
     }
@@ -160,14 +160,14 @@ impl Service {
 
 #[async_trait]
 trait Complete {
-    async fn complete(&self, prompt: &str) -> Result<u32, Rejection>;
+    async fn complete(&self, prompt: &str) -> Result<u64, Rejection>;
 }
 
 #[async_trait]
 impl Complete for Service {
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn complete(&self, prompt: &str) -> Result<u32, Rejection> {
-        Ok(self.tokens + prompt.len() as u32)
+    async fn complete(&self, prompt: &str) -> Result<u64, Rejection> {
+        Ok(self.tokens + prompt.len() as u64)
     }
 }
 
@@ -258,7 +258,7 @@ async fn a_synchronous_function_settles() {
 #[tokio::test]
 async fn a_call_that_does_not_end_keeps_its_charge() {
     #[rate_limit(limit = TOKENS, cost = 30, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn slow(yields: u32) -> Result<u32, Rejection> {
+    async fn slow(yields: u64) -> Result<u64, Rejection> {
         for _ in 0..yields {
             tokio::task::yield_now().await;
         }
@@ -290,7 +290,7 @@ async fn a_call_that_does_not_end_keeps_its_charge() {
 #[tokio::test]
 async fn the_future_stays_send() {
     #[rate_limit(limit = TOKENS, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn owns(number: std::cell::Cell<u32>) -> Result<u32, Rejection> {
+    async fn owns(number: std::cell::Cell<u64>) -> Result<u64, Rejection> {
         number.set(number.get() + 1);
         tokio::task::yield_now().await;
         Ok(number.get())

@@ -2,7 +2,7 @@
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
-#[rate_limit(period = "1h", threshold = 10, cost = items.len() as u32)]
+#[rate_limit(period = "1h", threshold = 10, cost = items.len() as u64)]
 async fn batch(items: Vec<u8>) -> Result<Vec<u8>, Rejection> {
     Ok(items)
 }

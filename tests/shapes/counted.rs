@@ -41,7 +41,7 @@ async fn each_call_counts_once_it_is_decided() {
         Ok(())
     }
     #[rate_limit(name = "counted.computed", period = "1h", threshold = threshold)]
-    async fn computed(threshold: Option<u32>) -> Result<(), Rejection> {
+    async fn computed(threshold: Option<u64>) -> Result<(), Rejection> {
         Ok(())
     }
 
@@ -68,7 +68,7 @@ async fn each_call_counts_once_it_is_decided() {
 async fn the_limit_that_rejects_a_group_counts_the_rejection() {
     #[rate_limit(name = "counted.group", limit(period = "1m", threshold = 2),
         limit(name = "counted.hour", period = "1h", threshold = threshold))]
-    async fn group(threshold: u32) -> Result<(), Rejection> {
+    async fn group(threshold: u64) -> Result<(), Rejection> {
         Ok(())
     }
     #[rate_limit(scope = "process", limit(name = "counted.first", period = "1m", threshold = 9, settle = |_| 1),

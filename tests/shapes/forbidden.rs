@@ -17,14 +17,14 @@ mod functions {
     const SLOTS: Limit = Limit::in_flight("forbidden.slots", 5).hold(Duration::from_secs(30));
 
     pub(super) struct Service {
-        pub(super) calls: u32,
+        pub(super) calls: u64,
     }
 
     impl Service {
         #[rate_limit(limit = CALLS, count_if = Result::is_err)]
         pub(super) async fn counted(
             &mut self,
-            more: u32,
+            more: u64,
             text: &str,
         ) -> Result<Box<dyn AsRef<str> + Send>, Rejection> {
             self.calls += more;
@@ -36,7 +36,7 @@ mod functions {
         }
 
         #[rate_limit(limit = CALLS, scope = "process", settle = |result| result.as_ref().map_or(0, |it| **it))]
-        pub(super) fn settled(&mut self) -> Result<&mut u32, Rejection> {
+        pub(super) fn settled(&mut self) -> Result<&mut u64, Rejection> {
             Ok(&mut self.calls)
         }
     }
@@ -48,7 +48,7 @@ mod functions {
         key = (user, "x"),
         on_limited = drop
     )]
-    pub(super) async fn closed(user: u64, limit: u32) {
+    pub(super) async fn closed(user: u64, limit: u64) {
         tokio::task::yield_now().await;
     }
 

@@ -18,7 +18,7 @@ async fn borrowed<'a, 'b: 'a>(first: &'a str, second: &'b str) -> Result<&'a str
 }
 
 #[rate_limit(period = "1h", threshold = N, key = "{N}")]
-async fn counted<const N: u32>() -> Result<u32, Rejection> {
+async fn counted<const N: u64>() -> Result<u64, Rejection> {
     Ok(N)
 }
 
@@ -42,7 +42,7 @@ struct Pool<T> {
 }
 
 impl<T: AsRef<str>> Pool<T> {
-    const SIZE: u32 = size_of::<T>() as u32;
+    const SIZE: u64 = size_of::<T>() as u64;
 
     #[rate_limit(period = "1h", threshold = Self::SIZE, cost = Self::SIZE, key = self.of.as_ref())]
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {

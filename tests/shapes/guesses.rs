@@ -94,7 +94,7 @@ mod plans {
     }
 
     impl Tenant {
-        fn quota(&self) -> u32 {
+        fn quota(&self) -> u64 {
             if self.is_paying { 5 } else { 1 }
         }
     }
@@ -104,7 +104,7 @@ mod plans {
         Ok(())
     }
 
-    async fn left(tenant: &Tenant) -> Result<u32, Box<dyn std::error::Error>> {
+    async fn left(tenant: &Tenant) -> Result<u64, Box<dyn std::error::Error>> {
         let limit = REPORTS.try_amounts(tenant.quota(), None)?;
         Ok(current()?.peek(&limit, tenant.id, 1).await?.remaining)
     }
@@ -130,7 +130,7 @@ mod budget {
     use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
     struct Answer {
-        tokens: u32,
+        tokens: u64,
     }
 
     #[rate_limit(
@@ -141,7 +141,7 @@ mod budget {
         cost = estimate,
         settle = |answer| answer.as_ref().map_or(0, |answer| answer.tokens)
     )]
-    async fn ask(user: &str, estimate: u32, tokens: u32) -> Result<Answer, Rejection> {
+    async fn ask(user: &str, estimate: u64, tokens: u64) -> Result<Answer, Rejection> {
         Ok(Answer { tokens })
     }
 
@@ -245,7 +245,7 @@ mod socket {
 
     /// Runs while the socket is open.
     #[rate_limit(in_flight = 2, hold = "30s", key = user, limiter = limiter)]
-    async fn serve(limiter: &RateLimiter, user: u64, messages: u32) -> Result<u32, Rejection> {
+    async fn serve(limiter: &RateLimiter, user: u64, messages: u64) -> Result<u64, Rejection> {
         let mut answered = 0;
         for _ in 0..messages {
             tokio::task::yield_now().await;
@@ -263,7 +263,7 @@ mod socket {
         let limiter = RateLimiter::embedded();
         let [one, two, three] = [(); 3].map(|()| serve(&limiter, 7, 3));
         let (one, two, three) = tokio::join!(one, two, three);
-        let answered = [one, two].map(|it| it.expect("open")).iter().sum::<u32>();
+        let answered = [one, two].map(|it| it.expect("open")).iter().sum::<u64>();
         assert!(answered == 2 && three.is_err(), "{answered} {three:?}");
         serve(&limiter, 7, 0).await.expect("the others have ended");
     }

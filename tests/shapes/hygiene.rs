@@ -33,10 +33,10 @@ macro_rules! format_args {
 
 type Outcome<T> = ::core::result::Result<T, ::ratelimit_runtime::Rejection>;
 
-const SITE: u32 = 1;
+const SITE: u64 = 1;
 
 #[::ratelimit_runtime::rate_limit(period = "1h", threshold = SITE)]
-async fn constant() -> Outcome<u32> {
+async fn constant() -> Outcome<u64> {
     ::core::result::Result::Ok(SITE)
 }
 
@@ -46,8 +46,8 @@ async fn constant() -> Outcome<u32> {
     key = (pending, "{rejection}{output}"),
     cost = limit
 )]
-async fn variables(pending: u8, rejection: u8, limit: u32, key: u8, output: u8) -> Outcome<u32> {
-    let pending = <u32 as ::core::convert::From<u8>>::from(pending);
+async fn variables(pending: u8, rejection: u8, limit: u64, key: u8, output: u8) -> Outcome<u64> {
+    let pending = <u64 as ::core::convert::From<u8>>::from(pending);
     ::core::result::Result::Ok(pending + limit)
 }
 

@@ -11,15 +11,15 @@ use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Scope, rate_limit
 use tokio::sync::oneshot::{Receiver, channel};
 
 #[rate_limit(in_flight = 2, hold = "30s", key = tenant, name = "exports")]
-async fn export(tenant: &str, until: Receiver<bool>) -> Result<u32, Rejection> {
-    let length = tenant.len() as u32;
+async fn export(tenant: &str, until: Receiver<bool>) -> Result<u64, Rejection> {
+    let length = tenant.len() as u64;
     assert!(until.await.unwrap_or(true), "the export fails");
     Ok(length)
 }
 
 const EXPORTS: Limit = Limit::in_flight("exports", 2).hold(Duration::from_secs(30));
 
-async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let peeked = limiter.peek(limit, "acme", 0).await.expect("admitted");
     peeked.limit - peeked.remaining
 }
@@ -69,7 +69,7 @@ async fn a_call_holds_its_slot_until_its_end() {
     limit(in_flight = 1, hold = "1m", key = tenant, name = "together"),
     cost = 1
 )]
-async fn rated(tenant: &str, uses: u32, until: Receiver<()>) -> Result<u32, Rejection> {
+async fn rated(tenant: &str, uses: u64, until: Receiver<()>) -> Result<u64, Rejection> {
     let _ = until.await;
     let _ = tenant;
     Ok(uses)
@@ -98,11 +98,11 @@ async fn a_rate_is_settled_beside_calls_in_flight() {
 }
 
 struct Plan {
-    most: Option<u32>,
+    most: Option<u64>,
 }
 
 #[rate_limit(in_flight = plan.most, scope = "process", cost = weight, key = 7)]
-async fn of_a_plan(plan: &Plan, weight: u32, until: Receiver<()>) -> Result<(), Rejection> {
+async fn of_a_plan(plan: &Plan, weight: u64, until: Receiver<()>) -> Result<(), Rejection> {
     let _ = until.await;
     Ok(())
 }
@@ -125,7 +125,7 @@ async fn each_call_can_compute_how_many_run() {
         .await;
 }
 
-const MOST: u32 = 1;
+const MOST: u64 = 1;
 const HOLD: Duration = Duration::from_secs(10);
 
 #[rate_limit(in_flight = MOST, hold = HOLD, permit = slot)]
@@ -161,14 +161,14 @@ async fn a_permit_can_outlive_the_function() {
 }
 
 #[rate_limit(in_flight = 1, scope = "process")]
-fn not_async(depth: u32) -> Option<u32> {
+fn not_async(depth: u64) -> Option<u64> {
     if depth == 0 { Some(0) } else { not_async(depth - 1).map(|it| it + 1) }
 }
 
 #[rate_limit(in_flight = 1, scope = "process")]
 async fn questions(fails: bool) -> Result<(), Box<dyn std::error::Error>> {
     if fails {
-        "text".parse::<u32>()?;
+        "text".parse::<u64>()?;
     }
     Ok(())
 }
@@ -220,10 +220,10 @@ const OUTLIVED: Limit = Limit::in_flight("outlived", 1).scope(Scope::Process);
 
 thread_local! {
     /// How many slots were taken when each argument was dropped.
-    static TAKEN: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static TAKEN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-fn taken(limiter: &RateLimiter) -> u32 {
+fn taken(limiter: &RateLimiter) -> u64 {
     let peeked = limiter.peek(&OUTLIVED, (), 0).now_or_never().expect("decided by this process");
     let decision = peeked.expect("admitted");
     decision.limit - decision.remaining

@@ -37,12 +37,12 @@ async fn reference(user: &User) -> Result<(), Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = a + b)]
-async fn operator(a: u32, b: u32) -> Result<(), Rejection> {
+async fn operator(a: u64, b: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = id as u8)]
-async fn cast(id: u32) -> Result<(), Rejection> {
+async fn cast(id: u64) -> Result<(), Rejection> {
     Ok(())
 }
 

@@ -74,7 +74,7 @@ async fn shadowed() -> Option<()> {
 }
 
 #[rate_limit(limit = SHADOWED, shadow = false, on_error = "deny", cost = cost)]
-async fn enforced(cost: u32) -> Option<()> {
+async fn enforced(cost: u64) -> Option<()> {
     Some(())
 }
 
@@ -111,7 +111,7 @@ async fn limits_of_constants_are_counted_under_their_names() {
 const PLANS: Limit = Limit::token_bucket("plans", 100, HOUR).lease(10);
 
 #[rate_limit(limit = PLANS, key = tenant, threshold = quota, burst = burst)]
-async fn by_plan(tenant: &str, quota: u32, burst: Option<u32>) -> Result<(), Rejection> {
+async fn by_plan(tenant: &str, quota: u64, burst: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 

@@ -33,7 +33,7 @@ impl Service {
         limit(name = "limiters.day", period = "1d", threshold = most),
         limiter = &self.limiter
     )]
-    async fn together(&self, most: u32) -> Result<(), Rejection> {
+    async fn together(&self, most: u64) -> Result<(), Rejection> {
         Ok(())
     }
 
@@ -75,7 +75,7 @@ async fn the_limiter_that_the_attribute_names_decides() {
 /// First the limiter, then the amounts.
 #[tokio::test]
 async fn the_limiter_is_evaluated_once_before_the_amounts() {
-    fn next<T>(order: &Cell<u32>, expected: u32, value: T) -> T {
+    fn next<T>(order: &Cell<u64>, expected: u64, value: T) -> T {
         order.set(order.get() + 1);
         assert_eq!(order.get(), expected);
         value
@@ -84,14 +84,14 @@ async fn the_limiter_is_evaluated_once_before_the_amounts() {
         name = "order", period = 60, key = next(order, 3, 1), threshold = next(order, 2, 5),
         limiter = next(order, 1, limiter)
     )]
-    async fn one(order: &Cell<u32>, limiter: &RateLimiter) -> Result<(), Rejection> {
+    async fn one(order: &Cell<u64>, limiter: &RateLimiter) -> Result<(), Rejection> {
         Ok(())
     }
     #[rate_limit(
         limit(period = 60, threshold = next(order, 2, 5)), limit(period = 3600, threshold = 9),
         key = next(order, 3, 1), limiter = next(order, 1, limiter)
     )]
-    async fn two(order: &Cell<u32>, limiter: &RateLimiter) -> Result<(), Rejection> {
+    async fn two(order: &Cell<u64>, limiter: &RateLimiter) -> Result<(), Rejection> {
         Ok(())
     }
     let (limiter, order) = (RateLimiter::embedded(), Cell::new(0));

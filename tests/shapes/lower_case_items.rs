@@ -13,22 +13,22 @@ macro_rules! functions {
         const SHARED: Limit = Limit::fixed("items.shared", 9, std::time::Duration::from_secs(60));
 
         #[rate_limit(period = "1h", threshold = 9, key = "{user}:{units:?}", cost = units)]
-        async fn plain(user: &str, units: u32) -> Result<usize, Rejection> {
+        async fn plain(user: &str, units: u64) -> Result<usize, Rejection> {
             Ok(user.len())
         }
 
         #[rate_limit(period = "1h", threshold = 9, scope = "process")]
-        fn synchronous() -> Option<u32> {
+        fn synchronous() -> Option<u64> {
             Some(1)
         }
 
         #[rate_limit(period = "1h", threshold = units, burst = units, lease = 1, algo = "token_bucket")]
-        async fn computed(units: u32) -> Option<u32> {
+        async fn computed(units: u64) -> Option<u64> {
             Some(units)
         }
 
         #[rate_limit(period = "1h", threshold = 9, limiter = given, on_limited = |_| None)]
-        async fn with_limiter(given: &RateLimiter) -> Option<u32> {
+        async fn with_limiter(given: &RateLimiter) -> Option<u64> {
             Some(1)
         }
 
@@ -41,7 +41,7 @@ macro_rules! functions {
             cost = 1,
             limiter = given
         )]
-        async fn group(given: &RateLimiter, user: &str, units: u32) -> Option<u32> {
+        async fn group(given: &RateLimiter, user: &str, units: u64) -> Option<u64> {
             Some(units)
         }
 

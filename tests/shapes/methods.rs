@@ -7,7 +7,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
 struct Tenant {
     name: String,
-    calls: u32,
+    calls: u64,
 }
 
 impl Tenant {
@@ -21,7 +21,7 @@ impl Tenant {
     }
 
     #[rate_limit(period = "1h", threshold = 1, key = "{self.name}")]
-    async fn by_mutable_reference(&mut self) -> Result<u32, Rejection> {
+    async fn by_mutable_reference(&mut self) -> Result<u64, Rejection> {
         self.calls += 1;
         Ok(self.calls)
     }
@@ -38,7 +38,7 @@ impl Tenant {
     }
 
     #[rate_limit(period = "1h", threshold = 1, key = "{self.name}")]
-    async fn by_pin(self: Pin<&mut Self>) -> Result<u32, Rejection> {
+    async fn by_pin(self: Pin<&mut Self>) -> Result<u64, Rejection> {
         Ok(self.calls)
     }
 

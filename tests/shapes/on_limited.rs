@@ -26,7 +26,7 @@ async fn by_closure(name: String) -> String {
 }
 
 #[rate_limit(period = "1h", threshold = 1, on_limited = move |_: Rejection| -> () { *hits += 1 })]
-async fn of_unit(hits: &mut u32) {}
+async fn of_unit(hits: &mut u64) {}
 
 struct Page(&'static str);
 

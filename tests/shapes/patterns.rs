@@ -35,7 +35,7 @@ async fn either((Ok(side) | Err(side)): Result<u8, u8>) -> Result<u8, Rejection>
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = "{count} {text}")]
-async fn mutable(mut count: u32, mut text: String, _: u8) -> Result<String, Rejection> {
+async fn mutable(mut count: u64, mut text: String, _: u8) -> Result<String, Rejection> {
     count += 1;
     text.push_str(&count.to_string());
     Ok(text)

@@ -28,7 +28,7 @@ async fn default_policy() -> Result<(), Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1, shadow = true, cost = cost, on_error = "deny")]
-async fn shadow(cost: u32) -> Result<u32, Rejection> {
+async fn shadow(cost: u64) -> Result<u64, Rejection> {
     Ok(cost)
 }
 
@@ -37,7 +37,7 @@ async fn no_shadow() -> Option<()> {
     Some(())
 }
 
-const LEASE: u32 = 1;
+const LEASE: u64 = 1;
 
 #[rate_limit(period = "1h", threshold = 1, lease = LEASE)]
 async fn leased() -> Result<(), Rejection> {

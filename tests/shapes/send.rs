@@ -46,7 +46,7 @@ async fn not_send(rc: Rc<String>) -> Result<(), Rejection> {
     Ok(())
 }
 
-async fn price() -> u32 {
+async fn price() -> u64 {
     tokio::task::yield_now().await;
     1
 }

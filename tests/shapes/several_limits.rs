@@ -31,16 +31,16 @@ async fn login(user: String, address: [u8; 4]) -> Result<(String, [u8; 4]), Stri
     limit(period = "1d", threshold = 120, algo = "sliding_counter"),
     limit(period = "1d", threshold = 4, cost = 1),
 )]
-async fn upload(tenant: String, size: u32) -> Result<String, Rejection> {
+async fn upload(tenant: String, size: u64) -> Result<String, Rejection> {
     Ok(tenant)
 }
 
 /// How often the shared cost was evaluated.
 static EVALUATIONS: AtomicU32 = AtomicU32::new(0);
 
-struct Service<const N: u32>;
+struct Service<const N: u64>;
 
-impl<const N: u32> Service<N> {
+impl<const N: u64> Service<N> {
     #[rate_limit(limit(period = "1h", threshold = N), limit(period = "1d", threshold = 9))]
     async fn call(&self) -> Option<()> {
         Some(())

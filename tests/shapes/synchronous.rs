@@ -19,7 +19,7 @@ struct Pool {
 
 impl Pool {
     #[rate_limit(period = "1h", threshold = 2, scope = "process", key = "{self.name}", cost = n)]
-    fn take(&mut self, n: u32) -> Option<&mut String> {
+    fn take(&mut self, n: u64) -> Option<&mut String> {
         self.name.push('x');
         Some(&mut self.name)
     }

@@ -3,7 +3,7 @@
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
 trait Mailer {
-    const DAILY: u32;
+    const DAILY: u64;
 
     fn domain(&self) -> &str;
 
@@ -18,7 +18,7 @@ trait Mailer {
 struct Smtp(String);
 
 impl Mailer for Smtp {
-    const DAILY: u32 = 2;
+    const DAILY: u64 = 2;
 
     fn domain(&self) -> &str {
         &self.0

@@ -81,12 +81,12 @@ impl TestLimiter {
     }
 
     /// Checks a call, and returns whether the store admits it.
-    async fn allows(&self, limit: &Limit, cost: u32) -> bool {
+    async fn allows(&self, limit: &Limit, cost: u64) -> bool {
         self.decide(limit, cost).await.allowed
     }
 
     /// Checks a call, and returns the decision, also if the call is rejected.
-    async fn decide(&self, limit: &Limit, cost: u32) -> Decision {
+    async fn decide(&self, limit: &Limit, cost: u64) -> Decision {
         decision(self.limiter.check(limit, "key", cost).await)
     }
 

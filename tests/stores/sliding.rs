@@ -12,7 +12,7 @@ use support::server::Server;
 use crate::decision;
 
 /// The largest threshold under which each charge has its own time.
-const EXACT: u32 = 1_000;
+const EXACT: u64 = 1_000;
 
 /// The bytes of a state with the most records, of 8 bytes or, once 2^32 units count, of 11.
 const LONGEST: usize = 53 + 1_015 * 8;
@@ -34,7 +34,7 @@ struct Stores {
 struct Charge {
     permits: [Permit; 2],
     index: usize,
-    cost: u32,
+    cost: u64,
 }
 
 impl Stores {
@@ -47,16 +47,16 @@ impl Stores {
         Self { redis, embedded, clock, period, log: Vec::new(), is_coarse: false }
     }
 
-    fn limit(&self, threshold: u32) -> Limit {
+    fn limit(&self, threshold: u64) -> Limit {
         Limit::sliding("sliding", threshold, self.period)
     }
 
     /// Returns the units that count if each leaves the window this late.
-    fn used(&self, late: Duration) -> u32 {
+    fn used(&self, late: Duration) -> u64 {
         let now = self.clock.now();
         let counts = |(at, _): &&(Duration, u64)| *at + self.period + late > now;
         let used: u64 = self.log.iter().filter(counts).map(|(_, units)| units).sum();
-        u32::try_from(used).unwrap_or(u32::MAX)
+        used
     }
 
     /// The latest that a unit leaves the window.
@@ -66,7 +66,7 @@ impl Stores {
         Duration::from_micros(tick - 1) + cell
     }
 
-    async fn peek(&self, limit: &Limit, cost: u32) -> ExpectedDecision {
+    async fn peek(&self, limit: &Limit, cost: u64) -> ExpectedDecision {
         let redis = decision(self.redis.peek(limit, "key", cost).await);
         let embedded = decision(self.embedded.peek(limit, "key", cost).await);
         assert_eq!(ExpectedDecision::from(redis), embedded.into(), "{limit:?}");
@@ -74,7 +74,7 @@ impl Stores {
     }
 
     /// Asserts that what counts is what the log says.
-    async fn assert_agrees(&mut self, threshold: u32) {
+    async fn assert_agrees(&mut self, threshold: u64) {
         self.is_coarse |= threshold > EXACT;
         let remaining = self.peek(&self.limit(threshold), 1).await.remaining;
         let (used, late) = (self.used(Duration::ZERO), self.used(self.late()));
@@ -89,7 +89,7 @@ impl Stores {
     }
 
     /// Charges a call on both stores. If it is rejected, asserts that its wait is tight.
-    async fn acquire(&mut self, threshold: u32, cost: u32) -> Option<Charge> {
+    async fn acquire(&mut self, threshold: u64, cost: u64) -> Option<Charge> {
         self.is_coarse |= threshold > EXACT;
         let limit = self.limit(threshold);
         let before = self.peek(&limit, cost).await;
@@ -97,7 +97,7 @@ impl Stores {
         let embedded = self.embedded.acquire(&limit, "key", cost).await;
         assert_eq!((redis.is_ok(), embedded.is_ok()), (before.allowed, before.allowed));
         if let (Ok(redis), Ok(embedded)) = (redis, embedded) {
-            self.log.push((self.clock.now(), cost.into()));
+            self.log.push((self.clock.now(), cost));
             return Some(Charge { permits: [redis, embedded], index: self.log.len() - 1, cost });
         }
         let (now, tick) = (self.clock.now(), Duration::from_micros(1));
@@ -109,15 +109,15 @@ impl Stores {
         None
     }
 
-    async fn settle(&mut self, charge: Charge, used: u32) {
+    async fn settle(&mut self, charge: Charge, used: u64) {
         for permit in charge.permits {
             permit.settle(used);
         }
         self.redis.flush().await.expect("settled");
         if used > charge.cost {
-            self.log.push((self.clock.now(), (used - charge.cost).into()));
+            self.log.push((self.clock.now(), (used - charge.cost)));
         } else {
-            self.log[charge.index].1 = used.into();
+            self.log[charge.index].1 = used;
         }
     }
 }
@@ -150,13 +150,13 @@ async fn stores_agree_with_an_exact_log() {
     let periods = [Duration::from_secs(1), MINUTE, HOUR, DAY, 30 * DAY];
     for (seed, period) in (0..8).flat_map(|seed| periods.map(|period| (seed, period))) {
         let (mut stores, mut random) = (Stores::on(&server, period), Random(seed));
-        let thresholds: &[u32] = random.of(&[
+        let thresholds: &[u64] = random.of(&[
             &[1, 2, 3][..],
             &[7, 100],
             &[999, 1_000],
             &[1_000, 1_001, 40],
             &[5_000, 300, 100_000],
-            &[u32::MAX, 3_000_000_000, 900],
+            &[999_999_999_999_999, 3_000_000_000, 900],
         ]);
         let (mut threshold, mut open) = (thresholds[0], Vec::new());
         for _ in 0..200 {
@@ -198,7 +198,7 @@ async fn a_full_state_joins_its_records() {
             stores.clock.advance(period / 5_000);
             charges.extend(stores.acquire(EXACT, 1).await);
         }
-        assert_eq!(charges.len() as u32, EXACT);
+        assert_eq!(charges.len() as u64, EXACT);
         for (number, charge) in charges.drain(..300).enumerate() {
             stores.clock.advance(period / 50_000);
             stores.is_coarse |= number > 10;
@@ -207,7 +207,7 @@ async fn a_full_state_joins_its_records() {
         }
         // Each charge gets its own units back, although it shares a record.
         for (number, charge) in charges.into_iter().enumerate() {
-            stores.settle(charge, (number % 2) as u32).await;
+            stores.settle(charge, (number % 2) as u64).await;
             if number % 10 == 0 {
                 stores.assert_agrees(EXACT).await;
             }
@@ -234,7 +234,7 @@ async fn with_large_debts(stores: &mut Stores, later: Duration) -> [Charge; 2] {
     }
     stores.clock.advance(later);
     for charge in charges.drain(..2) {
-        stores.settle(charge, u32::MAX).await;
+        stores.settle(charge, 5_000_000_000).await;
     }
     charges.try_into().unwrap_or_else(|_| panic!("four calls are admitted"))
 }
@@ -250,7 +250,7 @@ async fn records_of_more_than_32_bits_leave_whole() {
         stores.assert_agrees(100).await;
     }
     stores.clock.advance(21 * HOUR);
-    stores.assert_agrees(u32::MAX).await;
+    stores.assert_agrees(999_999_999_999_999).await;
     stores.clock.advance(HOUR);
     assert_eq!(stores.peek(&stores.limit(100), 1).await.remaining, 50);
     // This charge drops the record that has left.

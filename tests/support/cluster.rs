@@ -260,5 +260,5 @@ fn has_databases() -> bool {
     let version = String::from_utf8(version).expect("UTF-8");
     let version =
         version.strip_prefix("Valkey server v=").and_then(|version| version.split('.').next());
-    version.is_some_and(|version| version.parse::<u32>().expect("a number") >= 9)
+    version.is_some_and(|version| version.parse::<u64>().expect("a number") >= 9)
 }

@@ -13,13 +13,13 @@ pub struct AdmittedCall {
     /// The times before the call and after its decision. It started in between.
     pub starts: (u64, u64),
     /// The units that the call was charged.
-    pub charged: u32,
+    pub charged: u64,
     /// The units that the call has really used.
-    pub used: u32,
+    pub used: u64,
     /// The threshold under which it was admitted.
-    pub threshold: u32,
+    pub threshold: u64,
     /// The capacity under which it was admitted.
-    pub capacity: u32,
+    pub capacity: u64,
 }
 
 /// Returns the microseconds of the monotonic clock of this machine. All processes on it read the same clock.
@@ -32,7 +32,7 @@ pub fn machine_time() -> u64 {
 impl AdmittedCall {
     /// Returns a call that began at the time `from`, was admitted now, and uses what it was charged.
     #[must_use]
-    pub fn since(from: u64, limit: &Limit, charged: u32) -> Self {
+    pub fn since(from: u64, limit: &Limit, charged: u64) -> Self {
         let (threshold, capacity) = (limit.threshold(), limit.capacity());
         Self { starts: (from, machine_time()), charged, used: charged, threshold, capacity }
     }
@@ -64,7 +64,7 @@ impl FromStr for AdmittedCall {
         let Ok([first, last, rest @ ..]) = <[u64; 6]>::try_from(numbers) else {
             return Err(NoAdmittedCall);
         };
-        let [charged, used, threshold, capacity] = rest.map(|number| number as u32);
+        let [charged, used, threshold, capacity] = rest.map(|number| number);
         Ok(Self { starts: (first, last), charged, used, threshold, capacity })
     }
 }

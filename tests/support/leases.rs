@@ -12,7 +12,7 @@ pub enum Leasing {
     /// Not at all.
     None,
     /// Up to this number of units.
-    UpTo(u32),
+    UpTo(u64),
     /// Automatically.
     Auto,
 }
@@ -21,9 +21,9 @@ pub enum Leasing {
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// The tokens that refill in a period.
-    pub threshold: u32,
+    pub threshold: u64,
     /// The capacity.
-    pub burst: u32,
+    pub burst: u64,
     /// The period, in microseconds.
     pub period: u64,
 }
@@ -44,10 +44,10 @@ pub enum Verdict {
 pub struct Fleet {
     quota: Quota,
     leasing: Leasing,
-    buckets: HashMap<u32, Bucket>,
+    buckets: HashMap<u64, Bucket>,
     processes: Vec<Process>,
     /// The times at which leases end, with the process and the key.
-    ends: BinaryHeap<Reverse<(u64, usize, u32)>>,
+    ends: BinaryHeap<Reverse<(u64, usize, u64)>>,
     /// The requests to Redis that decide.
     pub requests: u64,
     /// The requests to Redis that give units back.
@@ -65,32 +65,32 @@ struct Bucket {
 
 #[derive(Debug, Default)]
 struct Process {
-    leases: HashMap<u32, Lease>,
+    leases: HashMap<u64, Lease>,
     /// The interval and the calls of each key, to find those that are busy.
-    heat: HashMap<u32, (u64, u32)>,
+    heat: HashMap<u64, (u64, u64)>,
     /// The last rejection of each key: whether it was of a lease, and until when it holds without a request.
-    rejected: HashMap<u32, (bool, u64)>,
+    rejected: HashMap<u64, (bool, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Lease {
-    units: u32,
-    charged: u32,
+    units: u64,
+    charged: u64,
     charged_at: u64,
     until: u64,
     /// When Redis last replied, and what it had left.
-    last: Option<(u64, u32)>,
+    last: Option<(u64, u64)>,
     /// The most units to request in advance.
-    share: u32,
+    share: u64,
     paused: u64,
     scheduled: Option<u64>,
 }
 
 /// So many calls within a term make a key busy.
-const BUSY: u32 = 8;
+const BUSY: u64 = 8;
 
 /// A lease is remembered if at least so many of its units were spent.
-const LEAST_SPENT: u32 = 4;
+const LEAST_SPENT: u64 = 4;
 
 impl Quota {
     fn term(&self) -> u64 {
@@ -98,18 +98,18 @@ impl Quota {
     }
 
     /// The tokens that refill in a term.
-    fn reserve(&self) -> u32 {
-        (u64::from(self.threshold) * self.term()).div_ceil(self.period) as u32
+    fn reserve(&self) -> u64 {
+        (self.threshold * self.term()).div_ceil(self.period)
     }
 
-    fn units(&self, units: u32) -> u128 {
+    fn units(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.period)
     }
 }
 
 impl Lease {
     /// Half of what is left, times the share of this process in what was charged since the last reply.
-    fn share(&self, quota: &Quota, now: u64, units: u32, remaining: u32) -> u32 {
+    fn share(&self, quota: &Quota, now: u64, units: u64, remaining: u64) -> u64 {
         let (own, rest) = (u128::from(units), u128::from(remaining));
         let others = self.last.map_or(0, |(at, left)| {
             let refilled =
@@ -119,7 +119,7 @@ impl Lease {
                 left + refilled.min(u128::from(quota.burst - quota.reserve()).saturating_sub(left));
             left.saturating_sub(own + rest)
         });
-        (rest * own / (own + others) / 2) as u32
+        (rest * own / (own + others) / 2) as u64
     }
 
     /// The next time at which units must go back, or at which the lease is forgotten.
@@ -145,7 +145,7 @@ impl Bucket {
     }
 
     /// Charges units, or returns how long they are rejected. Units of a lease are spent within a term.
-    fn charge(&mut self, quota: &Quota, now: u64, units: u32, leases: bool) -> Result<u32, u64> {
+    fn charge(&mut self, quota: &Quota, now: u64, units: u64, leases: bool) -> Result<u64, u64> {
         self.drain(quota, now);
         let kept = quota.units(if leases { quota.reserve() } else { 0 });
         let (level, capacity) = (self.level.max(kept), quota.units(quota.burst));
@@ -165,11 +165,11 @@ impl Bucket {
             self.leased_until = self.leased_until.max(now + quota.term());
             self.kept = self.kept.max(kept);
         }
-        Ok(((capacity - self.level) / u128::from(quota.period)) as u32)
+        Ok(((capacity - self.level) / u128::from(quota.period)) as u64)
     }
 
     /// Gives back units that were charged at a moment, less what has drained since.
-    fn give_back(&mut self, quota: &Quota, now: u64, units: u32, charged_at: u64) {
+    fn give_back(&mut self, quota: &Quota, now: u64, units: u64, charged_at: u64) {
         self.drain(quota, now);
         let drained = u128::from(now - charged_at) * u128::from(quota.threshold);
         let floor = self.kept.min(self.level);
@@ -195,7 +195,7 @@ impl Fleet {
 
     /// The most units that a process may hold of a key.
     #[must_use]
-    pub fn most_held(&self) -> u32 {
+    pub fn most_held(&self) -> u64 {
         let Quota { threshold, burst, .. } = self.quota;
         match self.leasing {
             Leasing::None => 0,
@@ -206,21 +206,21 @@ impl Fleet {
 
     /// Returns the units of a key that all processes hold.
     #[must_use]
-    pub fn held(&self, key: u32) -> u32 {
+    pub fn held(&self, key: u64) -> u64 {
         let leases = self.processes.iter().filter_map(|process| process.leases.get(&key));
         leases.map(|lease| lease.units).sum()
     }
 
     /// Returns the units that Redis would still admit of a key.
-    pub fn remaining(&mut self, key: u32, now: u64) -> u32 {
+    pub fn remaining(&mut self, key: u64, now: u64) -> u64 {
         let bucket = self.buckets.entry(key).or_default();
         bucket.drain(&self.quota, now);
         let capacity = self.quota.units(self.quota.burst);
-        (capacity.saturating_sub(bucket.level) / u128::from(self.quota.period)) as u32
+        (capacity.saturating_sub(bucket.level) / u128::from(self.quota.period)) as u64
     }
 
     /// Decides a call. Times never step back.
-    pub fn call(&mut self, process: usize, key: u32, now: u64) -> Verdict {
+    pub fn call(&mut self, process: usize, key: u64, now: u64) -> Verdict {
         self.end_leases(now);
         let me = &mut self.processes[process];
         let lease = me.leases.get_mut(&key);
@@ -259,7 +259,7 @@ impl Fleet {
     }
 
     /// Requests units in advance. Returns `None` if they are rejected, and fewer might not be.
-    fn lease(&mut self, process: usize, key: u32, now: u64) -> Option<Verdict> {
+    fn lease(&mut self, process: usize, key: u64, now: u64) -> Option<Verdict> {
         let (most, burst) = (self.most_held(), self.quota.burst - self.quota.reserve());
         let lease = self.processes[process].leases.entry(key).or_default();
         let spent = lease.charged - lease.units;
@@ -299,11 +299,11 @@ impl Fleet {
     fn charge(
         &mut self,
         process: usize,
-        key: u32,
+        key: u64,
         now: u64,
-        units: u32,
+        units: u64,
         leases: bool,
-    ) -> Option<u32> {
+    ) -> Option<u64> {
         self.requests += 1;
         let charged = self.buckets.entry(key).or_default().charge(&self.quota, now, units, leases);
         if let (Err(wait), 1) = (charged, units) {

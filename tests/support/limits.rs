@@ -21,7 +21,7 @@ pub const fn is_bucket(algorithm: Algorithm) -> bool {
 }
 
 /// Returns a limit whose capacity is its threshold. The burst of a leaky bucket would be 1 otherwise.
-pub fn limit(name: &'static str, algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
+pub fn limit(name: &'static str, algorithm: Algorithm, threshold: u64, period: Duration) -> Limit {
     let limit = Limit::new(name, algorithm, threshold, period).expect("valid");
     if algorithm == Algorithm::LeakyBucket { limit.burst(threshold) } else { limit }
 }
@@ -29,7 +29,7 @@ pub fn limit(name: &'static str, algorithm: Algorithm, threshold: u32, period: D
 /// Returns a [`limit`] of each algorithm.
 pub fn limits(
     name: &'static str,
-    threshold: u32,
+    threshold: u64,
     period: Duration,
 ) -> impl Iterator<Item = Limit> + Clone {
     ALGORITHMS.into_iter().map(move |algorithm| limit(name, algorithm, threshold, period))

@@ -130,7 +130,7 @@ impl Server {
     ///
     /// If the server was stopped.
     #[must_use]
-    pub fn script_calls(&self) -> u32 {
+    pub fn script_calls(&self) -> u64 {
         self.script_stat("calls=").map_or(0, |count| count.parse().expect("a count"))
     }
 
@@ -196,7 +196,7 @@ pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
 /// If the server was stopped.
 pub fn is_replicated(primary: &mut Connection) -> bool {
     redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
-    let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u32>(primary);
+    let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u64>(primary);
     copies.is_ok_and(|copies| copies == 1)
 }
 

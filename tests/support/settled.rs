@@ -21,7 +21,7 @@ pub struct SettledModel {
     /// The level of a bucket before the first charge in the list, times the period, and its time.
     level: (u64, u128),
     /// The threshold and the time of the last change.
-    changed: (u32, u64),
+    changed: (u64, u64),
     /// How often the key was as if it had never been used. A charge of another time cannot be settled.
     births: u64,
     charged: u64,
@@ -43,7 +43,7 @@ struct ModelCharge {
 pub struct ModelReceipt {
     birth: u64,
     number: u64,
-    cost: u32,
+    cost: u64,
 }
 
 impl SettledModel {
@@ -52,9 +52,9 @@ impl SettledModel {
         &mut self,
         limit: &Limit,
         now: u64,
-        cost: u32,
+        cost: u64,
     ) -> (ExpectedDecision, Option<ModelReceipt>) {
-        if !self.admits(limit, now, cost.into()) {
+        if !self.admits(limit, now, cost) {
             return (self.peek(limit, now, cost), None);
         }
         let receipt = self.charge(limit, now, cost);
@@ -62,12 +62,12 @@ impl SettledModel {
     }
 
     /// Charges a call, whether or not it is admitted.
-    pub fn charge(&mut self, limit: &Limit, now: u64, cost: u32) -> ModelReceipt {
+    pub fn charge(&mut self, limit: &Limit, now: u64, cost: u64) -> ModelReceipt {
         if cost > 0 {
             self.forget(limit, now);
             self.charged += 1;
             let start = self.window_start(limit, now);
-            let (units, number) = (cost.into(), self.charged);
+            let (units, number) = (cost, self.charged);
             self.charges.push(ModelCharge { at: now, start, units, number });
         }
         ModelReceipt { birth: self.births, number: self.charged, cost }
@@ -75,7 +75,7 @@ impl SettledModel {
 
     /// Replaces a charge by the units that its call has used. What it has used beyond is charged now. While something
     /// counts, the threshold of the last call stays in force.
-    pub fn settle(&mut self, limit: &Limit, now: u64, receipt: ModelReceipt, used: u32) {
+    pub fn settle(&mut self, limit: &Limit, now: u64, receipt: ModelReceipt, used: u64) {
         let ModelReceipt { birth, number, cost } = receipt;
         let threshold = self.changed.0.max(1);
         let in_force = Limit::new("settled", limit.algorithm(), threshold, limit.period())
@@ -94,7 +94,7 @@ impl SettledModel {
             let (counted, changed) = (self.counted(limit, now), self.changed);
             self.forget(limit, now);
             if let Some(charge) = self.charges.iter_mut().find(|it| it.number == number) {
-                charge.units -= u64::from(cost - used);
+                charge.units -= cost - used;
             }
             // A bucket that has drained what the charge was settled by does not change.
             if self.counted(limit, now) == counted {
@@ -131,16 +131,16 @@ impl SettledModel {
 
     /// Decides a call without charging it.
     #[must_use]
-    pub fn peek(&self, limit: &Limit, now: u64, cost: u32) -> ExpectedDecision {
-        let allowed = self.admits(limit, now, cost.into());
-        let remaining = last(limit.capacity().into(), |cost| self.admits(limit, now, cost));
-        let admitted_after = |wait| self.admits(limit, now + wait, cost.into());
+    pub fn peek(&self, limit: &Limit, now: u64, cost: u64) -> ExpectedDecision {
+        let allowed = self.admits(limit, now, cost);
+        let remaining = last(limit.capacity(), |cost| self.admits(limit, now, cost));
+        let admitted_after = |wait| self.admits(limit, now + wait, cost);
         let retry_after = if allowed { 0 } else { first(admitted_after) };
         let is_unused = |now| !self.is_closed(now) && self.is_unused(limit, now);
         let reset_after = first(|wait| is_unused(now + wait));
         ExpectedDecision {
             allowed,
-            remaining: remaining as u32,
+            remaining,
             retry_after: Duration::from_micros(retry_after),
             reset_after: Duration::from_micros(reset_after),
         }

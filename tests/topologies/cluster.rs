@@ -28,16 +28,16 @@ async fn keys_spread_over_the_nodes_and_counts_are_exact() {
                 tasks.spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..20 {
-                        admitted += u32::from(admits(&limiter, &limit, &key.to_string()).await);
+                        admitted += u64::from(admits(&limiter, &limit, &key.to_string()).await);
                     }
                     admitted
                 });
             }
         }
     }
-    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    let admitted: u64 = tasks.join_all().await.into_iter().sum();
     // Buckets refill during the test, at 20 tokens an hour by less than one token.
-    assert_eq!(admitted, 20 * 12 * ALGORITHMS.len() as u32);
+    assert_eq!(admitted, 20 * 12 * ALGORITHMS.len() as u64);
     for node in 0..3 {
         let keys = cluster.keys(node);
         assert!(keys.len() > 5, "{keys:?}");
@@ -102,9 +102,9 @@ async fn calls_are_decided_by_their_own_amounts() {
         }
         let mut admitted = [0; 3];
         for (index, is_admitted) in calls.join_all().await {
-            admitted[index] += u32::from(is_admitted);
+            admitted[index] += u64::from(is_admitted);
         }
-        assert_eq!(admitted.iter().sum::<u32>(), 90, "{admitted:?}");
+        assert_eq!(admitted.iter().sum::<u64>(), 90, "{admitted:?}");
         assert!(admitted[0] <= 30 && admitted[0] + admitted[1] <= 60, "{admitted:?}");
     }
 }
@@ -122,7 +122,7 @@ async fn rules_are_shared_in_a_cluster() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let limit = Limit::sliding("ruled", 10, HOUR);
-    let mut expected: Vec<String> = (0..40).map(|key: u32| key.to_string()).collect();
+    let mut expected: Vec<String> = (0..40).map(|key: u64| key.to_string()).collect();
     for key in &expected {
         let decision = limiter.check(&limit, key, 1).await.expect("admitted");
         assert_eq!(decision.limit, if key == "7" { 50 } else { 10 });
@@ -143,14 +143,14 @@ async fn rules_are_shared_in_a_cluster() {
 }
 
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
-pub(crate) fn script_calls(cluster: &Cluster) -> u32 {
+pub(crate) fn script_calls(cluster: &Cluster) -> u64 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
         let stats: String =
             info.arg("commandstats").query(&mut cluster.connection(node)).expect("INFO");
         let lines = stats.lines().filter(|line| line.starts_with("cmdstat_evalsha:"));
         let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>()
+        counts.map(|count| count.parse::<u64>().expect("a count")).sum::<u64>()
     };
     (0..cluster.len()).map(of).sum()
 }

@@ -59,14 +59,14 @@ async fn counts_are_exact_while_slots_move_under_load() {
     for task in 0..48 {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
         tasks.spawn(async move {
-            let mut admitted = 0_u32;
-            for call in 0_u32.. {
+            let mut admitted = 0_u64;
+            for call in 0_u64.. {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
                 // Half of the calls are of keys that move.
                 let key = if call % 2 == 0 { (task + call) % 6 } else { (task + call) % 30 };
-                admitted += u32::from(admits(&limiter, &limit, &key.to_string()).await);
+                admitted += u64::from(admits(&limiter, &limit, &key.to_string()).await);
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
             admitted
@@ -84,7 +84,7 @@ async fn counts_are_exact_while_slots_move_under_load() {
     let cluster = moves.await.expect("no panic");
     tokio::time::sleep(Duration::from_millis(500)).await;
     stop.store(true, Ordering::Relaxed);
-    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    let admitted: u64 = tasks.join_all().await.into_iter().sum();
     assert_eq!(admitted, 30 * 40);
     drop(cluster);
 }

@@ -33,7 +33,7 @@ async fn a_clock_that_lags_does_not_prevent_a_rollback() {
                 .map(|_| late.check_all(&[Part::new(&first, &a, 10), Part::new(&second, &b, 1)]))
                 .collect();
             let results = calls.join_all().await;
-            let admitted = results.iter().filter(|result| result.is_ok()).count() as u32;
+            let admitted = results.iter().filter(|result| result.is_ok()).count() as u64;
             assert!(admitted <= 1, "{results:?}");
             rolled_back += 4 - admitted;
             let left = early.peek(&first, a, 1).await.expect("a reply").remaining;

@@ -54,7 +54,7 @@ async fn several_limits_are_charged_all_or_none() {
             }
         });
     }
-    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    let admitted: u64 = tasks.join_all().await.into_iter().sum();
     assert!((1..=4).contains(&admitted), "{admitted}");
     assert_eq!(remaining(&first, "a").await, 10 - admitted);
     assert_eq!(remaining(&second, "b").await, 4 - admitted);
@@ -73,8 +73,8 @@ async fn several_limits_are_charged_all_or_none() {
 /// more than its limit, and what a rejected call has charged is given back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
-    const TEAMS: u32 = 2;
-    const USERS: u32 = 3;
+    const TEAMS: u64 = 2;
+    const USERS: u64 = 3;
     let cluster = Cluster::start(0);
     let fleet = [(); 3].map(|()| denying_builder(&cluster.url()).build().expect("valid"));
     let organisation = Limit::sliding("nested.organisation", 40, HOUR);
@@ -100,7 +100,7 @@ async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
         for process in 0..60 {
             let limiter = fleet[process % 3].clone();
             tasks.spawn(async move {
-                (team_id, user_id, u32::from(call(&limiter, team_id, user_id).await))
+                (team_id, user_id, u64::from(call(&limiter, team_id, user_id).await))
             });
         }
     }
@@ -116,13 +116,13 @@ async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
             }
         }
     }
-    let total: u32 = admitted.values().sum();
+    let total: u64 = admitted.values().sum();
     assert_eq!(total, 40, "{admitted:?}");
     let left = async |check: Check| check.await.expect("a decision").remaining;
     assert_eq!(left(fleet[1].peek(&organisation, "acme", 1)).await, 0);
     for team_id in 0..TEAMS {
         let users = (0..USERS).map(|user_id| admitted[&(team_id, user_id)]);
-        let of_team: u32 = users.sum();
+        let of_team: u64 = users.sum();
         assert_eq!(left(fleet[1].peek(&team, ("acme", team_id), 1)).await, 25 - of_team);
         for user_id in 0..USERS {
             let peek = fleet[1].peek(&user, ("acme", team_id, user_id), 1);
@@ -207,7 +207,7 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
             tasks.spawn(async move {
                 if call < 4 {
                     let parts = [Part::new(&first, &a, 10), Part::new(&second, &b, 1)];
-                    return u32::from(limiter.check_all(&parts).await.is_err());
+                    return u64::from(limiter.check_all(&parts).await.is_err());
                 }
                 for _ in 0..20 {
                     if limiter.check(&first, a, 1).await.is_err() {
@@ -218,10 +218,10 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
                 0
             });
         }
-        rolled_back += tasks.join_all().await.into_iter().sum::<u32>();
+        rolled_back += tasks.join_all().await.into_iter().sum::<u64>();
         let left = limiter.peek(&first, a, 1).await.expect("a reply").remaining;
         let next = limiter.check(&first, a, 1).await;
-        wrongly_rejected += u32::from(left > 0 && next.is_err());
+        wrongly_rejected += u64::from(left > 0 && next.is_err());
     }
     assert!(rolled_back > 100, "{rolled_back}");
     assert_eq!(wrongly_rejected, 0);

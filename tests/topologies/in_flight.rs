@@ -13,13 +13,13 @@ use tokio::time::sleep;
 
 use crate::denying_builder;
 
-const MOST: u32 = 3;
+const MOST: u64 = 3;
 const KEYS: usize = 12;
 const HOLD: Duration = Duration::from_secs(2);
 const SLOTS: Limit = Limit::in_flight("slots", MOST).hold(HOLD);
 const RATE: Limit = Limit::token_bucket("rate", 1_000_000, HOUR);
 
-async fn in_flight(limiter: &RateLimiter, key: usize) -> u32 {
+async fn in_flight(limiter: &RateLimiter, key: usize) -> u64 {
     let started = Instant::now();
     loop {
         match limiter.peek(&SLOTS, key, 0).await {
@@ -60,7 +60,7 @@ async fn never_more_calls_run_while_a_hash_slot_moves() {
                 let parts = [Part::new(&RATE, &key, 1), Part::new(&SLOTS, &key, 1)];
                 match limiter.acquire_all(&parts).await {
                     Ok(permits) => {
-                        assert!(running[key].fetch_add(1, SeqCst) < MOST, "key {key}");
+                        assert!(running[key].fetch_add(1, SeqCst) < MOST as u32, "key {key}");
                         admitted.fetch_add(1, SeqCst);
                         sleep(Duration::from_millis(5)).await;
                         running[key].fetch_sub(1, SeqCst);

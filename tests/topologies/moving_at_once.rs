@@ -27,14 +27,14 @@ const COUNTS: usize = 2 * LIMITS.len();
 const MOVES: u32 = 4;
 
 /// No call charges as much.
-const THRESHOLD: u32 = 1_000_000_000;
+const THRESHOLD: u64 = 1_000_000_000;
 
 /// What became of the calls of a count.
 #[derive(Clone, Copy, Default)]
 struct Charged {
-    admitted: u32,
+    admitted: u64,
     /// Calls that may have been charged.
-    undecided: u32,
+    undecided: u64,
     longest: Duration,
 }
 
@@ -100,7 +100,7 @@ async fn moves_under(per_second: u32) {
         all += charged;
     }
     let Charged { admitted, undecided, longest } = all;
-    let rate = f64::from(admitted) / took;
+    let rate = admitted as f64 / took;
     println!("{rate:.0} charges a second, {undecided} undecided, the longest call {longest:?}");
     assert!(undecided == 0, "{undecided} calls were undecided for five seconds");
 }

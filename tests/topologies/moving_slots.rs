@@ -38,10 +38,10 @@ async fn counts_are_exact_and_calls_succeed_during_resharding() {
     for task in 0..8 {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
         tasks.spawn(async move {
-            let mut admitted = 0_u32;
+            let mut admitted = 0_u64;
             while !stop.load(Ordering::Relaxed) {
                 if task % 2 == 0 {
-                    admitted += u32::from(admits(&limiter, &limit, "key").await);
+                    admitted += u64::from(admits(&limiter, &limit, "key").await);
                 } else {
                     // The two keys of one call can be on two nodes for a moment.
                     let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
@@ -65,7 +65,7 @@ async fn counts_are_exact_and_calls_succeed_during_resharding() {
     let cluster = moves.await.expect("no panic");
     tokio::time::sleep(Duration::from_millis(500)).await;
     stop.store(true, Ordering::Relaxed);
-    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    let admitted: u64 = tasks.join_all().await.into_iter().sum();
     assert_eq!(admitted, 300);
     drop(cluster);
 }
@@ -190,7 +190,7 @@ impl WindowPair {
     }
 
     /// Charges single units, with a tenth of a second after each. Returns their permits.
-    async fn acquire(&self, calls: u32) -> Vec<[Permit; 2]> {
+    async fn acquire(&self, calls: u64) -> Vec<[Permit; 2]> {
         let mut permits = Vec::new();
         for _ in 0..calls {
             permits.push([
@@ -210,7 +210,7 @@ impl WindowPair {
     }
 
     /// Returns the units that are left in Redis and in the embedded store.
-    async fn left(&self) -> [u32; 2] {
+    async fn left(&self) -> [u64; 2] {
         let redis = self.redis.peek(&self.limit, "key", 1).await.expect("a decision");
         let embedded = self.embedded.peek(&self.limit, "key", 1).await.expect("a decision");
         [redis.remaining, embedded.remaining]

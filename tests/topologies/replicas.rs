@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::{denying_builder, first_decision};
 
-const KEYS: u32 = 12;
+const KEYS: u64 = 12;
 const SLOTS: Limit = Limit::in_flight("slots", 2).hold(HOUR);
 const LEASED: Limit = Limit::token_bucket("leased", 10_000, HOUR).lease(20);
 const WAITING: Limit = Limit::leaky_bucket("waiting", 100, SECOND).wait(SECOND);

@@ -299,7 +299,7 @@ fn takes_routes_and_clients_as_keys() {
 #[test]
 fn a_request_takes_the_units_of_its_cost() {
     let (limiter, _) = timed();
-    let cost = |request: &ServiceRequest| request.query_string().len() as u32;
+    let cost = |request: &ServiceRequest| request.query_string().len() as u64;
     let limits = RateLimits::new().limit_with_cost(ALL, |_| (), cost).limiter(limiter.clone());
     let address = serve(limits, &limiter);
     assert_eq!(reported(&get(address, "/plain?abc", &[])).1, r#""all";r=1;t=60"#);

@@ -37,12 +37,12 @@ async fn text() -> (StatusCode, String) {
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = ())]
-async fn json_or_status() -> Result<Json<u32>, StatusCode> {
+async fn json_or_status() -> Result<Json<u64>, StatusCode> {
     Ok(Json(7))
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = ())]
-async fn json_or_text() -> Result<Json<u32>, (StatusCode, String)> {
+async fn json_or_text() -> Result<Json<u64>, (StatusCode, String)> {
     Ok(Json(7))
 }
 
@@ -52,13 +52,13 @@ async fn any_or_status() -> Result<impl IntoResponse, StatusCode> {
 }
 
 /// The rejection of another function, which becomes a status.
-async fn asked() -> Result<Json<u32>, StatusCode> {
+async fn asked() -> Result<Json<u64>, StatusCode> {
     handled().await?;
     Ok(Json(7))
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = (), hidden = true)]
-async fn unseen() -> Result<Json<u32>, StatusCode> {
+async fn unseen() -> Result<Json<u64>, StatusCode> {
     Ok(Json(7))
 }
 
@@ -67,7 +67,7 @@ async fn unseen() -> Result<Json<u32>, StatusCode> {
     limit(period = "1h", threshold = 9, key = (), name = "wide"),
     limit(period = "1m", threshold = 1, key = (), name = "narrow")
 )]
-async fn grouped() -> Result<Json<u32>, StatusCode> {
+async fn grouped() -> Result<Json<u64>, StatusCode> {
     Ok(Json(7))
 }
 

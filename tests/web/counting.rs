@@ -51,7 +51,7 @@ async fn send(layer: &RateLimitLayer, path: &str) -> u16 {
 }
 
 /// Returns the units of `limit` that are left, once all charges are settled.
-async fn left(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn left(limiter: &RateLimiter, limit: &Limit) -> u64 {
     limiter.flush().await.expect("settled");
     limiter.peek(limit, (), 1).await.expect("decided").remaining
 }

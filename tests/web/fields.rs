@@ -32,9 +32,9 @@ proptest! {
     fn sends_structured_fields(
         names in proptest::collection::hash_set("\\PC{1,5}|[%\"\\\\0-9A-F]{1,4}|[\\x00-\\x7f]{1,3}", 1..4),
         algorithm in prop::sample::select(&support::ALGORITHMS[..]),
-        threshold in 1..=u32::MAX,
+        threshold in 1..=999_999_999_999_999_u64,
         period in 1..3_000_000_000_000_000_u64,
-        burst in any::<Option<u32>>(),
+        burst in any::<Option<u64>>(),
     ) {
         let period = Duration::from_micros(period);
         let mut names_by_item: HashMap<String, String> = HashMap::new();
@@ -49,9 +49,9 @@ proptest! {
             let window = period.as_micros() * u128::from(units) / u128::from(threshold);
             let window = i64::try_from(window.div_ceil(1_000_000)).expect("small");
             let [(one, quota)] = &items(&policy)[..] else { panic!("{policy}") };
-            prop_assert_eq!(&quota[..], [("q".into(), units.into()), ("w".into(), window)]);
+            prop_assert_eq!(&quota[..], [("q".into(), units.cast_signed()), ("w".into(), window)]);
             let [(other, left)] = &items(&state)[..] else { panic!("{state}") };
-            prop_assert_eq!(&left[0], &("r".to_owned(), i64::from(capacity - 1)));
+            prop_assert_eq!(&left[0], &("r".to_owned(), (capacity - 1).cast_signed()));
             prop_assert!(left[1].1 >= 1 && one == other);
             prop_assert_eq!(names_by_item.insert(one.clone(), name), None);
         }

@@ -71,7 +71,7 @@ fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
 }
 
 /// A cost that is not a constant.
-fn three() -> u32 {
+fn three() -> u64 {
     3
 }
 

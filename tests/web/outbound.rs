@@ -164,7 +164,7 @@ async fn limits_are_chosen_for_each_request() {
 async fn a_request_takes_the_units_of_its_cost() {
     let (limiter, _) = timed();
     let (server, requests) = counting().await;
-    let by_path = |request: &Request<_>| request.uri().path().len() as u32;
+    let by_path = |request: &Request<_>| request.uri().path().len() as u64;
     let layer = RateLimitLayer::outbound()
         .limit_with_cost(Limit::fixed("lengths", 6, MINUTE), |_| (), by_path)
         .exempt(|request| request.uri().path() == "/exempt");

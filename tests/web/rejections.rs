@@ -22,7 +22,7 @@ async fn hidden(Path(id): Path<u64>) -> impl IntoResponse {
 }
 
 #[rate_limit(period = 1, threshold = 5, cost = cost)]
-async fn costly(Path(cost): Path<u32>) -> Result<String, Rejection> {
+async fn costly(Path(cost): Path<u64>) -> Result<String, Rejection> {
     Ok(format!("{cost}"))
 }
 
@@ -54,7 +54,7 @@ fn rejects_over_http() {
     }
     let rejected = get(address, "/limited/1", &[]);
     assert_eq!(rejected.status, 429);
-    let wait: u32 = rejected.header("retry-after").expect("a wait").parse().expect("seconds");
+    let wait: u64 = rejected.header("retry-after").expect("a wait").parse().expect("seconds");
     assert!((3590..=3600).contains(&wait), "{wait}");
     assert_eq!(rejected.header("cache-control"), Some("no-store"));
     assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));

@@ -17,7 +17,7 @@ use support::server::Server;
 use crate::{MINUTE, Running, items, reported, serve};
 
 const SECOND_US: u64 = 1_000_000;
-const THRESHOLD: u32 = 24;
+const THRESHOLD: u64 = 24;
 
 /// The moment at which a count is reset, in microseconds, by the description of its algorithm.
 struct ResetMoment {
@@ -37,7 +37,7 @@ impl ResetMoment {
             Algorithm::Fixed | Algorithm::Sliding => now + period,
             Algorithm::SlidingCounter => window + 2 * period,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                self.at.max(now) + period / u64::from(THRESHOLD)
+                self.at.max(now) + period / THRESHOLD
             }
             other => panic!("{other:?} is not described here"),
         };
@@ -50,8 +50,8 @@ impl ResetMoment {
     fn next_unit(&self) -> u64 {
         match self.limit.algorithm() {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let unit = self.limit.period().as_micros() as u64 / u64::from(THRESHOLD);
-                self.at - unit * u64::from(THRESHOLD - 1)
+                let unit = self.limit.period().as_micros() as u64 / THRESHOLD;
+                self.at - unit * (THRESHOLD - 1)
             }
             _ => self.at,
         }

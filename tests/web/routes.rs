@@ -20,7 +20,7 @@ use tower::ServiceExt;
 use crate::{MINUTE, items, reported, serve, timed};
 
 const THRESHOLD: i64 = 20_000;
-const ROUTES: Limit = Limit::fixed("routes", THRESHOLD as u32, MINUTE);
+const ROUTES: Limit = Limit::fixed("routes", THRESHOLD as u64, MINUTE);
 
 /// Three paths that have a handler, in several spellings. Each framework accepts other spellings.
 const SPELLINGS: [&str; 45] = [

@@ -16,7 +16,7 @@ const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 const SECRET: Limit = Limit::fixed("secret", 4, MINUTE).hidden(true);
 
 /// The cost of a request, as the request says.
-fn cost(request: &Parts) -> u32 {
+fn cost(request: &Parts) -> u64 {
     let written = request.headers.get("x-cost").and_then(|cost| cost.to_str().ok());
     written.and_then(|cost| cost.parse().ok()).unwrap_or(1)
 }
@@ -30,7 +30,7 @@ fn a_request_takes_the_units_of_its_cost() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit_with_cost(ALL, |_| (), cost).limiter(limiter.clone());
     let server = serve(Router::new().route("/", route_get(async || "hi")).layer(layer), &limiter);
-    let ask = |cost: u32| get(server.address, "/", &[&format!("x-cost: {cost}")]);
+    let ask = |cost: u64| get(server.address, "/", &[&format!("x-cost: {cost}")]);
     assert_eq!(reported(&ask(3)).1, r#""all";r=1;t=60"#);
     assert_eq!((ask(5).status, ask(2).status, ask(0).status), (413, 429, 200));
     assert_eq!(reported(&ask(1)).1, r#""all";r=0;t=60"#);
@@ -140,7 +140,7 @@ fn no_header_and_no_body_shows_a_hidden_limit() {
     let of_layer = layer.limiter(limiter.clone());
     let server = serve(Router::new().fallback(async || "hi").layer(of_layer), &limiter);
     for accept in ["accept: text/plain", "accept: application/json"] {
-        let ask = |cost: u32| get(server.address, "/", &[accept, &format!("x-cost: {cost}")]);
+        let ask = |cost: u64| get(server.address, "/", &[accept, &format!("x-cost: {cost}")]);
         for (answer, status) in [(ask(0), 200), (ask(5), 413)] {
             assert_eq!(answer.status, status);
             assert_hidden(&answer);

@@ -20,7 +20,7 @@ pub(super) const LEASED: u64 = 4;
 
 /// Five tokens refill in a term, which is a second.
 const LIMIT: Limit =
-    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED as u32);
+    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED);
 
 /// The time in which the bucket refills after a first lease, which it counts as so many units more as refill in a term.
 pub(super) const REFILL: u64 = 1_800_000;

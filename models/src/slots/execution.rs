@@ -73,10 +73,10 @@ impl Slots {
     }
 }
 
-pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
+pub(super) fn packed_terms(threshold: u64, stated: &Statement) -> Vec<u8> {
     let mut out = Vec::new();
     let Statement { process, seq, units, epoch, hold_us, waited_us } = *stated;
-    for number in [threshold.into(), hold_us, process, seq, units, epoch, waited_us] {
+    for number in [threshold, hold_us, process, seq, units, epoch, waited_us] {
         out.extend(&number.to_be_bytes()[1..]);
     }
     out

@@ -22,7 +22,7 @@ use crate::store::Stated;
 #[derive(Clone, Debug)]
 pub struct Slots {
     pub processes: usize,
-    pub threshold: u32,
+    pub threshold: u64,
     pub calls: u8,
     pub local_calls: u8,
     pub ticks: u8,

@@ -134,7 +134,7 @@ impl State {
     }
 
     /// Sends the statement of a process, with a call that wants a unit or without.
-    pub(super) fn send(&mut self, process: usize, wants: bool, threshold: u32) {
+    pub(super) fn send(&mut self, process: usize, wants: bool, threshold: u64) {
         let now = self.local_clock();
         let is_reset = self.processes.iter().any(|process| process.resetting.is_some());
         let resets = (!is_reset).then_some(self.used.resets);

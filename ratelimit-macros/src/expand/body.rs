@@ -250,7 +250,7 @@ impl Expansion<'_> {
     }
 
     /// The longest time for which `close` closes the key.
-    fn ceiling(&self, at_most: Option<&Constant<u64>>) -> TokenStream {
+    fn ceiling(&self, at_most: Option<&Constant>) -> TokenStream {
         let rt = &self.rt;
         let Some(at_most) = at_most else {
             return quote_spanned!(hygienic()=> #rt::__private::CLOSE_AT_MOST);

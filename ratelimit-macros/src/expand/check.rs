@@ -214,7 +214,7 @@ pub(super) fn variable(name: &str) -> Ident {
 
 /// The cost of a call that sets none.
 fn one_unit() -> TokenStream {
-    quote_spanned!(hygienic()=> 1_u32)
+    quote_spanned!(hygienic()=> 1_u64)
 }
 
 /// The most parts of a format string in one tuple.

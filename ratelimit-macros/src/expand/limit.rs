@@ -55,7 +55,7 @@ impl Expansion<'_> {
     ) -> TokenStream {
         let (rt, varies) = (&self.rt, limit.varies());
         let threshold = limit.threshold.as_ref().filter(|_| !varies).map_or_else(
-            || quote_spanned!(hygienic()=> 1_u32),
+            || quote_spanned!(hygienic()=> 1_u64),
             |threshold| threshold.expr.to_token_stream(),
         );
         let limit_type = quote_spanned!(hygienic()=> #rt::Limit);
@@ -159,7 +159,7 @@ impl Expansion<'_> {
         }
     }
 
-    pub(super) fn duration(&self, duration: &Constant<u64>) -> TokenStream {
+    pub(super) fn duration(&self, duration: &Constant) -> TokenStream {
         let rt = &self.rt;
         duration.known.map_or_else(
             || duration.expr.to_token_stream(),

@@ -6,12 +6,15 @@ use super::duration::parse_text;
 /// A limit without its name.
 #[derive(Debug)]
 pub(crate) struct LimitText {
-    pub(crate) threshold: u32,
+    pub(crate) threshold: u64,
     pub(crate) period_us: u64,
-    pub(crate) burst: Option<u32>,
+    pub(crate) burst: Option<u64>,
     /// A word of the algorithms, if the text has one.
     pub(crate) algorithm: Option<&'static str>,
 }
+
+/// The largest amount, as in the runtime.
+pub(crate) const MOST: u64 = 999_999_999_999_999;
 
 const FORM: &str = "write a threshold and a period, such as `300/minute` or `5 per 30s burst 20`";
 
@@ -71,7 +74,7 @@ pub(crate) fn algorithm_of(
     })
 }
 
-fn amount(what: &str, digits: &str) -> Result<u32, String> {
+fn amount(what: &str, digits: &str) -> Result<u64, String> {
     let plain = digits.replace('_', "");
     if plain.is_empty() || !plain.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!(
@@ -80,7 +83,9 @@ fn amount(what: &str, digits: &str) -> Result<u32, String> {
     }
     plain
         .parse()
-        .map_err(|_| format!("the {what} `{digits}` is too large: the largest is {}", u32::MAX))
+        .ok()
+        .filter(|amount| *amount <= MOST)
+        .ok_or_else(|| format!("the {what} `{digits}` is too large: the largest is {MOST}"))
 }
 
 /// Returns whether a word begins or continues a duration, as those of `1 h 30 m` do. A unit without a number is whole.

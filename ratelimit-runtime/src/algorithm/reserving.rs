@@ -179,7 +179,7 @@ impl ReservingTrial<'_> {
 /// Plays steps. After each, a bucket admits no more than is left.
 fn play(steps: &[ReservingStep]) -> Result<(), TestCaseError> {
     let period = Duration::from_micros(TICK * CAPACITY);
-    let limit = Limit::token_bucket("reserved", CAPACITY as u32, period);
+    let limit = Limit::token_bucket("reserved", CAPACITY, period);
     let (state, charged) = (Bucket::default(), Vec::new());
     let mut trial = ReservingTrial { terms: limit.terms(), state, now: 1_000, births: 0, charged };
     for step in steps {

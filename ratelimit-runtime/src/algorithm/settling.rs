@@ -121,8 +121,8 @@ fn run<S: State>(
     Ok(())
 }
 
-fn limit(kind: fn(&'static str, u32, Duration) -> Limit) -> Limit {
-    kind("settled", THRESHOLD as u32, Duration::from_micros(PERIOD))
+fn limit(kind: fn(&'static str, u64, Duration) -> Limit) -> Limit {
+    kind("settled", THRESHOLD, Duration::from_micros(PERIOD))
 }
 
 fn left_of(rule: LeftRule) -> impl Fn(&[(u64, u64, u64)], u64) -> u64 {

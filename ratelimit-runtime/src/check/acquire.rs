@@ -13,7 +13,7 @@ use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::OpeningChange;
 use crate::key::Key;
-use crate::limit::{Limit, shown};
+use crate::limit::Limit;
 use crate::local::LocalCharge;
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Started};
@@ -56,8 +56,7 @@ impl Conclusion for Acquire {
             opening: OpeningChange::None,
         };
         if outcome.is_allowed() && !report::is_recorded() {
-            let decision =
-                Decision::new(shown(limit.terms().capacity()), &outcome, Source::Embedded);
+            let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
             // Built where it is returned, which saves a copy (`benches/all -- in-flight`).
             return Self(CallFuture::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
         }

@@ -6,7 +6,7 @@ use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, LimitLabel, OnError, shown};
+use crate::limit::{Access, Limit, LimitLabel, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, Usage};
 use crate::rules::{Asker, Ruled};
@@ -52,8 +52,7 @@ impl Count<'_> {
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::from(apply_shadow(&label, Err(rejection)));
         }
-        let decision =
-            move |reply: Reply| Decision::new(shown(capacity), &reply.first(), reply.source);
+        let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let calls = Calls::one(Op::Peek, OneOrMany::One(charge));
         if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&calls))));
@@ -97,14 +96,14 @@ impl Count<'_> {
             };
             let usage = usage(reply);
             let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
-            Ok(Usage { used: usage.used.saturating_sub(shown(held)), ..usage })
+            Ok(Usage { used: usage.used.saturating_sub(held), ..usage })
         })
     }
 
     /// Gives back the newest units.
     pub(crate) fn credit(&self, units: u64) -> Answer<Decision> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
-        let capacity = shown(charge.terms.capacity());
+        let capacity = charge.terms.capacity();
         let credited = self.checker.backend.credit(policy, charge);
         credited.map(move |(outcome, source)| Decision::new(capacity, &outcome, source))
     }

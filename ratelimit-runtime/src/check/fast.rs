@@ -9,7 +9,7 @@ use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Verdict;
 use crate::key::Key;
-use crate::limit::{Access, Limit, shown};
+use crate::limit::{Access, Limit};
 use crate::local::LocalCharge;
 use crate::report::{self, Started};
 
@@ -67,7 +67,7 @@ impl Conclusion for Check {
         if !report::is_recorded() {
             if outcome.is_allowed() {
                 let capacity = limit.terms().capacity();
-                return Self::admitted(shown(capacity), shown(outcome.remaining), outcome.reset_us);
+                return Self::admitted(capacity, outcome.remaining, outcome.reset_us);
             }
             if outcome.verdict == Verdict::Rejected && !backend.reports().reports_rejections() {
                 backend.count_rejection(limit, key_id, key, outcome.clock);

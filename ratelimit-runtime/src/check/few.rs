@@ -5,7 +5,7 @@ use super::judge::hardest;
 use super::{Check, Checker, Part};
 use crate::algorithm::Outcome;
 use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, LimitLabel, shown};
+use crate::limit::{Access, Limit, LimitLabel};
 use crate::local::{FEW, LocalCharge};
 use crate::reply::Source;
 use crate::report::{self, Report, Started};
@@ -88,8 +88,8 @@ impl Checker {
         }
         if is_allowed {
             return Some(Check::admitted(
-                shown(limit.terms().capacity()),
-                shown(outcome.remaining),
+                limit.terms().capacity(),
+                outcome.remaining,
                 outcome.reset_us,
             ));
         }
@@ -216,10 +216,10 @@ mod tests {
 
     /// A call: the microseconds since the one before, whether its limits are shadows, and its parts, each with the
     /// indexes of its limit and its key and its cost.
-    type Step = (u64, bool, Vec<(usize, usize, u32)>);
+    type Step = (u64, bool, Vec<(usize, usize, u64)>);
 
     fn step() -> impl Strategy<Value = Step> {
-        let part = (0..MIXED.len(), 0..2_usize, 0..4_u32);
+        let part = (0..MIXED.len(), 0..2_usize, 0..4_u64);
         (0..400_000_u64, any::<bool>(), prop::collection::vec(part, 2..5))
     }
 
@@ -288,8 +288,8 @@ mod tests {
             for (later, is_shadow, parts) in steps {
                 clock.advance(Duration::from_micros(later));
                 let limits = MIXED.map(|limit| limit.shadow(is_shadow));
-                let part = |(limit, key, cost): &(usize, usize, u32)| {
-                    Part::of(&limits[*limit], &["one", "other"][*key] as _, (*cost).into())
+                let part = |(limit, key, cost): &(usize, usize, u64)| {
+                    Part::of(&limits[*limit], &["one", "other"][*key] as _, *cost)
                 };
                 let parts: Vec<AnyPart<'_>> = parts.iter().map(part).collect();
                 few.decide(|checker| checker.check_all(&parts));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::call::{AdmittedCall, BoxedCall, StartedCall, block_on};
 use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
+use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::reply::{Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
@@ -26,8 +26,8 @@ enum CheckStage {
 #[derive(Clone, Copy)]
 struct DecidedHere {
     allowed: bool,
-    capacity: u32,
-    remaining: u32,
+    capacity: u64,
+    remaining: u64,
     retry_us: u64,
     reset_us: u64,
     /// The limit of a rejection.
@@ -91,7 +91,7 @@ impl<T: From<AdmittedCall>> CallFuture<T> {
 impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing records.
     #[inline]
-    pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64) -> Self {
+    pub(super) fn admitted(capacity: u64, remaining: u64, reset_us: u64) -> Self {
         let (allowed, retry_us, rejected_by) = (true, 0, None);
         Self(CheckStage::Here(DecidedHere {
             allowed,
@@ -108,8 +108,8 @@ impl Check {
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
         Self(CheckStage::Here(DecidedHere {
             allowed: false,
-            capacity: shown(limit.terms().capacity()),
-            remaining: shown(outcome.remaining),
+            capacity: limit.terms().capacity(),
+            remaining: outcome.remaining,
             retry_us: outcome.retry_us,
             reset_us: outcome.reset_us,
             rejected_by: (!limit.is_shadow()).then(|| (*limit.terms().name(), limit.quota())),
@@ -128,7 +128,7 @@ impl Check {
 
     /// Creates the check of a call without a limit.
     pub(crate) fn unlimited() -> Self {
-        Self::admitted(u32::MAX, u32::MAX, 0)
+        Self::admitted(u64::MAX, u64::MAX, 0)
     }
 
     /// Returns the result. If the call is pending, blocks this thread until it is decided.

@@ -22,7 +22,7 @@ use crate::reply::Decision;
 /// // An answer takes 1,000 tokens at most.
 /// let mut meter = limiter.acquire(&TOKENS, "acme", 1_000).await?.meter();
 /// for part in ["An", "answer"] {
-///     meter.add(u32::try_from(part.len())?);
+///     meter.add(u64::try_from(part.len())?);
 /// }
 /// assert_eq!(meter.used(), 8);
 /// drop(meter);
@@ -35,7 +35,7 @@ pub struct Meter {
     /// None once the charges are kept.
     permits: Vec<Permit>,
     decision: Decision,
-    used: u32,
+    used: u64,
 }
 
 impl Permit {
@@ -73,18 +73,18 @@ impl Meter {
 
     /// Sets the units that the call has used so far, in place of those that were counted: for a service that reports a
     /// running total.
-    pub fn set(&mut self, total: u32) {
+    pub fn set(&mut self, total: u64) {
         self.used = total;
     }
 
     /// Adds units that the call has used. The sum saturates.
-    pub fn add(&mut self, units: u32) {
+    pub fn add(&mut self, units: u64) {
         self.used = self.used.saturating_add(units);
     }
 
     /// Returns the units that the call has used so far.
     #[must_use]
-    pub fn used(&self) -> u32 {
+    pub fn used(&self) -> u64 {
         self.used
     }
 

@@ -31,8 +31,8 @@ pub(crate) type AnyPart<'a> = Part<'a, dyn Key + 'a>;
 impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
-    pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
-        Self::of(limit, key, cost.into())
+    pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u64) -> Self {
+        Self::of(limit, key, cost)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::algorithm::{Correction, OpeningChange, Outcome, Receipt};
+use crate::algorithm::{Correction, MOST, OpeningChange, Outcome, Receipt};
 use crate::backend::Backend;
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
@@ -222,8 +222,8 @@ impl Permit {
     }
 
     /// Replaces the charge by `used`, the units that the call has really used.
-    pub fn settle(self, used: u32) {
-        self.correct(Some(used.into()));
+    pub fn settle(self, used: u64) {
+        self.correct(Some(used.min(MOST)));
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.

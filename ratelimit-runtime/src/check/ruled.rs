@@ -263,8 +263,8 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const LIMIT: Limit = Limit::sliding("ruled", 3, MINUTE);
 
-    fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
-        let (part, options) = (Part::of(limit, &"key", cost.into()), CallOptions::ACQUIRE);
+    fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Result<Permit, Rejection> {
+        let (part, options) = (Part::of(limit, &"key", cost), CallOptions::ACQUIRE);
         let call: Acquire = limiter.checker().start(part, options, None);
         let [permit] = call.into_array().blocking(&limiter.checker().backend, || limit.label())?;
         Ok(permit)

@@ -14,35 +14,35 @@ use crate::limit::{Access, Lease, Limit, LimitError};
 /// first or second is the right one.
 const KEPT: usize = 32;
 
-/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u32`, or `Option<u32>`, whose `None`
-/// is no limit.
+/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u64`, or `Option<u64>`, whose `None`
+/// is no limit. No other integers: then the type of a literal would be unknown.
 #[diagnostic::on_unimplemented(
-    message = "`threshold`, `burst` and `in_flight` are of type `u32` or `Option<u32>`, not `{Self}`",
-    label = "not a `u32`",
-    note = "convert it: `u32::try_from(value).unwrap_or(u32::MAX)`"
+    message = "`threshold`, `burst` and `in_flight` are of type `u64` or `Option<u64>`, not `{Self}`",
+    label = "not a `u64`",
+    note = "convert it: `u64::from(value)`, or `u64::try_from(value).unwrap_or(u64::MAX)`"
 )]
 pub trait Amount {
     /// Returns the amount, or `None` without one.
-    fn amount(self) -> Option<u32>;
+    fn amount(self) -> Option<u64>;
 }
 
-impl Amount for u32 {
+impl Amount for u64 {
     #[inline]
-    fn amount(self) -> Option<u32> {
+    fn amount(self) -> Option<u64> {
         Some(self)
     }
 }
 
-impl Amount for Option<u32> {
+impl Amount for Option<u64> {
     #[inline]
-    fn amount(self) -> Option<u32> {
+    fn amount(self) -> Option<u64> {
         self
     }
 }
 
 /// Returns an amount.
 #[inline]
-pub fn amount(amount: impl Amount) -> Option<u32> {
+pub fn amount(amount: impl Amount) -> Option<u64> {
     amount.amount()
 }
 
@@ -63,8 +63,8 @@ struct KeptLimit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GivenAmounts {
-    threshold: u32,
-    burst: Option<u32>,
+    threshold: u64,
+    burst: Option<u64>,
     lease: Lease,
 }
 
@@ -91,8 +91,8 @@ impl GivenAmounts {
     /// numbers, which differ for amounts that are close together.
     #[inline]
     fn home(self) -> usize {
-        let burst = self.burst.unwrap_or(0).wrapping_mul(0x85EB_CA6B);
-        (self.threshold.wrapping_mul(0x9E37_79B1) ^ burst) as usize >> 27
+        let burst = self.burst.unwrap_or(0).wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
+        (self.threshold.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ burst) as usize >> 59
     }
 }
 
@@ -109,8 +109,8 @@ impl AmountsSite {
     pub fn of(
         &'static self,
         template: SiteLimit<'static>,
-        threshold: Option<u32>,
-        burst: Option<u32>,
+        threshold: Option<u64>,
+        burst: Option<u64>,
         lease: Lease,
     ) -> CallLimit {
         let SiteLimit { limit: template, site } = template;
@@ -163,10 +163,10 @@ impl AmountsSite {
                         threshold,
                         burst,
                         message,
-                        "the burst of a call is too large, and the largest possible one is used instead"
+                        "the amounts of a call are too large, and the largest possible ones are used instead"
                     );
                 }
-                template.with_largest_burst(threshold)
+                template.with_largest_amounts(threshold)
             }
         };
         limit.varying(lease)

@@ -22,7 +22,7 @@ pub trait AnnotatedCall<const N: usize> {
 }
 
 /// A call of a function with one limit: the limit, the key and the cost.
-pub(super) struct OneLimit<L, K>(pub(super) L, pub(super) K, pub(super) u32);
+pub(super) struct OneLimit<L, K>(pub(super) L, pub(super) K, pub(super) u64);
 
 /// The limits of a call of a function with several. Decided together.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl<L: CheckedLimit, K: Key> OneLimit<L, K> {
     #[inline]
     fn part(&self) -> Part<'_, K> {
         let Self(limit, key, cost) = self;
-        Part { access: limit.access(), ..Part::of(limit.limit(), key, (*cost).into()) }
+        Part { access: limit.access(), ..Part::of(limit.limit(), key, *cost) }
     }
 }
 
@@ -79,15 +79,15 @@ impl<'a> CallPart<'a> {
     pub fn constant(
         SiteLimit { limit, site }: SiteLimit<'a>,
         key: &'a (dyn Key + 'a),
-        cost: u32,
+        cost: u64,
     ) -> Self {
-        Self { site, part: Part::of(limit, key, cost.into()) }
+        Self { site, part: Part::of(limit, key, cost) }
     }
 
     /// Creates the part of a limit whose amounts are computed for the call.
     #[must_use]
-    pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost.into()) };
+    pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u64) -> Self {
+        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost) };
         Self { site: limit.site(), part }
     }
 }

@@ -30,7 +30,6 @@ pub use crate::key::{
 use crate::key::{HashedKey, KeySecret, OwnedKey};
 use crate::lease::Leases;
 pub use crate::limit::Lease;
-use crate::limit::shown;
 use crate::limit::{Access, Algorithm, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
@@ -46,7 +45,7 @@ pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
 /// does not hold the borrows of the key across the `await`.
 // One limit has functions of its own: a value that is no key is then one error, at the key.
 #[inline]
-pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Awaited<(), 1>> {
+pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Option<Awaited<(), 1>> {
     check_all(&OneLimit(limit, key, cost))
 }
 
@@ -55,12 +54,12 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Await
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_blocking(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+pub fn check_blocking(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Result<(), Rejection> {
     check_all_blocking(&OneLimit(limit, key, cost))
 }
 
 /// Starts a call of one limit whose charge is corrected.
-pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Awaited<[Permit; 1], 1> {
+pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Awaited<[Permit; 1], 1> {
     acquire_all(&OneLimit(limit, key, cost))
 }
 
@@ -72,7 +71,7 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Awaited<[P
 pub fn acquire_blocking(
     limit: impl CheckedLimit,
     key: impl Key,
-    cost: u32,
+    cost: u64,
 ) -> Result<[Permit; 1], Rejection> {
     acquire_all_blocking(&OneLimit(limit, key, cost))
 }
@@ -182,7 +181,7 @@ pub fn call_once<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Corrects a charge to the units that the call has used, which `used` reads from its return value.
-pub fn settle<T: ?Sized>(permit: Permit, output: &T, used: impl FnOnce(&T) -> u32) {
+pub fn settle<T: ?Sized>(permit: Permit, output: &T, used: impl FnOnce(&T) -> u64) {
     permit.settle(used(output));
 }
 
@@ -241,14 +240,14 @@ pub fn return_units(
     limiter: &RateLimiter,
     limit: &Limit,
     key: impl Key,
-    cost: u32,
+    cost: u64,
     at: u64,
 ) -> Answer<Decision> {
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
-    let charge = backend.count(limit, &key, cost.into()).address(&backend);
+    let charge = backend.count(limit, &key, cost).address(&backend);
     let (capacity, source) = (charge.terms.capacity(), backend.source());
     let returned = backend.give_back(policy.scope(), source, charge, Charged::At(at));
-    returned.map(move |outcome| Decision::new(shown(capacity), &outcome, source))
+    returned.map(move |outcome| Decision::new(capacity, &outcome, source))
 }
 
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
@@ -299,7 +298,7 @@ pub fn key(key: impl Key) -> impl Key {
 /// Returns a cost.
 #[must_use]
 #[inline]
-pub const fn cost(cost: u32) -> u32 {
+pub const fn cost(cost: u64) -> u64 {
     cost
 }
 

@@ -46,7 +46,7 @@ use crate::backend::Backend;
 use crate::background::WorkCount;
 use crate::clock::{before, complete_by};
 use crate::key::KeyId;
-use crate::limit::{Limit, Terms, shown};
+use crate::limit::{Limit, Terms};
 use crate::reply::{Answer, Decision, StoreError};
 use crate::store::{Calls, Charge, Reply};
 
@@ -95,7 +95,7 @@ impl Leases {
         }
         let (amounts, now) = (LeaseAmounts::of(terms), self.backend.clock().steady());
         let (reply, capacity) = self.ledger.spend(key_id, amounts, cost, now)?;
-        Some(Decision::new(shown(capacity), &reply.first(), reply.source))
+        Some(Decision::new(capacity, &reply.first(), reply.source))
     }
 
     /// Returns the number of units that calls with these terms can spend in this process.

@@ -59,7 +59,7 @@ algorithms! {
 
 impl Algorithm {
     /// Returns the capacity of a limit without a burst.
-    pub(super) const fn default_capacity(self, threshold: u32) -> u32 {
+    pub(super) const fn default_capacity(self, threshold: u64) -> u64 {
         match self {
             Self::LeakyBucket => 1,
             Self::Sliding

@@ -1,6 +1,6 @@
 //! The amounts of a limit: what may differ from call to call on one count.
 
-use super::{LimitError, Period, Rate, WindowScale};
+use super::{Algorithm, LimitError, Period, Rate, WindowScale};
 
 /// Threshold and burst, and the values that a decision derives from them and the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,30 +16,51 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    /// Derives the amounts. Fails if a bucket with them takes over 100 years to fill.
+    /// Derives the amounts. Fails if they are too large, if a bucket with them takes over 100 years to fill, or if the
+    /// algorithm would round them by more than 0.1 %.
     pub(super) const fn new(
+        algorithm: Algorithm,
         threshold: u64,
         capacity: u64,
         period: Period,
     ) -> Result<Self, LimitError> {
-        match Rate::new(threshold, period.micros(), capacity) {
-            Some(rate) => {
-                let scale = WindowScale::new(threshold, period.micros());
-                Ok(Self { threshold, capacity, lease_reserve: 0, rate, scale })
+        let period_us = period.micros();
+        if threshold > LimitError::MAX_AMOUNT || capacity > LimitError::MAX_AMOUNT {
+            return Err(LimitError::TOO_LARGE);
+        }
+        let Some(rate) = Rate::new(threshold, period_us, capacity) else {
+            return Err(LimitError::SLOW_FILL);
+        };
+        let scale = WindowScale::new(threshold, period_us);
+        let is_precise = match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                rate.is_close_to(threshold, period_us)
             }
-            None => Err(LimitError::SLOW_FILL),
+            Algorithm::SlidingCounter => scale.is_precise(),
+            Algorithm::Sliding | Algorithm::Fixed | Algorithm::InFlight => true,
+        };
+        if is_precise {
+            Ok(Self { threshold, capacity, lease_reserve: 0, rate, scale })
+        } else {
+            Err(LimitError::IMPRECISE)
         }
     }
 
-    /// Derives the amounts with the largest burst that fills within 100 years.
-    pub(super) fn with_largest_burst(threshold: u64, period: Period) -> Self {
-        let most = u128::from(LimitError::MAX_US) * u128::from(threshold);
-        let burst = most / u128::from(period.micros());
-        let burst = u64::try_from(burst).unwrap_or(u64::MAX).clamp(1, u32::MAX.into());
-        // The threshold itself always fills within a period.
-        Self::new(threshold, burst, period)
-            .or_else(|_| Self::new(threshold, threshold, period))
-            .unwrap_or_else(|_| unreachable!("a period is at most 100 years"))
+    /// Derives the largest amounts up to `threshold` that the algorithm can count, and of a bucket the largest burst
+    /// that fills within 100 years.
+    pub(super) fn largest(algorithm: Algorithm, threshold: u64, period: Period) -> Self {
+        let most = if matches!(algorithm, Algorithm::SlidingCounter) {
+            WindowScale::MOST_PRECISE
+        } else {
+            LimitError::MAX_AMOUNT
+        };
+        let threshold = threshold.clamp(1, most);
+        let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
+        let burst = u64::try_from(filled / u128::from(period.micros())).unwrap_or(u64::MAX);
+        let capacity =
+            if algorithm.is_bucket() { burst.clamp(1, Rate::MOST_PRECISE) } else { threshold };
+        Self::new(algorithm, threshold, capacity, period)
+            .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
     }
 
     /// Returns the share of one of `instances` processes: the amounts divided by `instances`, at least 1.

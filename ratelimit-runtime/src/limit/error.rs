@@ -11,6 +11,17 @@ impl LimitError {
         "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
     );
 
+    pub(crate) const TOO_LARGE: Self =
+        Self("an amount is at most 999,999,999,999,999: count in a larger unit, such as thousands");
+
+    pub(super) const IMPRECISE: Self = Self(
+        "amounts of this size would be rounded by more than 0.1 %: count in a larger unit, such as thousands, or use \
+         sliding or fixed",
+    );
+
+    /// The largest amount: what a header field can show (RFC 9651, section 3.3.1).
+    pub(crate) const MAX_AMOUNT: u64 = 999_999_999_999_999;
+
     pub(super) const NO_NAME: Self =
         Self("the name of a limit must not be empty: write a name such as `login`");
 

@@ -4,11 +4,6 @@ use std::time::Duration;
 
 use super::{Algorithm, Align, Lease, Limit};
 
-/// Returns an amount as the interface has it: at most [`u32::MAX`].
-pub(crate) const fn shown(amount: u64) -> u32 {
-    if amount < u32::MAX as u64 { amount as u32 } else { u32::MAX }
-}
-
 impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
     /// scope share their counts.
@@ -27,8 +22,8 @@ impl Limit {
     /// Returns the units that are admitted per period, or that may be in flight; 0 if an
     /// [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
-    pub const fn threshold(&self) -> u32 {
-        if self.policy.closed { 0 } else { shown(self.terms.amounts.threshold) }
+    pub const fn threshold(&self) -> u64 {
+        if self.policy.closed { 0 } else { self.terms.amounts.threshold }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -41,13 +36,13 @@ impl Limit {
     /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
     /// window; 0 if an [amount of 0](Self::try_amounts) closes the limit.
     #[must_use]
-    pub const fn capacity(&self) -> u32 {
-        if self.policy.closed { 0 } else { shown(self.terms.amounts.capacity) }
+    pub const fn capacity(&self) -> u64 {
+        if self.policy.closed { 0 } else { self.terms.amounts.capacity }
     }
 
     /// Returns the [burst](Self::burst), if one is set.
     #[must_use]
-    pub const fn get_burst(&self) -> Option<u32> {
+    pub const fn get_burst(&self) -> Option<u64> {
         if self.policy.has_burst { Some(self.capacity()) } else { None }
     }
 

@@ -14,7 +14,7 @@ const MIN_HOLD: Duration = Duration::from_secs(1);
 const MAX_HOLD: Duration = Duration::from_secs(86_400);
 
 /// The most units that can be in flight. The sum of all processes then fits the numbers of the scripts.
-pub(super) const MOST_IN_FLIGHT: u32 = 1_000_000_000;
+pub(super) const MOST_IN_FLIGHT: u64 = 1_000_000_000;
 
 /// The period of a limit without one. It tells nothing: only the amounts of rates are derived from a period.
 const NO_PERIOD: Period = Period::SECOND;
@@ -50,7 +50,7 @@ impl Limit {
     /// On values that [`try_in_flight`](Self::try_in_flight) rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn in_flight(name: &'static str, in_flight: u32) -> Self {
+    pub const fn in_flight(name: &'static str, in_flight: u64) -> Self {
         match Self::try_in_flight(name, in_flight) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
@@ -62,7 +62,7 @@ impl Limit {
     /// # Errors
     ///
     /// On an empty name; on 0, which would reject every call; above a billion.
-    pub const fn try_in_flight(name: &'static str, in_flight: u32) -> Result<Self, LimitError> {
+    pub const fn try_in_flight(name: &'static str, in_flight: u64) -> Result<Self, LimitError> {
         if name.is_empty() {
             return Err(LimitError::NO_NAME);
         }
@@ -70,14 +70,14 @@ impl Limit {
     }
 
     /// Creates a limit of calls in flight with a name that is not empty.
-    pub(super) const fn in_flight_named(name: Name, in_flight: u32) -> Result<Self, LimitError> {
+    pub(super) const fn in_flight_named(name: Name, in_flight: u64) -> Result<Self, LimitError> {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
         if in_flight > MOST_IN_FLIGHT {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
-        match Amounts::new(in_flight as u64, in_flight as u64, NO_PERIOD) {
+        match Amounts::new(Algorithm::InFlight, in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
                 let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
                 let hold_ms = DEFAULT_HOLD.as_millis() as u32;

@@ -1,6 +1,6 @@
 //! The label of a limit, for replies and reports.
 
-use super::{Limit, Name, Quota, Terms, shown};
+use super::{Limit, Name, Quota, Terms};
 
 /// The parts of a limit that decisions, rejections, logs and metrics contain.
 #[derive(Clone, Copy, Debug)]
@@ -8,7 +8,7 @@ pub(crate) struct LimitLabel {
     pub(crate) name: Name,
     pub(crate) quota: Quota,
     /// The most that can be admitted at once.
-    pub(crate) capacity: u32,
+    pub(crate) capacity: u64,
     pub(crate) shadow: bool,
     /// Whether the amounts are computed for each call.
     pub(crate) varies: bool,
@@ -31,7 +31,7 @@ impl Limit {
         LimitLabel {
             name: self.terms.identity.name,
             quota: self.quota(),
-            capacity: shown(terms.capacity()),
+            capacity: terms.capacity(),
             shadow: self.policy.shadow,
             varies: self.policy.varies,
         }

@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale, shown};
+use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -22,7 +22,7 @@ pub enum Lease {
     /// None.
     None,
     /// Up to this number.
-    UpTo(u32),
+    UpTo(u64),
     /// Up to one percent of the threshold, of keys that are busy.
     Auto,
 }
@@ -53,14 +53,14 @@ impl Limit {
     ///
     /// On 0 units; on more units than the limit admits at once (for a bucket: the burst minus the tokens that refill in
     /// one term); on a period below 100 milliseconds.
-    pub const fn try_lease(mut self, units: u32) -> Result<Self, LimitError> {
+    pub const fn try_lease(mut self, units: u64) -> Result<Self, LimitError> {
         if units == 0 {
             return Err(LimitError("`lease` must be at least 1: 0 would lease nothing"));
         }
         if let Err(invalid) = self.terms.check_can_lease() {
             return Err(invalid);
         }
-        if units as u64 > self.terms.lease_capacity() {
+        if units > self.terms.lease_capacity() {
             return Err(LimitError(
                 "`lease` must be at most what can be admitted at once: the threshold, or the burst of \
                  a bucket minus the tokens that refill in a hundredth of the period (at most a second)",
@@ -111,7 +111,7 @@ impl Limit {
     /// On values that `try_lease` rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn lease(self, units: u32) -> Self {
+    pub const fn lease(self, units: u64) -> Self {
         match self.try_lease(units) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
@@ -142,7 +142,7 @@ impl Limit {
     /// Returns this limit with a lease, as far as it fits.
     pub(super) fn with_lease(self, lease: Lease) -> Self {
         let leased = match lease {
-            Lease::UpTo(units) => self.try_lease(units.min(shown(self.terms.lease_capacity()))),
+            Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
             Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US && !self.is_in_flight() => {
                 return Self { policy: Policy { lease, ..self.policy }, ..self };
@@ -181,7 +181,7 @@ impl Limit {
     pub(crate) const fn lease_units(&self) -> u64 {
         match self.policy.lease {
             Lease::None => 0,
-            Lease::UpTo(units) => units as u64,
+            Lease::UpTo(units) => units,
             Lease::Auto => self.terms.auto_lease_units(),
         }
     }

@@ -35,7 +35,6 @@ pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
 pub use self::error::LimitError;
 pub(crate) use self::error::debug_as_text;
-pub(crate) use self::getters::shown;
 pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
 pub(crate) use self::label::LimitLabel;
@@ -94,7 +93,7 @@ impl Limit {
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn sliding(name: &'static str, threshold: u32, period: Duration) -> Self {
+    pub const fn sliding(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::expect(name, Algorithm::Sliding, threshold, period)
     }
 
@@ -106,7 +105,7 @@ impl Limit {
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn fixed(name: &'static str, threshold: u32, period: Duration) -> Self {
+    pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::expect(name, Algorithm::Fixed, threshold, period)
     }
 
@@ -119,7 +118,7 @@ impl Limit {
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn sliding_counter(name: &'static str, threshold: u32, period: Duration) -> Self {
+    pub const fn sliding_counter(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::expect(name, Algorithm::SlidingCounter, threshold, period)
     }
 
@@ -138,7 +137,7 @@ impl Limit {
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn token_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
+    pub const fn token_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::expect(name, Algorithm::TokenBucket, threshold, period)
     }
 
@@ -150,7 +149,7 @@ impl Limit {
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn leaky_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
+    pub const fn leaky_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
 
@@ -159,13 +158,14 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On an empty name; on a threshold of 0; on a period that is below a microsecond, above 100 years, or not a
-    /// whole number of microseconds; on a bucket that takes more than 100 years to fill; on
-    /// [`Algorithm::InFlight`], which has no period.
+    /// On an empty name; on a threshold of 0 or above 999,999,999,999,999; on a period that is below a microsecond,
+    /// above 100 years, or not a whole number of microseconds; on a bucket that takes more than 100 years to fill; on a
+    /// bucket or a sliding counter whose amounts would be rounded by more than 0.1 % (above 2,000,000,000,000, unless
+    /// the rate is a round number); on [`Algorithm::InFlight`], which has no period.
     pub const fn new(
         name: &'static str,
         algorithm: Algorithm,
-        threshold: u32,
+        threshold: u64,
         period: Duration,
     ) -> Result<Self, LimitError> {
         if name.is_empty() {
@@ -184,7 +184,7 @@ impl Limit {
             ));
         }
         let capacity = algorithm.default_capacity(threshold);
-        match Amounts::new(threshold as u64, capacity as u64, period) {
+        match Amounts::new(algorithm, threshold, capacity, period) {
             Ok(amounts) => {
                 let identity = Identity::new(Name::new(name), algorithm, period);
                 Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
@@ -197,9 +197,9 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit that is not a bucket; on a burst of 0; on a bucket that takes more than 100 years to fill, or
-    /// that is too small for its [`lease`](Self::lease).
-    pub const fn try_burst(mut self, burst: u32) -> Result<Self, LimitError> {
+    /// On a limit that is not a bucket; on a burst of 0, or one that [`new`](Self::new) rejects; on a bucket that takes
+    /// more than 100 years to fill, or that is too small for its [`lease`](Self::lease).
+    pub const fn try_burst(mut self, burst: u64) -> Result<Self, LimitError> {
         if !self.terms.is_bucket() {
             return Err(LimitError(
                 "`burst` is the capacity of a bucket: use it with token_bucket or leaky_bucket",
@@ -208,7 +208,8 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        match Amounts::new(self.terms.amounts.threshold, burst as u64, self.terms.identity.period) {
+        let Terms { identity, amounts } = &self.terms;
+        match Amounts::new(identity.algorithm, amounts.threshold, burst, identity.period) {
             Ok(amounts) => {
                 self.terms.amounts = amounts;
                 self.policy.has_burst = true;
@@ -249,7 +250,7 @@ impl Limit {
     /// On values that [`try_burst`](Self::try_burst) rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn burst(self, burst: u32) -> Self {
+    pub const fn burst(self, burst: u64) -> Self {
         match self.try_burst(burst) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
@@ -291,7 +292,7 @@ impl Limit {
     const fn expect(
         name: &'static str,
         algorithm: Algorithm,
-        threshold: u32,
+        threshold: u64,
         period: Duration,
     ) -> Self {
         match Self::new(name, algorithm, threshold, period) {

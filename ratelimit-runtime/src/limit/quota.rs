@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Limit, shown};
+use super::Limit;
 
 /// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
 /// algorithm. Calls in flight have no period: it is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
-    threshold: u32,
-    capacity: u32,
+    threshold: u64,
+    capacity: u64,
     /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each check
     /// (`benches/all -- instructions`).
     period: u64,
@@ -45,13 +45,13 @@ impl Quota {
 
     /// Returns the units that are admitted per period, or that may be in flight.
     #[must_use]
-    pub const fn threshold(self) -> u32 {
+    pub const fn threshold(self) -> u64 {
         self.threshold
     }
 
     /// Returns the units that can be admitted at once: the burst of a bucket, otherwise the threshold.
     #[must_use]
-    pub const fn capacity(self) -> u32 {
+    pub const fn capacity(self) -> u64 {
         self.capacity
     }
 
@@ -84,7 +84,7 @@ impl Limit {
     #[inline]
     pub const fn quota(&self) -> Quota {
         let amounts = &self.terms.amounts;
-        let (threshold, capacity) = (shown(amounts.threshold), shown(amounts.capacity));
+        let (threshold, capacity) = (amounts.threshold, amounts.capacity);
         let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
         let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
         let bucket = (self.terms.is_bucket() as u64) << BUCKET.trailing_zeros();

@@ -14,6 +14,16 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
+    /// The largest burst of which no rate is rounded by more than 0.1 %.
+    pub(super) const MOST_PRECISE: u64 = 1 << 41;
+
+    /// Returns whether this is the rate of `threshold` per `period_us`, to 0.1 %.
+    pub(super) const fn is_close_to(self, threshold: u64, period_us: u64) -> bool {
+        let (given, own) =
+            (self.token as u128 * threshold as u128, period_us as u128 * self.drain as u128);
+        given.abs_diff(own) <= own / 1_000
+    }
+
     /// Returns the rate of `threshold` per `period_us` into a bucket of `burst`; `None` if the bucket takes
     /// over 100 years to fill.
     ///

@@ -12,12 +12,20 @@ pub(crate) struct WindowScale {
 }
 
 impl WindowScale {
+    /// The largest threshold with which a period has 1,000 grains.
+    pub(super) const MOST_PRECISE: u64 = 1 << 42;
+
     pub(super) const fn new(threshold: u64, period_us: u64) -> Self {
         let product = threshold as u128 * period_us as u128;
         // Rounding up the span adds less than `threshold` to the product.
         let room = (1u128 << 52) - threshold as u128;
         let grain = product.div_ceil(room) as u64;
         Self { grain, span: period_us.div_ceil(grain) }
+    }
+
+    /// Returns whether a grain is at most a thousandth of the period.
+    pub(super) const fn is_precise(self) -> bool {
+        self.grain == 1 || self.span >= 1_000
     }
 
     /// Returns the time from the start of a window until `count`, the count of the window before it, weighs at

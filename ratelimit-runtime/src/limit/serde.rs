@@ -22,13 +22,13 @@ struct LimitFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    threshold: Option<u32>,
+    threshold: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     period: Option<PeriodField>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u32>,
+    burst: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    in_flight: Option<u32>,
+    in_flight: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<PeriodField>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ struct LimitFields {
 #[derive(serde::Deserialize, serde::Serialize)]
 #[serde(untagged, expecting = "`lease` must be a number of units, or \"auto\"")]
 enum LeaseField {
-    Units(u32),
+    Units(u64),
     Word(AutoField),
 }
 

@@ -106,9 +106,9 @@ impl Limit {
 pub(super) fn limit_of(
     name: Result<Name, LimitError>,
     algorithm: Option<Algorithm>,
-    threshold: u32,
+    threshold: u64,
     period: Duration,
-    burst: Option<u32>,
+    burst: Option<u64>,
 ) -> Result<Limit, ParseLimitError> {
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
     let limit = name.and_then(|name| {
@@ -189,7 +189,7 @@ mod tests {
             ("300", "such as `300/minute`"),
             ("300 each minute", "such as `300/minute`"),
             ("3.5/minute", "the threshold `3.5` is not a whole number"),
-            ("5000000000/minute", "the largest is 4294967295"),
+            ("5000000000000000/minute", "the largest is 999999999999999"),
             ("0/minute", "`threshold` must be at least 1"),
             ("5/0s", "cannot be zero"),
             ("5/fortnight", "unknown unit `fortnight`"),

@@ -30,8 +30,9 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to fill.
-    pub fn try_amounts(&self, threshold: u32, burst: Option<u32>) -> Result<Self, LimitError> {
+    /// On a burst of a limit that is not a bucket; on amounts that are too large, as [`new`](Self::new) says; on a
+    /// bucket that takes more than 100 years to fill.
+    pub fn try_amounts(&self, threshold: u64, burst: Option<u64>) -> Result<Self, LimitError> {
         let policy = Policy { lease: Lease::None, has_burst: false, closed: false, ..self.policy };
         if let Some(burst) = burst
             && !self.terms.is_bucket()
@@ -45,8 +46,8 @@ impl Limit {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
         let capacity = self.algorithm().default_capacity(threshold);
-        let amounts =
-            Amounts::new(u64::from(threshold), u64::from(capacity), self.terms.identity.period)?;
+        let period = self.terms.identity.period;
+        let amounts = Amounts::new(self.algorithm(), threshold, capacity, period)?;
         let limit = Self { terms: Terms { amounts, ..self.terms }, policy };
         match burst {
             Some(burst) => limit.try_burst(burst),
@@ -54,13 +55,13 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with a threshold and the largest burst that fills within 100 years, or with as many calls in
-    /// flight as there can be.
-    pub(crate) fn with_largest_burst(&self, threshold: u32) -> Self {
+    /// Returns this limit with the largest amounts up to `threshold` that it can count, and of a bucket the largest
+    /// burst that fills within 100 years.
+    pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
         if self.is_in_flight() {
             return self.try_amounts(threshold.min(MOST_IN_FLIGHT), None).unwrap_or(*self);
         }
-        let amounts = Amounts::with_largest_burst(threshold.into(), self.terms.identity.period);
+        let amounts = Amounts::largest(self.algorithm(), threshold, self.terms.identity.period);
         Self { terms: Terms { amounts, ..self.terms }, ..*self }
     }
 
@@ -72,7 +73,7 @@ impl Limit {
 
     /// Returns the trial of another threshold beside this limit: a shadow with counts of its own, which neither waits
     /// nor leases; `None` if this process has made too many names. It keeps the burst that this limit sets.
-    pub(crate) fn trial(&self, threshold: u32) -> Option<Self> {
+    pub(crate) fn trial(&self, threshold: u64) -> Option<Self> {
         // A call that runs beside its trial would have to hold units of both.
         if self.is_in_flight() {
             return None;
@@ -94,8 +95,8 @@ impl Limit {
     /// fill for over 100 years.
     pub(crate) fn under_rule(
         &self,
-        threshold: Option<u32>,
-        burst: Option<u32>,
+        threshold: Option<u64>,
+        burst: Option<u64>,
     ) -> (Self, Option<&'static str>) {
         let is_ignored = burst.is_some() && !self.terms.is_bucket();
         let mut misfit = is_ignored.then_some(
@@ -104,9 +105,13 @@ impl Limit {
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
         let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
-        let limit = limit.unwrap_or_else(|_| {
-            misfit = Some("the burst would take over 100 years to fill, so it is shortened");
-            self.with_largest_burst(threshold)
+        let limit = limit.unwrap_or_else(|error| {
+            misfit = Some(if error == LimitError::SLOW_FILL {
+                "the burst would take over 100 years to fill, so it is shortened"
+            } else {
+                "the amounts are larger than this limit can count, so they are reduced"
+            });
+            self.with_largest_amounts(threshold)
         });
         (limit.varying(self.policy.lease), misfit)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RateLimiter;
-use crate::algorithm::OpeningChange;
+use crate::algorithm::{MOST, OpeningChange};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::reply::{Answer, Decision};
@@ -44,8 +44,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been credited.
-    pub fn credit(&self, limit: &Limit, key: impl Key, units: u32) -> Answer<Decision> {
-        self.checker.count(limit, &key).credit(units.into())
+    pub fn credit(&self, limit: &Limit, key: impl Key, units: u64) -> Answer<Decision> {
+        self.checker.count(limit, &key).credit(units.min(MOST))
     }
 
     /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the

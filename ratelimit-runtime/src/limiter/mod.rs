@@ -162,8 +162,8 @@ impl RateLimiter {
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
     /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]
-    pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.start(Part::of(limit, &key, cost.into()), CallOptions::CHECK, None)
+    pub fn check(&self, limit: &Limit, key: impl Key, cost: u64) -> Check {
+        self.checker.start(Part::of(limit, &key, cost), CallOptions::CHECK, None)
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
@@ -187,7 +187,7 @@ impl RateLimiter {
     /// # }
     /// ```
     #[inline]
-    pub fn admit(&self, limit: &Limit, key: impl Key, cost: u32) -> Admit {
+    pub fn admit(&self, limit: &Limit, key: impl Key, cost: u64) -> Admit {
         self.check(limit, key, cost).into()
     }
 
@@ -219,9 +219,9 @@ impl RateLimiter {
         &self,
         limit: &Limit,
         key: impl Key,
-        cost: u32,
+        cost: u64,
     ) -> Result<Decision, Rejection> {
-        let part = Part::of(limit, &key, cost.into());
+        let part = Part::of(limit, &key, cost);
         let check: Check = self.checker.start(part, CallOptions::CHECK, None);
         check.blocking(&self.checker.backend, || limit.label())
     }
@@ -233,8 +233,8 @@ impl RateLimiter {
     ///
     /// [`Rejection::CostExceedsCapacity`], [`Rejection::Unavailable`] and [`Rejection::Mistake`], as for
     /// [`check`](Self::check).
-    pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.count(limit, &key).peek(cost.into())
+    pub fn peek(&self, limit: &Limit, key: impl Key, cost: u64) -> Check {
+        self.checker.count(limit, &key).peek(cost)
     }
 
     /// Checks a call against several limits in one decision: all of them admit the call and are charged, or none is
@@ -299,8 +299,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Mistake::Leased`](crate::Mistake).
-    pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
-        self.checker.start(Part::of(limit, &key, cost.into()), CallOptions::ACQUIRE, None)
+    pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u64) -> Acquire {
+        self.checker.start(Part::of(limit, &key, cost), CallOptions::ACQUIRE, None)
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::algorithm::Outcome;
-use crate::limit::shown;
 
 /// The decision of a limit about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,9 +11,9 @@ pub struct Decision {
     /// Whether the call may proceed.
     pub allowed: bool,
     /// The largest number of units that can be admitted at once: the threshold of a window, or the burst of a bucket.
-    pub limit: u32,
+    pub limit: u64,
     /// The remaining units; for an admitted call, the units that remain after its charge.
-    pub remaining: u32,
+    pub remaining: u64,
     /// The shortest wait after which the same call is admitted if no other call comes, rounded up to a microsecond.
     /// Zero if the call was allowed.
     pub retry_after: Duration,
@@ -27,11 +26,11 @@ pub struct Decision {
 
 impl Decision {
     #[inline]
-    pub(crate) fn new(capacity: u32, outcome: &Outcome, source: Source) -> Self {
+    pub(crate) fn new(capacity: u64, outcome: &Outcome, source: Source) -> Self {
         Self {
             allowed: outcome.is_allowed(),
             limit: capacity,
-            remaining: shown(outcome.remaining),
+            remaining: outcome.remaining,
             retry_after: Duration::from_micros(outcome.retry_us),
             reset_after: Duration::from_micros(outcome.reset_us),
             source,
@@ -39,18 +38,18 @@ impl Decision {
     }
 
     /// Returns the decision about a call that is admitted because no store could decide.
-    pub(crate) fn undecided(capacity: u32) -> Self {
+    pub(crate) fn undecided(capacity: u64) -> Self {
         Self::new(capacity, &Outcome::UNDECIDED, Source::Fallback)
     }
 
     /// Returns the decision about a call without a limit.
     pub(crate) fn unlimited() -> Self {
         let outcome = Outcome { remaining: u64::MAX, ..Outcome::UNDECIDED };
-        Self::new(u32::MAX, &outcome, Source::Embedded)
+        Self::new(u64::MAX, &outcome, Source::Embedded)
     }
 
     /// Returns the decision about a cost above the capacity: no wait helps.
-    pub(crate) fn cost_exceeds(capacity: u32) -> Self {
+    pub(crate) fn cost_exceeds(capacity: u64) -> Self {
         Self {
             allowed: false,
             limit: capacity,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Mistake, Source, StoreError};
-use crate::limit::{Limit, LimitLabel, Name, Quota, shown};
+use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
@@ -46,7 +46,7 @@ pub enum Rejection {
         quota: Quota,
         /// The units that are in flight; at most those that may be, although there are more after the limit was
         /// lowered.
-        in_flight: u32,
+        in_flight: u64,
         /// The decision. Its `retry_after` and its `reset_after` are zero, because the ends of calls are unknown.
         decision: Decision,
     },
@@ -56,9 +56,9 @@ pub enum Rejection {
         /// The name of the limit.
         name: Name,
         /// The cost of the call.
-        cost: u32,
+        cost: u64,
         /// The largest number of units that can be admitted at once.
-        capacity: u32,
+        capacity: u64,
         /// Whether the capacity is computed for each call, so that it can be larger for another one. On the web, the
         /// status is then 429, and otherwise 413.
         varies: bool,
@@ -130,7 +130,7 @@ impl Rejection {
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
         Decision {
             allowed: false,
-            limit: shown(limit.terms().capacity()),
+            limit: limit.terms().capacity(),
             remaining: 0,
             retry_after,
             reset_after: retry_after,
@@ -140,8 +140,8 @@ impl Rejection {
 
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
     #[must_use]
-    pub fn cost_exceeds_capacity(limit: &Limit, cost: u32) -> Self {
-        Self::exceeds_capacity_of(&limit.label(), cost.into())
+    pub fn cost_exceeds_capacity(limit: &Limit, cost: u64) -> Self {
+        Self::exceeds_capacity_of(&limit.label(), cost)
     }
 
     /// Creates the rejection of a call about which the store could not decide, for tests.
@@ -165,7 +165,6 @@ impl Rejection {
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u64) -> Self {
         let LimitLabel { name, capacity, varies, quota, .. } = *label;
-        let cost = shown(cost);
         Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
     }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::Source;
 use crate::algorithm::Outcome;
-use crate::limit::shown;
 
 /// The units of a key that are in use: [`Operator::usage`](crate::Operator::usage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +11,7 @@ use crate::limit::shown;
 pub struct Usage {
     /// The units that were charged and are not free again: the units in the window, or those that have not refilled the
     /// bucket yet. A part of a unit counts as a whole one.
-    pub used: u32,
+    pub used: u64,
     /// The time until all of them are free if no other call comes, rounded up to a microsecond.
     pub reset_after: Duration,
     /// The time until a [closed](crate::RateLimiter::close) key opens; `None` if it is open.
@@ -26,6 +25,6 @@ impl Usage {
     pub(crate) fn new(outcome: &Outcome, source: Source) -> Self {
         let Outcome { remaining: used, retry_us, reset_us, .. } = *outcome;
         let closed_for = outcome.is_closed().then(|| Duration::from_micros(retry_us));
-        Self { used: shown(used), reset_after: Duration::from_micros(reset_us), closed_for, source }
+        Self { used, reset_after: Duration::from_micros(reset_us), closed_for, source }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct RequestLog {
     /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
     has_decided: bool,
     /// `Retry-After` of the last rejection, also by a limit that clients do not see.
-    retry_after: Option<u32>,
+    retry_after: Option<u64>,
     is_open: bool,
 }
 
@@ -47,10 +47,10 @@ pub(crate) struct LoggedLimit {
 /// A decision of a limit. If the limit decides about several keys, the strictest one.
 #[derive(Clone, Copy)]
 pub(crate) struct LoggedDecision {
-    pub(crate) remaining: u32,
+    pub(crate) remaining: u64,
     /// The seconds until the count is reset, or until a bucket without units has one; after a rejection, until the same
     /// call can be admitted.
-    pub(crate) seconds: u32,
+    pub(crate) seconds: u64,
     pub(crate) is_rejection: bool,
 }
 
@@ -79,7 +79,7 @@ impl RequestLog {
         self.has_decided
     }
 
-    pub(crate) fn retry_after(&self) -> Option<u32> {
+    pub(crate) fn retry_after(&self) -> Option<u64> {
         self.retry_after
     }
 
@@ -233,14 +233,13 @@ pub(crate) fn wait(rejection: &Rejection) -> Option<Duration> {
 }
 
 /// Returns `Retry-After` of a rejection; `None` if no wait helps.
-pub(crate) fn retry_after(rejection: &Rejection) -> Option<u32> {
+pub(crate) fn retry_after(rejection: &Rejection) -> Option<u64> {
     wait(rejection).map(|wait| whole_seconds(wait).max(1))
 }
 
 /// Returns the seconds of `span`, rounded up.
-pub(crate) fn whole_seconds(span: Duration) -> u32 {
-    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
-    u32::try_from(seconds).unwrap_or(u32::MAX)
+pub(crate) fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
 /// Returns whether a log is open in this thread.

@@ -15,7 +15,7 @@ const LIMITS: [Limit; 2] = [
     Limit::fixed("second", 100, Duration::from_secs(1)),
 ];
 
-fn replace(rules: &RulesInForce, thresholds: [Option<u32>; 2]) {
+fn replace(rules: &RulesInForce, thresholds: [Option<u64>; 2]) {
     let mut set = RuleSet::new();
     for (limit, threshold) in LIMITS.iter().zip(thresholds) {
         if let Some(threshold) = threshold {

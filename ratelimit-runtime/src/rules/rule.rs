@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::RuleSetError;
-use crate::limit::{Access, Limit};
+use crate::limit::{Access, Limit, LimitError};
 
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
 /// of its limit says, and for a limit, as the code says.
@@ -23,12 +23,12 @@ use crate::limit::{Access, Limit};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Rule {
-    pub(super) threshold: Option<u32>,
-    pub(super) burst: Option<u32>,
-    pub(super) in_flight: Option<u32>,
+    pub(super) threshold: Option<u64>,
+    pub(super) burst: Option<u64>,
+    pub(super) in_flight: Option<u64>,
     pub(super) access: Option<Access>,
     pub(super) shadow: Option<bool>,
-    pub(super) trial: Option<u32>,
+    pub(super) trial: Option<u64>,
     /// In microseconds since the epoch.
     pub(super) until: Option<u64>,
 }
@@ -44,20 +44,20 @@ impl Rule {
     }
 
     /// Sets the units that are admitted per period.
-    pub fn threshold(mut self, threshold: u32) -> Self {
+    pub fn threshold(mut self, threshold: u64) -> Self {
         self.threshold = Some(threshold);
         self
     }
 
     /// Sets the capacity of a bucket. Without it, a threshold leaves a burst that the code sets as it is.
-    pub fn burst(mut self, burst: u32) -> Self {
+    pub fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
     }
 
     /// Sets the units that may be [in flight](crate::Limit::in_flight). The threshold and the burst of a rule are not
     /// for such a limit, and this is not for a rate: limits of both kinds can have one name.
-    pub fn in_flight(mut self, in_flight: u32) -> Self {
+    pub fn in_flight(mut self, in_flight: u64) -> Self {
         self.in_flight = Some(in_flight);
         self
     }
@@ -110,7 +110,7 @@ impl Rule {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn trial(mut self, threshold: u32) -> Self {
+    pub fn trial(mut self, threshold: u64) -> Self {
         self.trial = Some(threshold);
         self
     }
@@ -124,19 +124,19 @@ impl Rule {
 
     /// Returns the units that are admitted per period; `None` if the rule does not set them.
     #[must_use]
-    pub fn get_threshold(&self) -> Option<u32> {
+    pub fn get_threshold(&self) -> Option<u64> {
         self.threshold
     }
 
     /// Returns the capacity of a bucket; `None` if the rule does not set it.
     #[must_use]
-    pub fn get_burst(&self) -> Option<u32> {
+    pub fn get_burst(&self) -> Option<u64> {
         self.burst
     }
 
     /// Returns the units that may be in flight; `None` if the rule does not set them.
     #[must_use]
-    pub fn get_in_flight(&self) -> Option<u32> {
+    pub fn get_in_flight(&self) -> Option<u64> {
         self.in_flight
     }
 
@@ -160,7 +160,7 @@ impl Rule {
 
     /// Returns the threshold that is tried beside the limit; `None` if the rule tries none.
     #[must_use]
-    pub fn get_trial(&self) -> Option<u32> {
+    pub fn get_trial(&self) -> Option<u64> {
         self.trial
     }
 
@@ -190,8 +190,8 @@ impl Rule {
     /// On an amount of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to
     /// fill; on the amounts of rates alone for calls in flight, and the other way round.
     pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
-        if self.lacks_amount() {
-            return Err(RuleSetError::new(NO_AMOUNT));
+        if let Some(wrong) = self.wrong_amount() {
+            return Err(RuleSetError::new(wrong));
         }
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
         if limit.is_in_flight() {
@@ -219,9 +219,14 @@ impl Rule {
         self.until.is_none_or(|until| now() < until)
     }
 
-    /// Returns whether an amount, or the threshold of a trial, is 0.
-    pub(super) fn lacks_amount(&self) -> bool {
-        [self.threshold, self.burst, self.in_flight, self.trial].contains(&Some(0))
+    /// Returns what is wrong with an amount, or with the threshold of a trial: it is 0, or too large.
+    pub(super) fn wrong_amount(&self) -> Option<&'static str> {
+        let amounts = [self.threshold, self.burst, self.in_flight, self.trial];
+        amounts.into_iter().flatten().find_map(|amount| match amount {
+            0 => Some(NO_AMOUNT),
+            1..=LimitError::MAX_AMOUNT => None,
+            _ => Some(LimitError::TOO_LARGE.0),
+        })
     }
 }
 

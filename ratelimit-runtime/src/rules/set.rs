@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::rule::NO_AMOUNT;
 use super::{Rule, RuleSetError};
 use crate::key::{Key, OwnedKey};
 use crate::limit::{Limit, Period};
@@ -117,7 +116,8 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// On an empty name; on an amount of 0; on a limit that the set names both with a period and without.
+    /// On an empty name; on an amount of 0 or above 999,999,999,999,999; on a limit that the set names both with a
+    /// period and without.
     pub fn set(&mut self, limit: &str, rule: Rule) -> Result<(), RuleSetError> {
         self.edit(limit, None, &rule)?.rule = rule;
         Ok(())
@@ -224,11 +224,9 @@ impl RuleSet {
         rule: &Rule,
     ) -> Result<&mut LimitRules, RuleSetError> {
         let name = LimitName::read(limit)?;
-        if rule.lacks_amount() {
+        if let Some(wrong) = rule.wrong_amount() {
             let of_key = key.map(|key| format!(" of the key `{key}`")).unwrap_or_default();
-            return Err(RuleSetError::new(format_args!(
-                "the rule{of_key} of `{limit}`: {NO_AMOUNT}"
-            )));
+            return Err(RuleSetError::new(format_args!("the rule{of_key} of `{limit}`: {wrong}")));
         }
         self.check_names(&name)?;
         Ok(self.limits.entry(name).or_default())

@@ -54,10 +54,10 @@ pub(crate) trait ResponseHeaders {
     fn lines(&self, field: HeaderField) -> impl Iterator<Item = &[u8]>;
 
     /// Returns the value of `field` if it is a number.
-    fn number(&self, field: HeaderField) -> Option<u32>;
+    fn number(&self, field: HeaderField) -> Option<u64>;
 
     /// Replaces the value of `field`.
-    fn set_number(&mut self, field: HeaderField, number: u32);
+    fn set_number(&mut self, field: HeaderField, number: u64);
 
     /// Makes one line of `value` and the lines that `field` has, as [`joined`] does.
     fn join(&mut self, field: HeaderField, value: Self::Value, place: ListPlace);
@@ -169,7 +169,7 @@ fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::V
             whole_seconds(period)
         } else {
             let micros = period.as_micros() * u128::from(units) / u128::from(threshold.max(1));
-            u32::try_from(micros.div_ceil(1_000_000)).unwrap_or(u32::MAX)
+            u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX)
         };
         push_parameter(text, ";q=", units);
         // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
@@ -233,7 +233,7 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 fn state<H: ResponseHeaders>(
     log: &RequestLog,
     names: &[String],
-    retry_after: Option<u32>,
+    retry_after: Option<u64>,
 ) -> Option<H::Value> {
     let push = |text: &mut String, limit: &LoggedLimit| {
         let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
@@ -260,14 +260,14 @@ fn state<H: ResponseHeaders>(
 
 /// Returns the wait in seconds after a limit that rejected the request; `None` if the limit admitted the request, or
 /// if the response has an earlier `Retry-After`: then another limit rejected the request.
-fn rejected_after(limit: &LoggedLimit, retry_after: Option<u32>) -> Option<u32> {
+fn rejected_after(limit: &LoggedLimit, retry_after: Option<u64>) -> Option<u64> {
     let decision = limit.decision.filter(|it| it.is_rejection)?;
     retry_after.is_none_or(|wait| decision.seconds <= wait).then_some(decision.seconds)
 }
 
 /// The values of the legacy headers, for the limit that rejected or has the fewest remaining units. `None` if
 /// the response keeps its own values, because they report a rejection, or no more units than `remaining`.
-fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) -> Option<[u32; 3]> {
+fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) -> Option<[u64; 3]> {
     let decided = log.limits().filter_map(|limit| Some((limit, limit.decision?)));
     let decided = decided.filter(|(_, it)| retry_after.is_none_or(|wait| it.seconds <= wait));
     let hardness = |limit, remaining| (Reverse(rejected_after(limit, retry_after)), remaining);
@@ -344,7 +344,7 @@ fn push_escaped(text: &mut String, name: &str) {
     }
 }
 
-fn push_parameter(text: &mut String, name: &str, number: u32) {
+fn push_parameter(text: &mut String, name: &str, number: u64) {
     text.push_str(name);
     text.push_str(itoa::Buffer::new().format(number));
 }

@@ -37,7 +37,7 @@ enum LimitSource<R, E> {
 type ChooseFn<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
 
 /// Calls back with the key and the cost of a request. The key may borrow from the request, so it is not returned.
-type ChargeFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key, u32)) + Send + Sync>;
+type ChargeFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key, u64)) + Send + Sync>;
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
@@ -67,7 +67,7 @@ impl<R, E> LimitSources<R, E> {
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
-        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
     ) {
         let first = self.sources.iter().find_map(|source| match source {
             LimitSource::Fixed(first, _) => Some(first),
@@ -238,7 +238,7 @@ fn with_fixed_parts<R, E>(
         return start(parts);
     };
     charge(request, &mut |key, cost| {
-        let mut all = [Part::of(limit, key, cost.into()); FEW];
+        let mut all = [Part::of(limit, key, cost); FEW];
         all[..parts.len()].copy_from_slice(parts);
         with_fixed_parts(rest, request, &all[..=parts.len()], start);
     });

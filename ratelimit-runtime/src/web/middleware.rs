@@ -35,7 +35,7 @@ pub(crate) trait MiddlewareRequest {
     type ResponseHead;
 
     /// Adds `Retry-After` and `Cache-Control: no-store` to a 429 that lacks them.
-    fn complete(head: &mut Self::ResponseHead, retry_after: u32);
+    fn complete(head: &mut Self::ResponseHead, retry_after: u64);
 
     /// Returns the headers of a response.
     fn headers(head: &mut Self::ResponseHead) -> &mut Self::Headers;
@@ -91,7 +91,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
-        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
     ) {
         self.log.announce(&limit);
         self.texts = LimitTexts::of::<R::Headers>(&self.log);

@@ -141,7 +141,7 @@ impl<R> OutboundConfig<R> {
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
-        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
     ) {
         self.limits.add(limit, key, cost);
     }

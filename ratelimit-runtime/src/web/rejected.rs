@@ -57,7 +57,7 @@ pub(crate) trait RequestHead: Send + Sync {
 pub(crate) struct RejectionResponse {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
-    pub(crate) retry_after: Option<u32>,
+    pub(crate) retry_after: Option<u64>,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: String,
 }
@@ -128,7 +128,7 @@ impl<'a> RejectedRequest<'a> {
     /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. One second if too
     /// many calls are in flight, whose ends are not known. `None` unless the limit is reached.
     #[must_use]
-    pub fn retry_after(&self) -> Option<u32> {
+    pub fn retry_after(&self) -> Option<u64> {
         request_log::retry_after(self.rejection)
     }
 

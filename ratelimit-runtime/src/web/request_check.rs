@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::check::{Acquire, AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part};
-use crate::limit::shown;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
@@ -26,7 +25,7 @@ impl RequestCheck {
         let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
         Some(match (parts, settles) {
             ([], _) => return None,
-            ([part], false) => Self::Check(limiter.check(part.limit, part.key, shown(part.cost))),
+            ([part], false) => Self::Check(limiter.check(part.limit, part.key, part.cost)),
             (parts, false) => Self::Check(checker.check_all(parts)),
             ([part], true) => {
                 let part = Part::of(part.limit, &part.key, part.cost);

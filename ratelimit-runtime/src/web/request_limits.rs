@@ -12,12 +12,12 @@ use crate::report;
 /// The limits of one request: see [`limits`](super::RateLimitLayer::limits). They are decided together, all or nothing.
 #[derive(Default)]
 pub struct RequestLimits {
-    charges: Vec<(Limit, OwnedKey, u32)>,
+    charges: Vec<(Limit, OwnedKey, u64)>,
 }
 
 impl RequestLimits {
     /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
-    pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u32) {
+    pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u64) {
         self.charges.push((*limit, OwnedKey::of(&key), cost));
     }
 
@@ -26,8 +26,7 @@ impl RequestLimits {
         if let [(limit, ..)] = &*self.charges {
             report::expect(limit);
         }
-        let parts =
-            self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, (*cost).into()));
+        let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
         let parts: Vec<AnyPart<'_>> = parts.collect();
         RequestCheck::start(limiter, &parts, settles)
     }

@@ -177,7 +177,7 @@ impl MiddlewareRequest for Parts {
     type Headers = HeaderMap;
     type ResponseHead = http::response::Parts;
 
-    fn complete(head: &mut Self::ResponseHead, retry_after: u32) {
+    fn complete(head: &mut Self::ResponseHead, retry_after: u64) {
         if head.status == StatusCode::TOO_MANY_REQUESTS {
             head.headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(retry_after));
             let no_store = HeaderValue::from_static(CACHE_CONTROL_VALUE);
@@ -225,11 +225,11 @@ impl ResponseHeaders for HeaderMap {
         self.get_all(name(field)).iter().map(HeaderValue::as_bytes)
     }
 
-    fn number(&self, field: HeaderField) -> Option<u32> {
+    fn number(&self, field: HeaderField) -> Option<u64> {
         self.get(name(field))?.to_str().ok()?.parse().ok()
     }
 
-    fn set_number(&mut self, field: HeaderField, number: u32) {
+    fn set_number(&mut self, field: HeaderField, number: u64) {
         self.insert(name(field), HeaderValue::from(number));
     }
 

@@ -38,7 +38,7 @@ macro_rules! limit_settings {
             self,
             limit: crate::Limit,
             key: impl Fn(&$request) -> K + Send + Sync + 'static,
-            cost: impl Fn(&$request) -> u32 + Send + Sync + 'static,
+            cost: impl Fn(&$request) -> u64 + Send + Sync + 'static,
         ) -> Self {
             let layer = self.configure(|config| config.add_limit(limit, key, cost));
             crate::registry::add_of_layer(&limit, std::panic::Location::caller());

@@ -91,8 +91,8 @@ impl From<&Rejection> for Status {
             quota_value: match rejection {
                 Rejection::Limited { quota, .. }
                 | Rejection::Closed { quota, .. }
-                | Rejection::Busy { quota, .. } => quota.threshold().into(),
-                Rejection::CostExceedsCapacity { capacity, .. } => (*capacity).into(),
+                | Rejection::Busy { quota, .. } => quota.threshold().cast_signed(),
+                Rejection::CostExceedsCapacity { capacity, .. } => capacity.cast_signed(),
                 Rejection::Unavailable { .. } | Rejection::Mistake { .. } => 0,
             },
             ..QuotaViolation::new(name, &*text)

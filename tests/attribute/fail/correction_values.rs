@@ -72,7 +72,7 @@ async fn permit_beside_groups() -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 10, settle = |_| prompt.len() as u32)]
+#[rate_limit(period = 1, threshold = 10, settle = |_| prompt.len() as u64)]
 async fn moved(prompt: String) -> Result<String, Rejection> {
     Ok(prompt)
 }

@@ -12,7 +12,7 @@ impl User {
 pub mod service {}
 
 #[rate_limit(period = 30, threshold = 2)]
-const CALLS: u32 = 2;
+const CALLS: u64 = 2;
 
 #[rate_limit(period = 30, threshold = 2)]
 unsafe trait Service {}

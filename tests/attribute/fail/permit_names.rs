@@ -1,7 +1,7 @@
 use ratelimit_runtime::{Rejection, rate_limit};
 
 #[rate_limit(period = 1, threshold = 10, permit = tokens)]
-async fn named_as_an_argument((_, tokens): (u8, u32)) -> Result<u32, Rejection> {
+async fn named_as_an_argument((_, tokens): (u8, u64)) -> Result<u64, Rejection> {
     Ok(tokens)
 }
 

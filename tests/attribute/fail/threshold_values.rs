@@ -20,7 +20,7 @@ async fn text() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 30, threshold = 4_294_967_296)]
+#[rate_limit(period = 30, threshold = 1_000_000_000_000_000)]
 async fn too_large() -> Option<()> {
     None
 }

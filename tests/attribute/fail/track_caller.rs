@@ -6,13 +6,13 @@ use ratelimit_runtime::rate_limit;
 /// The caller is known without what looks at the return value.
 #[rate_limit(period = 30, threshold = 2, scope = "process")]
 #[track_caller]
-fn kept() -> Option<u32> {
+fn kept() -> Option<u64> {
     Some(Location::caller().line())
 }
 
 #[track_caller]
 #[rate_limit(period = 30, threshold = 2, scope = "process", count_if = Option::is_some)]
-fn counted() -> Option<u32> {
+fn counted() -> Option<u64> {
     Some(Location::caller().line())
 }
 
@@ -22,7 +22,7 @@ fn counted() -> Option<u32> {
     scope = "process"
 )]
 #[cfg_attr(all(), track_caller)]
-fn closed() -> Option<u32> {
+fn closed() -> Option<u64> {
     Some(Location::caller().line())
 }
 

@@ -21,7 +21,7 @@ async fn log_in(tenant: u64, user: &str) -> Result<(), Rejection> {
     wait = "1s",
     crate = ::acme::limits
 )]
-async fn several(most: u32) -> Result<u32, Rejection> {
+async fn several(most: u64) -> Result<u64, Rejection> {
     Ok(most)
 }
 

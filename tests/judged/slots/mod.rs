@@ -20,7 +20,7 @@ use crate::{runtime, seconds};
 struct Trace {
     processes: usize,
     /// The limit of the first calls.
-    most: u32,
+    most: u64,
     /// Whether the rate has another key, which is in another hash slot of a cluster.
     is_apart: bool,
     operations: Vec<Operation>,

@@ -10,19 +10,19 @@ pub(crate) enum End {
     Keep,
     Release,
     /// The rate beside is settled to these units.
-    Settle(u32),
+    Settle(u64),
 }
 
 /// What a rule of one process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleOf {
     Nothing,
-    InFlight(u32),
+    InFlight(u64),
     Exempt,
     Shadow,
     Closed,
     /// Another number is tried beside the limit.
-    Trial(u32),
+    Trial(u64),
 }
 
 /// An operation of one process.
@@ -31,7 +31,7 @@ pub(crate) enum Operation {
     /// A call of one group: units in flight, and a rate if it `is_rated`. It waits for up to some ticks.
     Call {
         process: usize,
-        cost: u32,
+        cost: u64,
         is_rated: bool,
         ticks: Option<u64>,
     },
@@ -47,7 +47,7 @@ pub(crate) enum Operation {
     /// Polls a call some times, and drops it.
     DropEarly {
         process: usize,
-        polls: u32,
+        polls: u64,
         ticks: Option<u64>,
     },
     /// Does not poll one of the calls that wait, or polls it again.
@@ -57,7 +57,7 @@ pub(crate) enum Operation {
     /// Calls a rate of the same key, which leases.
     Lease {
         process: usize,
-        calls: u32,
+        calls: u64,
     },
     Rule {
         process: usize,
@@ -65,7 +65,7 @@ pub(crate) enum Operation {
     },
     /// The next calls have another limit in the code.
     Change {
-        most: u32,
+        most: u64,
     },
     /// Closes the key of the units in flight, or of the rate beside them.
     Close {
@@ -85,7 +85,7 @@ pub(crate) enum Operation {
     },
     /// The first process loses the reply to a call, or to the statement about an end.
     LoseReply {
-        cost: u32,
+        cost: u64,
         ends: Option<usize>,
     },
     /// The server closes all connections.
@@ -98,8 +98,8 @@ pub(crate) enum Operation {
     Restart,
     /// The first process reaches no server: its fallback decides calls.
     Outage {
-        calls: u32,
-        cost: u32,
+        calls: u64,
+        cost: u64,
         ends: Option<usize>,
     },
     /// More time passes than the hold. A process can stand still meanwhile.
@@ -148,13 +148,13 @@ impl Operation {
 }
 
 /// The largest limit of a trace.
-pub(crate) const MOST: u32 = 5;
+pub(crate) const MOST: u64 = 5;
 
 /// Returns a random operation of one of the processes.
 pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
     let process = || 0..processes;
     let ticks = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120];
-    let cost = || prop_oneof![4 => Just(1_u32), 2 => 1..=MOST, 1 => Just(0)];
+    let cost = || prop_oneof![4 => Just(1_u64), 2 => 1..=MOST, 1 => Just(0)];
     let call = (process(), cost(), any::<bool>(), prop::option::of(ticks())).prop_map(
         |(process, cost, is_rated, ticks)| Operation::Call { process, cost, is_rated, ticks },
     );
@@ -162,7 +162,7 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         3 => Just(End::Drop),
         1 => Just(End::Keep),
         2 => Just(End::Release),
-        2 => (0_u32..8).prop_map(End::Settle),
+        2 => (0_u64..8).prop_map(End::Settle),
     ];
     let rule = prop_oneof![
         2 => Just(RuleOf::Nothing),
@@ -176,11 +176,11 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         30 => call,
         16 => (any::<usize>(), end).prop_map(|(which, end)| Operation::End { which, end }),
         3 => any::<usize>().prop_map(|which| Operation::DropWaiting { which }),
-        2 => (process(), 0_u32..6, prop::option::of(ticks())).prop_map(
+        2 => (process(), 0_u64..6, prop::option::of(ticks())).prop_map(
             |(process, polls, ticks)| Operation::DropEarly { process, polls, ticks }
         ),
         3 => any::<usize>().prop_map(|which| Operation::Pause { which }),
-        2 => (process(), 1_u32..9).prop_map(
+        2 => (process(), 1_u64..9).prop_map(
             |(process, calls)| Operation::Lease { process, calls }
         ),
         4 => (process(), rule).prop_map(|(process, rule)| Operation::Rule { process, rule }),
@@ -200,7 +200,7 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         1 => Just(Operation::FlushScripts),
         1 => Just(Operation::LoseMemory),
         1 => Just(Operation::Restart),
-        2 => (1_u32..5, 1_u32..3, prop::option::of(any::<usize>())).prop_map(
+        2 => (1_u64..5, 1_u64..3, prop::option::of(any::<usize>())).prop_map(
             |(calls, cost, ends)| Operation::Outage { calls, cost, ends }
         ),
         2 => prop::option::of(process()).prop_map(

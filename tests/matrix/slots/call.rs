@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(10);
 pub(super) struct CallPlan {
     pub(super) id: u64,
     pub(super) key: u64,
-    pub(super) units: u32,
+    pub(super) units: u64,
     pub(super) waits: bool,
     pub(super) work: Duration,
     pub(super) end: End,

@@ -17,7 +17,7 @@ use super::{BOUND, HOLDS, KEYS, LONG, LONGEST_HOLD, MOST, SHORT_MILLIS, SLOTS, T
 pub(super) struct Run {
     pub(super) process: usize,
     pub(super) key: u64,
-    pub(super) units: u32,
+    pub(super) units: u64,
     /// When its request began.
     pub(super) asked: u64,
     pub(super) from: u64,
@@ -144,7 +144,7 @@ impl History {
             let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
             match (word, &numbers.expect("numbers")[..]) {
                 ("run", &[id, key, units, asked, from]) => {
-                    let (units, until) = (units as u32, from);
+                    let (units, until) = (units, from);
                     runs.insert(id, Run { process, key, units, asked, from, until });
                 }
                 // A call that was dropped at once has written no start.
@@ -177,7 +177,7 @@ impl History {
                 }
             }
             if self.is_rated {
-                let charged = async |key| u64::from(TOTAL.threshold() - left(&TOTAL, key).await);
+                let charged = async |key| TOTAL.threshold() - left(&TOTAL, key).await;
                 let charged = charged(0).await + charged(1).await;
                 let (ran, maybe) = (self.runs.len() as u64, self.maybe_charged);
                 let is_right = ran <= charged && charged <= maybe;

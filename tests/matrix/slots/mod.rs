@@ -23,7 +23,7 @@ use self::faults::{
 pub(crate) use self::member::member;
 use self::played::Played;
 
-const MOST: u32 = 3;
+const MOST: u64 = 3;
 const KEYS: u64 = 2;
 const TASKS: u64 = 64;
 const DEADLINE: Duration = Duration::from_millis(500);

@@ -52,7 +52,7 @@ impl Played {
         let runs = self.history.runs.iter().filter(|run| run.key == key && run.until > since);
         let mut changes: Vec<_> = runs
             .flat_map(|run| {
-                let units = i64::from(run.units);
+                let units = run.units.cast_signed();
                 [(run.from.max(since), units), (run.until, -units)]
             })
             .collect();
@@ -79,7 +79,7 @@ impl Played {
             let breaches = judge_rate(&runs).breaches();
             assert!(!self.history.is_rated || breaches.is_empty(), "{name}: {breaches:?}");
             let most = self.most(key, free_from);
-            assert!(most >= MOST.into(), "{name}: key {key}: {most} slots are in use again");
+            assert!(most >= MOST.cast_signed(), "{name}: key {key}: {most} slots are in use again");
         }
     }
 

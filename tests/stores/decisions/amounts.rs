@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::{decision, on_both_stores, wait_until_idle};
 
 /// Limits with these thresholds on one count.
-fn limits<const N: usize>(algorithm: Algorithm, thresholds: [u32; N]) -> [Limit; N] {
+fn limits<const N: usize>(algorithm: Algorithm, thresholds: [u64; N]) -> [Limit; N] {
     let limit = Limit::new("amounts", algorithm, 1, MINUTE).expect("valid");
     thresholds.map(|threshold| {
         let is_bucket = is_bucket(algorithm);
@@ -166,17 +166,17 @@ async fn batches_keep_amounts_apart() {
         }
         let mut admitted = [0; 3];
         for (index, is_admitted) in calls.join_all().await {
-            admitted[index] += u32::from(is_admitted);
+            admitted[index] += u64::from(is_admitted);
         }
         // Together no more than the largest; the others not above their own.
-        assert_eq!(admitted.iter().sum::<u32>(), 90, "{algorithm}: {admitted:?}");
+        assert_eq!(admitted.iter().sum::<u64>(), 90, "{algorithm}: {admitted:?}");
         assert!(admitted[0] <= 30 && admitted[0] + admitted[1] <= 60, "{algorithm}: {admitted:?}");
         limiter.reset(&limits[0], "key").await.expect("reset");
     }
 }
 
 #[rate_limit(name = "leased amounts", period = 60, threshold = threshold, key = threshold, lease = 50)]
-async fn leased(threshold: u32) -> Result<(), Rejection> {
+async fn leased(threshold: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -210,7 +210,7 @@ async fn a_fallback_shares_the_amounts_of_each_call() {
             let key = limit.threshold();
             let mut admitted = 0;
             for _ in 0..20 {
-                admitted += u32::from(limiter.check(&limit, key, 1).await.is_ok());
+                admitted += u64::from(limiter.check(&limit, key, 1).await.is_ok());
             }
             assert_eq!(admitted, limit.threshold() / 4, "{algorithm}");
         }

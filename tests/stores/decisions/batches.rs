@@ -13,9 +13,9 @@ use crate::{TestLimiter, decision};
 async fn check_concurrently(
     limiter: &RateLimiter,
     limit: &Limit,
-    calls: &[(String, u32)],
+    calls: &[(String, u64)],
 ) -> Vec<Decision> {
-    let check = |(key, cost): &(String, u32)| tokio::spawn(limiter.check(limit, key, *cost));
+    let check = |(key, cost): &(String, u64)| tokio::spawn(limiter.check(limit, key, *cost));
     let tasks: Vec<_> = calls.iter().map(check).collect();
     let mut decisions = Vec::new();
     for task in tasks {
@@ -53,7 +53,7 @@ async fn concurrent_equal_calls_get_the_decisions_of_sequential_calls() {
                     expected.push(decision);
                 }
                 let order = |decision: &Decision| {
-                    (!decision.allowed, u32::MAX - decision.remaining, decision.reset_after)
+                    (!decision.allowed, u64::MAX - decision.remaining, decision.reset_after)
                 };
                 got.sort_by_key(order);
                 expected.sort_by_key(order);
@@ -77,18 +77,18 @@ async fn concurrent_calls_with_different_keys_and_costs_get_their_own_decisions(
         if limit.capacity() == 1 {
             limit = limit.burst(50);
         }
-        let call = |number: u32| (format!("key {}", number * number % 40), 1 + number % 3);
+        let call = |number: u64| (format!("key {}", number * number % 40), 1 + number % 3);
         let calls: Vec<_> = (0..600).map(call).collect();
         let decisions = check_concurrently(&test.limiter, &limit, &calls).await;
         for key in 0..40 {
             let key = format!("key {key}");
             let of_key = calls.iter().zip(&decisions).filter(|((other, _), _)| *other == key);
-            let admitted: u32 = of_key
+            let admitted: u64 = of_key
                 .clone()
                 .filter(|(_, decision)| decision.allowed)
                 .map(|((_, cost), _)| cost)
                 .sum();
-            let requested: u32 = of_key.clone().map(|((_, cost), _)| cost).sum();
+            let requested: u64 = of_key.clone().map(|((_, cost), _)| cost).sum();
             let left = test.limiter.peek(&limit, &key, 0).await.expect("a decision").remaining;
             assert_eq!(left, 50 - admitted, "{algorithm}, {key}");
             // Each rejected call costs more than is left.

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use crate::{on_both_stores, wait_until_idle};
 
 /// The units of both classes, and those of the low class.
-const ALL: u32 = 100;
-const LOW: u32 = 80;
+const ALL: u64 = 100;
+const LOW: u64 = 80;
 
 /// Returns the limits of the high and of the low class. Buckets have one rate.
 fn classes(algorithm: Algorithm) -> [Limit; 2] {
@@ -27,7 +27,7 @@ fn classes(algorithm: Algorithm) -> [Limit; 2] {
 }
 
 /// Returns how many of `calls` calls one after the other are admitted.
-async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u32, calls: u32) -> u32 {
+async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u64, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {
         match limiter.check(limit, key, 1).await {

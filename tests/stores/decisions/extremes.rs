@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Align, Limit};
+use ratelimit_runtime::{Algorithm, Align, Limit, Part, Rejection};
 use support::ALGORITHMS;
+use support::limits::is_bucket;
 use support::server::Server;
 
 use super::{DAY, HOUR, SECOND, limit};
@@ -28,8 +29,8 @@ crate::on_both_stores! {
             for round in 0..2_000_u64 {
                 let tokens = decision(test.limiter.peek(&limit, "key", 0).await).remaining;
                 assert!(test.allows(&limit, tokens).await);
-                admitted += u64::from(tokens);
-                let full = 50 * period / u64::from(threshold);
+                admitted += tokens;
+                let full = 50 * period / threshold;
                 test.advance(if round % 7 == 0 { full * 9 / 10 } else { step.min(full) });
             }
             let tokens = decision(test.limiter.peek(&limit, "key", 0).await).remaining;
@@ -153,7 +154,8 @@ crate::on_both_stores! {
     /// Counts that are too large for a resolution of one microsecond.
     /// A settlement keeps the rate of the last call, at which the bucket cannot count the capacity of the limit.
     async fn a_charge_of_a_fast_rate_is_settled_at_a_slow_rate(test: TestLimiter) {
-        let fast = limit(Algorithm::TokenBucket, u32::MAX, DAY);
+        const FAST: u64 = 4_294_967_295;
+        let fast = limit(Algorithm::TokenBucket, FAST, DAY);
         let slow = limit(Algorithm::TokenBucket, 1, DAY);
         for (used, debt) in [(30, 20), (0, 0)] {
             let permit = test.limiter.acquire(&fast, "key", 10).await.expect("admitted");
@@ -166,8 +168,71 @@ crate::on_both_stores! {
             let wait = Duration::from_micros((1 + debt) * DAY);
             assert_eq!((left.allowed, left.retry_after), (false, wait), "used: {used}");
             let left = decision(test.limiter.peek(&fast, "key", 1).await).remaining;
-            assert_eq!(left, u32::MAX - 1 - debt as u32, "used: {used}");
+            assert_eq!(left, FAST - 1 - debt, "used: {used}");
             test.limiter.reset(&slow, "key").await.expect("a reply");
+        }
+    }
+
+    /// 30,000,000,000 units a month: tokens, or nano-dollars. What is charged, settled and given back is exact.
+    async fn amounts_above_32_bits_are_exact(test: TestLimiter) {
+        const MONTHLY: u64 = 30_000_000_000;
+        const USED: u64 = 12_345_678_901;
+        for algorithm in ALGORITHMS {
+            let limit = limit(algorithm, MONTHLY, 30 * DAY);
+            let limit = if is_bucket(algorithm) { limit.burst(MONTHLY) } else { limit };
+            let left = async || decision(test.limiter.peek(&limit, "key", 1).await).remaining;
+            test.clock.set(Duration::from_secs(30 * 86_400 * 700));
+            let permit = test.limiter.acquire(&limit, "key", 20_000_000_000).await.expect("admitted");
+            assert_eq!((permit.decision().limit, left().await), (MONTHLY, 10_000_000_000));
+            let costly = test.limiter.check(&limit, "key", 10_000_000_001).await;
+            let rejection = costly.expect_err("more than is left");
+            assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
+            permit.settle(USED);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left().await, MONTHLY - USED, "{algorithm}");
+            let permit = test.limiter.acquire(&limit, "key", 1).await.expect("admitted");
+            permit.settle(MONTHLY);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left().await, 0, "{algorithm}: a debt");
+            let credited = test.limiter.credit(&limit, "key", MONTHLY).await.expect("a reply");
+            assert_eq!(credited.remaining, MONTHLY - USED, "{algorithm}");
+            assert!(test.limiter.reset(&limit, "key").await.expect("a reply"));
+            let most = limit.try_amounts(999_999_999_999_999, Some(1).filter(|_| is_bucket(algorithm)));
+            if let Ok(most) = most {
+                let cost = most.capacity();
+                assert!(test.allows(&most, cost).await, "{algorithm}");
+                assert!(!test.allows(&most, 1).await, "{algorithm}");
+            }
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+        }
+    }
+
+    async fn the_largest_costs_are_refused(test: TestLimiter) {
+        for algorithm in ALGORITHMS {
+            let limit = limit(algorithm, 5, 30 * DAY);
+            let shadow = limit.shadow(true);
+            let (limiter, whole) = (&test.limiter, limit.capacity());
+            for cost in [whole + 1, u64::MAX - 1, u64::MAX] {
+                let part = Part::new(&limit, &"key", cost);
+                let same = [Part::new(&limit, &"key", 1), part];
+                let twice = [part, part];
+                let other = [Part::new(&limit, &"other", 1), part];
+                let refusals = [
+                    limiter.check(&limit, "key", cost).await.map(drop),
+                    limiter.peek(&limit, "key", cost).await.map(drop),
+                    limiter.acquire(&limit, "key", cost).await.map(drop),
+                    limiter.check_all(&[part]).await.map(drop),
+                    limiter.check_all(&same).await.map(drop),
+                    limiter.check_all(&twice).await.map(drop),
+                    limiter.check_all(&other).await.map(drop),
+                ];
+                for (index, refusal) in refusals.into_iter().enumerate() {
+                    let is_refused = matches!(refusal, Err(Rejection::CostExceedsCapacity { .. }));
+                    assert!(is_refused, "{limit:?}, {index}: {refusal:?}");
+                }
+                limiter.check(&shadow, "key", cost).await.expect("a shadow rejects nothing");
+            }
+            assert!(test.allows(&limit, whole).await, "{limit:?}: nothing was charged");
         }
     }
 

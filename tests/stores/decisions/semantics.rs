@@ -26,7 +26,7 @@ impl TestLimiter {
     }
 
     /// Returns units that were charged at `at`.
-    async fn return_units(&self, limit: &Limit, units: u32, at: u64) {
+    async fn return_units(&self, limit: &Limit, units: u64, at: u64) {
         return_units(&self.limiter, limit, "key", units, at).await.expect("a reply");
     }
 }
@@ -103,11 +103,11 @@ crate::on_both_stores! {
             let (start, mut admitted) = (test.clock.now(), 0);
             while test.clock.now() < start + Duration::from_micros(20 * HOUR) {
                 let decision = test.decide(&limit, 1).await;
-                admitted += u32::from(decision.allowed);
+                admitted += u64::from(decision.allowed);
                 test.clock.advance(decision.retry_after);
             }
             // The first window admits all units.
-            let got = f64::from(admitted - threshold) / f64::from(19 * threshold) * 100.0;
+            let got = (admitted - threshold) as f64 / (19 * threshold) as f64 * 100.0;
             assert!((got - f64::from(percent)).abs() < 3.0, "{got} % of {threshold}");
             test.limiter.reset(&limit, "key").await.expect("a reply");
         }
@@ -128,7 +128,7 @@ crate::on_both_stores! {
         let limit = limit(Algorithm::TokenBucket, 1, 60 * SECOND).burst(10);
         let mut admitted = 0;
         for _ in 0..=120 {
-            admitted += u32::from(test.allows(&limit, 1).await);
+            admitted += u64::from(test.allows(&limit, 1).await);
             test.advance(30 * SECOND);
         }
         assert!((69..=70).contains(&admitted), "{admitted} in an hour");
@@ -284,7 +284,7 @@ crate::on_both_stores! {
             let fresh = test.limiter.credit(&limit, "key", 5).await.expect("a reply");
             assert_eq!(fresh.remaining, limit.capacity(), "{algorithm}");
             assert!(test.allows(&limit, 1).await);
-            let whole = test.limiter.credit(&limit, "key", u32::MAX).await.expect("a reply");
+            let whole = test.limiter.credit(&limit, "key", u64::MAX).await.expect("a reply");
             assert_eq!((whole.remaining, whole.reset_after), (limit.capacity(), Duration::ZERO));
             let capacity = limit.capacity();
             assert!(test.allows(&limit, capacity).await);
@@ -314,7 +314,7 @@ crate::on_both_stores! {
         let mut admitted = [0; 3];
         for _ in 0..100 {
             for (limit, admitted) in aligns.iter().zip(&mut admitted) {
-                *admitted += u32::from(test.allows(limit, 1).await);
+                *admitted += u64::from(test.allows(limit, 1).await);
             }
         }
         assert_eq!(admitted, [10; 3]);

@@ -22,15 +22,15 @@ const NAMES: [&str; 5] = ["several.a", "several.b", "several.c", "several.d", "s
 #[derive(Clone, Debug)]
 struct Call {
     /// Indices of limits, each with a cost. An index can occur twice.
-    parts: Vec<(usize, u32)>,
+    parts: Vec<(usize, u64)>,
     /// The microseconds between the previous call and this one.
     wait: u64,
 }
 
 impl Call {
     /// Returns the sum of the costs for each limit.
-    fn merged(&self) -> Vec<(usize, u32)> {
-        let mut merged: Vec<(usize, u32)> = Vec::new();
+    fn merged(&self) -> Vec<(usize, u64)> {
+        let mut merged: Vec<(usize, u64)> = Vec::new();
         for (index, cost) in &self.parts {
             match merged.iter_mut().find(|(one, _)| one == index) {
                 Some((_, sum)) => *sum += cost,
@@ -43,7 +43,7 @@ impl Call {
 
 fn call() -> impl Strategy<Value = Call> {
     let wait = prop_oneof![4 => Just(0), 3 => 0_u64..200_000, 2 => 0_u64..20_000_000];
-    (prop::collection::vec((0_usize..5, 0_u32..4), 1..5), wait)
+    (prop::collection::vec((0_usize..5, 0_u64..4), 1..5), wait)
         .prop_map(|(parts, wait)| Call { parts, wait })
 }
 
@@ -66,7 +66,7 @@ fn plays_calls_of_several_limits() {
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let limit = |algorithm: Algorithm, name: &'static str| {
-        (3_u32..12, 1_u64..100, 3_u32..6).prop_map(move |(threshold, tenths, burst)| {
+        (3_u64..12, 1_u64..100, 3_u64..6).prop_map(move |(threshold, tenths, burst)| {
             let period = Duration::from_millis(tenths * 100);
             let limit = Limit::new(name, algorithm, threshold, period).expect("valid");
             if algorithm == Algorithm::LeakyBucket { limit.burst(burst) } else { limit }
@@ -116,7 +116,7 @@ fn expected(models: &mut [Model], call: &Call, limits: &[Limit], clock: u64) -> 
         .expect("at least one limit")
     };
     let mut decide = |charges: bool| -> Vec<NamedDecision> {
-        let decide = |(index, cost): &(usize, u32)| {
+        let decide = |(index, cost): &(usize, u64)| {
             let (limit, model) = (&limits[*index], &mut models[*index]);
             let decision = if charges {
                 model.check(limit, clock, *cost)
@@ -158,7 +158,7 @@ fn random_traces_get_the_decisions_of_the_model() {
                 .iter()
                 .map(|(index, cost)| Part::new(&limits[*index], &key, *cost))
                 .collect();
-            let exceeds = |(index, cost): &(usize, u32)| *cost > limits[*index].capacity();
+            let exceeds = |(index, cost): &(usize, u64)| *cost > limits[*index].capacity();
             if call.merged().iter().any(exceeds) {
                 let rejected = runtime.block_on(redis.check_all(&parts));
                 let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
@@ -201,7 +201,7 @@ const DAILY: Limit = Limit::fixed("daily", 25, Duration::from_secs(86_400));
 async fn the_limit_with_the_longest_wait_determines_the_rejection() {
     let server = Server::start();
     for TestLimiter { limiter, clock } in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let check = |cost: u32| {
+        let check = |cost: u64| {
             let parts = [Part::new(&BURST, &"key", cost), Part::new(&DAILY, &"key", cost)];
             limiter.check_all(&parts)
         };
@@ -229,7 +229,7 @@ async fn the_limit_with_the_longest_wait_determines_the_rejection() {
 #[tokio::test]
 async fn the_policies_of_the_limits_apply_to_the_call() {
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
-    let both = |with_policy: fn(Limit) -> Limit, cost: u32| {
+    let both = |with_policy: fn(Limit) -> Limit, cost: u64| {
         let (burst, daily) = (with_policy(BURST), with_policy(DAILY));
         limiter.check_all(&[Part::new(&burst, &1, cost), Part::new(&daily, &1, cost)])
     };
@@ -292,7 +292,7 @@ async fn limits_of_one_name_with_different_periods_count_separately() {
         let mut admitted = 0;
         for _ in 0..100 {
             let parts = [Part::new(&second, &"key", 1), Part::new(&hour, &"key", 1)];
-            admitted += u32::from(limiter.check_all(&parts).await.is_ok());
+            admitted += u64::from(limiter.check_all(&parts).await.is_ok());
             clock.advance(Duration::from_millis(90));
         }
         assert_eq!(admitted, 25);
@@ -306,7 +306,7 @@ fn concurrent_threads_charge_all_limits_or_none() {
     const LIMIT: Limit = Limit::fixed("threads", 1_000, Duration::from_secs(86_400));
     let limiter = RateLimiter::embedded();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let keys: Vec<u32> = (0..16).collect();
+    let keys: Vec<u64> = (0..16).collect();
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let (limiter, runtime, mut keys) = (&limiter, &runtime, keys.clone());

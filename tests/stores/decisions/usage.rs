@@ -15,7 +15,7 @@ async fn usage(test: &TestLimiter, limit: &Limit) -> Usage {
     test.limiter.operator().usage(limit, "key").await.expect("an answer")
 }
 
-fn with(limit: &Limit, threshold: u32) -> Limit {
+fn with(limit: &Limit, threshold: u64) -> Limit {
     let burst = support::limits::is_bucket(limit.algorithm()).then_some(threshold);
     limit.try_amounts(threshold, burst).expect("valid")
 }
@@ -100,7 +100,7 @@ on_both_stores! {
 fn both_stores_count_the_same_units() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let server = Server::start();
-    let call = (1..200_u32, 1..30_u32, 0..40_000_000_u64, 0..12_u8);
+    let call = (1..200_u64, 1..30_u64, 0..40_000_000_u64, 0..12_u8);
     let mut runner = TestRunner::new(ProptestConfig { cases: 24, ..ProptestConfig::default() });
     let traces = proptest::collection::vec(call, 1..40);
     let result = runner.run(&traces, |calls| {

@@ -27,7 +27,7 @@ fn is_open(result: &Result<ratelimit_runtime::Decision, Rejection>) -> bool {
 }
 
 /// Returns how many connections a server has accepted.
-fn accepted(server: &Server) -> u32 {
+fn accepted(server: &Server) -> u64 {
     let info = redis::cmd("INFO").arg("stats").query(&mut server.connection());
     let stats: String = info.expect("INFO");
     let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -106,7 +106,7 @@ fn one_probe_closes_the_breaker_for_all_runtimes() {
 fn a_runtime_that_does_not_connect_stops_no_other() {
     let server = Server::start();
     let mut connection = server.connection();
-    let mut set_clients = |most: u32| {
+    let mut set_clients = |most: u64| {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("maxclients").arg(most).exec(&mut connection).expect("CONFIG SET");
     };
@@ -273,7 +273,7 @@ fn close_all(server: &Server) {
     let mut connection = server.connection();
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    assert!(kill.query::<u32>(&mut connection).expect("CLIENT KILL") > 0);
+    assert!(kill.query::<u64>(&mut connection).expect("CLIENT KILL") > 0);
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ fn each_of_many_runtimes_keeps_its_connection() {
     let mut connection = server.connection();
     let stats: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
     let made = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    let made: u32 = made.expect("a figure").parse().expect("a number");
+    let made: u64 = made.expect("a figure").parse().expect("a number");
     assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
 }
 
@@ -90,8 +90,8 @@ fn synchronous(id: u8) -> Result<u8, Rejection> {
     Ok(id)
 }
 
-#[rate_limit(period = "1h", threshold = 5, scope = "global", cost = 5, settle = |used: &Option<u32>| used.unwrap_or(5))]
-fn settled(used: u32) -> Option<u32> {
+#[rate_limit(period = "1h", threshold = 5, scope = "global", cost = 5, settle = |used: &Option<u64>| used.unwrap_or(5))]
+fn settled(used: u64) -> Option<u64> {
     Some(used)
 }
 

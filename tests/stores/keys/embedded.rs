@@ -52,7 +52,7 @@ async fn a_full_store_evicts_the_keys_that_reset_first() {
     }
     let mut kept = 0;
     for key in 0..640 {
-        kept += u32::from(limiter.check(&LONG, key, 1).await.is_err());
+        kept += u64::from(limiter.check(&LONG, key, 1).await.is_err());
     }
     // About 600 are kept, and of 150 runs the least were 524: which keys share a shard is random, and so is which
     // entries of a shard are compared. Evictions at random would keep none.
@@ -70,11 +70,11 @@ async fn keys_whose_windows_have_ended_make_room() {
         .expect("valid");
     // Each round leaves 3,000 keys whose windows have ended. If the store kept them, it would be full in the
     // fifth round, and would evict keys in use.
-    for round in 0..20_u32 {
-        for key in 0..3_000_u32 {
+    for round in 0..20_u64 {
+        for key in 0..3_000_u64 {
             limiter.check(&LIMIT, (round, key), 1).await.expect("a new key");
         }
-        for key in 0..3_000_u32 {
+        for key in 0..3_000_u64 {
             let again = limiter.check(&LIMIT, (round, key), 1).await;
             assert!(again.is_err(), "round {round}: key {key} was evicted while in use");
         }
@@ -91,15 +91,15 @@ async fn keys_in_use_are_not_evicted_while_there_is_room() {
         .clock(Clock::Virtual(clock.clone()))
         .build()
         .expect("valid");
-    for key in 0..1_000_u32 {
+    for key in 0..1_000_u64 {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
     }
     clock.advance(Duration::from_micros(9_999_999));
     // New keys look for keys whose windows have ended, and find none.
-    for key in 1_000..20_000_u32 {
+    for key in 1_000..20_000_u64 {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
     }
-    for key in 0..1_000_u32 {
+    for key in 0..1_000_u64 {
         assert!(limiter.check(&LIMIT, key, 1).await.is_err(), "key {key} was evicted while in use");
     }
 }

@@ -7,14 +7,14 @@ use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, limit};
 use support::{ALGORITHMS, poll_once};
 
-const MAX_KEYS: u32 = 10_000;
+const MAX_KEYS: u64 = 10_000;
 
 fn full_store(clock: &VirtualClock) -> RateLimiter {
     let builder = RateLimiter::builder().max_keys(MAX_KEYS as usize);
     builder.clock(Clock::Virtual(clock.clone())).build().expect("valid")
 }
 
-fn admits(limiter: &RateLimiter, limit: &Limit, key: u32) -> bool {
+fn admits(limiter: &RateLimiter, limit: &Limit, key: u64) -> bool {
     poll_once(limiter.check(limit, key, 1)).is_ok()
 }
 
@@ -71,8 +71,8 @@ fn exhausted_keys_take_no_more_than_half_of_the_store_from_others() {
             admits(&limiter, &flooded, key);
             admits(&limiter, &flooded, key);
         }
-        let held = |key: &u32| poll_once(limiter.peek(&used, key, 1)).expect("read").remaining < 5;
-        let held = (0..keys).filter(held).count() as u32;
+        let held = |key: &u64| poll_once(limiter.peek(&used, key, 1)).expect("read").remaining < 5;
+        let held = (0..keys).filter(held).count() as u64;
         assert!(held > keys * 3 / 4, "{algorithm:?}: {held} of {keys} keys");
     }
 }
@@ -105,7 +105,7 @@ fn closed_keys_take_no_more_than_half_of_the_store() {
     for key in keys..4 * MAX_KEYS {
         poll_once(limiter.close(&limit, key, MINUTE)).expect("closed");
     }
-    let held = |key: &u32| poll_once(limiter.peek(&limit, key, 1)).expect("read").remaining < 5;
-    let held = (0..keys).filter(held).count() as u32;
+    let held = |key: &u64| poll_once(limiter.peek(&limit, key, 1)).expect("read").remaining < 5;
+    let held = (0..keys).filter(held).count() as u64;
     assert!(held > keys * 3 / 4, "{held} of {keys} keys");
 }

@@ -18,7 +18,7 @@ fn limiter(server: &Server) -> RateLimiter {
     server.builder().build().expect("valid")
 }
 
-async fn remaining(limiter: &RateLimiter, key: &OwnedKey) -> u32 {
+async fn remaining(limiter: &RateLimiter, key: &OwnedKey) -> u64 {
     limiter.peek(&LIMIT, key, 1).await.expect("read").remaining
 }
 

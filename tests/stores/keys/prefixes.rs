@@ -105,7 +105,7 @@ fn limits_of_two_prefixes_never_have_the_same_key() {
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let run = runner.run(&words(), |words| {
         let interpretations = interpretations(&words);
-        ambiguous.set(ambiguous.get() + u32::from(interpretations.len() > 1));
+        ambiguous.set(ambiguous.get() + u64::from(interpretations.len() > 1));
         let mut built = Vec::new();
         for (prefix, limit) in interpretations {
             let Ok(limiter) = server.builder().key_prefix(&*prefix).build() else { continue };

@@ -82,7 +82,7 @@ async fn the_lines_of_the_guide_read_the_state() {
         } else {
             numbers[used]
         };
-        assert_eq!(units, i64::from(cost), "{script}: {numbers:?}");
+        assert_eq!(units, cost.cast_signed(), "{script}: {numbers:?}");
         let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
     }
     let line = GUIDE.lines().find(|line| line.starts_with("redis-cli EVAL")).expect("a line");

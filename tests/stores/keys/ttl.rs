@@ -15,7 +15,7 @@ fn redis_key(algorithm: Algorithm) -> String {
     format!("rl:{algorithm}:1h:ttl{{key}}")
 }
 
-fn limit(algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
+fn limit(algorithm: Algorithm, threshold: u64, period: Duration) -> Limit {
     Limit::new("ttl", algorithm, threshold, period).expect("valid")
 }
 

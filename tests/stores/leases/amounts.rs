@@ -12,7 +12,7 @@ use crate::decision;
 use crate::wait_until;
 
 /// The limit of a plan, which leases up to `lease` units.
-fn plan(algorithm: Algorithm, threshold: u32, lease: u32) -> Limit {
+fn plan(algorithm: Algorithm, threshold: u64, lease: u64) -> Limit {
     let limit = Limit::new("plans", algorithm, threshold, MINUTE).expect("valid");
     let limit = if limit.capacity() == 1 { limit.burst(threshold) } else { limit };
     limit.lease(lease)

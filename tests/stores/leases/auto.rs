@@ -10,13 +10,13 @@ use super::{TERM, remaining, spend};
 use crate::{TestLimiter, decision, wait_until};
 
 /// So many calls of a key within a term make it busy.
-const BUSY: u32 = 8;
+const BUSY: u64 = 8;
 
 const WINDOW: Limit = Limit::sliding("auto", 10_000, MINUTE).auto_lease();
 const BUCKET: Limit = Limit::token_bucket("auto", 10_000, MINUTE).burst(5_000).auto_lease();
 
 /// Calls so often that a key becomes busy, and a little more, so that the process holds units.
-async fn warm(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn warm(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let mut calls = 0;
     loop {
         calls += 1;
@@ -185,7 +185,7 @@ fn runtimes_share_what_is_leased() {
     for call in 0..200 {
         let runtime = if call % 2 == 0 { &one } else { &two };
         let decision = runtime.block_on(limiter.check(&limit, "key", 1)).expect("admitted");
-        leased += u32::from(decision.source == Source::Lease);
+        leased += u64::from(decision.source == Source::Lease);
     }
     assert!(leased > 150, "{leased} of 200");
     two.block_on(limiter.shutdown()).expect("the units are returned");
@@ -235,7 +235,7 @@ async fn a_lease_obeys_a_rule_and_its_limit_keeps_its_count() {
     name = "auto by plan", period = 60, algo = "token_bucket", threshold = threshold, burst = threshold,
     key = plan, lease = "auto"
 )]
-async fn by_plan(plan: &str, threshold: u32) -> Result<(), Rejection> {
+async fn by_plan(plan: &str, threshold: u64) -> Result<(), Rejection> {
     Ok(())
 }
 

@@ -18,34 +18,34 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Check {
-        cost: u32,
+        cost: u64,
     },
     Peek {
-        cost: u32,
+        cost: u64,
     },
     /// Charges units in advance, to be spent within a term.
     Lease {
-        cost: u32,
+        cost: u64,
     },
     /// Spends units of the oldest leases.
     Spend {
-        cost: u32,
+        cost: u64,
     },
     /// Returns units of the newest lease.
     Return {
-        cost: u32,
+        cost: u64,
     },
     Refund {
-        cost: u32,
+        cost: u64,
     },
     /// Charges units that can be settled.
     Acquire {
-        cost: u32,
+        cost: u64,
     },
     /// Settles one of the open permits for the units that its call has used.
     Settle {
         which: usize,
-        used: u32,
+        used: u64,
     },
     /// Advances the clock by a part of a term and microseconds.
     Wait {
@@ -79,7 +79,7 @@ impl Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let cost = || prop_oneof![4 => 1_u32..4, 1 => 1_u32..40, 1 => Just(0_u32)];
+    let cost = || prop_oneof![4 => 1_u64..4, 1 => 1_u64..40, 1 => Just(0_u64)];
     prop_oneof![
         4 => cost().prop_map(|cost| Step::Check { cost }),
         1 => cost().prop_map(|cost| Step::Peek { cost }),
@@ -96,7 +96,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => step(),
-        1 => (1_u32..20).prop_map(|cost| Step::Refund { cost }),
+        1 => (1_u64..20).prop_map(|cost| Step::Refund { cost }),
         1 => (0_usize..2).prop_map(Step::Change),
     ]
 }
@@ -105,19 +105,19 @@ fn any_step() -> impl Strategy<Value = Step> {
 fn step_of_both() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => step(),
-        3 => (1_u32..40).prop_map(|cost| Step::Acquire { cost }),
-        3 => (any::<usize>(), 0_u32..20).prop_map(|(which, used)| Step::Settle { which, used }),
+        3 => (1_u64..40).prop_map(|cost| Step::Acquire { cost }),
+        3 => (any::<usize>(), 0_u64..20).prop_map(|(which, used)| Step::Settle { which, used }),
     ]
 }
 
 /// The leased and the spent units, each with their time.
 struct Ledger {
-    leased: Vec<(u64, u32)>,
-    spent: Vec<(u64, u32)>,
+    leased: Vec<(u64, u64)>,
+    spent: Vec<(u64, u64)>,
 }
 
 impl Ledger {
-    fn spend(&mut self, now: u64, term: u64, mut cost: u32) {
+    fn spend(&mut self, now: u64, term: u64, mut cost: u64) {
         self.leased.retain(|(at, units)| now <= at + term && *units > 0);
         for (_, units) in &mut self.leased {
             let taken = cost.min(*units);
@@ -247,7 +247,7 @@ async fn play(
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     // At most a hundredth of the period refills in a term, so that the burst can be small.
-    let limit = (1_u32..3_000, 40_u32..200).prop_map(|(threshold, burst)| {
+    let limit = (1_u64..3_000, 40_u64..200).prop_map(|(threshold, burst)| {
         Limit::token_bucket("leased_buckets", threshold, MINUTE).burst(burst)
     });
     prop::collection::vec(limit, 2)

@@ -22,7 +22,7 @@ const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
 const LEASED: Limit = SLIDING.lease(50);
 
 /// Makes calls one after the other, and returns how many are admitted.
-async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
+async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {
         match limiter.check(limit, "key", 1).await {
@@ -35,6 +35,6 @@ async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
 }
 
 /// Returns the units that are left in the store, as a limiter without leases sees them.
-async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
+async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u64 {
     decision(server.limiter_on(clock).peek(limit, "key", 1).await).remaining
 }

@@ -24,16 +24,16 @@ struct Calls {
     /// The time before them, in microseconds.
     wait: u64,
     process: usize,
-    key: u32,
-    number: u32,
+    key: u64,
+    number: u64,
 }
 
 fn calls() -> impl Strategy<Value = Calls> {
     let wait =
         prop_oneof![3 => Just(0), 3 => 0..20_000_u64, 2 => 0..700_000_u64, 1 => Just(599_400)];
     // Many calls leave nothing in a bucket.
-    let number = prop_oneof![6 => 1..60_u32, 1 => 500..1_500_u32];
-    (wait, 0..PROCESSES, 0..2_u32, number).prop_map(|(wait, process, key, number)| Calls {
+    let number = prop_oneof![6 => 1..60_u64, 1 => 500..1_500_u64];
+    (wait, 0..PROCESSES, 0..2_u64, number).prop_map(|(wait, process, key, number)| Calls {
         wait,
         process,
         key,
@@ -113,13 +113,13 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<bool, T
             };
             let expected = fleet.call(process, key, now);
             prop_assert_eq!(verdict, expected, "call {} of {:?}", call, calls);
-            admitted += u32::from(verdict != Verdict::Rejected);
+            admitted += u64::from(verdict != Verdict::Rejected);
         }
         let judge = &mut judges[key as usize];
         judge.admitted_between(&plain, (now, now), admitted);
         reaches_burst |= judge.objects_to_more(&plain, 1);
         let (scripts, requests) = (server.script_calls() - scripts, fleet.requests - requests);
-        prop_assert_eq!(u64::from(scripts), requests, "{:?}", calls);
+        prop_assert_eq!(scripts, requests, "{:?}", calls);
     }
     for judge in judges {
         prop_assert_eq!(judge.breaches(), []);
@@ -133,7 +133,7 @@ fn the_model_decides_as_limiters_do() {
     let config =
         Config { cases: 40, max_shrink_iters: 200, failure_persistence: None, ..Config::default() };
     // A hundredth of the threshold refills in a term, and is kept for leased units.
-    let quotas = (3_000..60_000_u32, 100..700_u32).prop_map(|(threshold, burst)| Quota {
+    let quotas = (3_000..60_000_u64, 100..700_u64).prop_map(|(threshold, burst)| Quota {
         threshold,
         burst: threshold.div_ceil(100) + burst,
         period: 60_000_000,
@@ -144,7 +144,7 @@ fn the_model_decides_as_limiters_do() {
     let outcome =
         TestRunner::new(config).run(&(quotas, leasings, traces), |(quota, leasing, trace)| {
             let reaches_burst = runtime.block_on(play(quota, leasing, &trace))?;
-            reaching.set(reaching.get() + u32::from(reaches_burst));
+            reaching.set(reaching.get() + u64::from(reaches_burst));
             Ok(())
         });
     if let Err(error) = outcome {

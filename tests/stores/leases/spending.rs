@@ -20,7 +20,7 @@ async fn most_calls_spend_leased_units_without_a_request() {
             limiter.check(&LEASED, "key", 1).await.expect("admitted");
         assert_eq!((allowed, limit, retry_after), (true, 1_000, Duration::ZERO));
         assert_eq!(remaining, 1_000 - spent, "as if Redis had decided each call");
-        by_redis += u32::from(source == Source::Redis);
+        by_redis += u64::from(source == Source::Redis);
         assert!(source == Source::Redis || source == Source::Lease);
     }
     // Leases of 1, 2, 4, 8, 16, 32 and then 50 units.
@@ -92,7 +92,7 @@ async fn several_limiters_admit_exactly_the_capacity() {
     }
 }
 
-fn limit_of(limit: &Limit, capacity: u32) -> u32 {
+fn limit_of(limit: &Limit, capacity: u64) -> u64 {
     if limit.algorithm() == ratelimit_runtime::Algorithm::TokenBucket { capacity } else { 1_000 }
 }
 
@@ -173,7 +173,7 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
 async fn dropped_calls_lose_no_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = server.limiter_on(&clock);
-    for round in 0..50_u32 {
+    for round in 0..50_u64 {
         let mut calls: Vec<_> = (0..20)
             .map(|_| {
                 let limiter = limiter.clone();

@@ -20,11 +20,11 @@ const PERIOD: Duration = Duration::from_secs(900);
 enum Step {
     Charge {
         holder: usize,
-        units: u32,
+        units: u64,
     },
     Spend {
         holder: usize,
-        units: u32,
+        units: u64,
     },
     /// Returns the unspent units of the oldest lease.
     Return {
@@ -55,7 +55,7 @@ struct Lease {
     until: u64,
     /// The end of the fixed window that counts the units.
     window_end: u64,
-    units: u32,
+    units: u64,
 }
 
 /// Units that a holder spent.
@@ -63,7 +63,7 @@ struct Lease {
 struct Spending {
     at: u64,
     window_end: u64,
-    units: u32,
+    units: u64,
 }
 
 impl Step {
@@ -79,7 +79,7 @@ impl Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let holder = 0..HOLDERS;
-    let units = prop_oneof![1_u32..5, Just(10)];
+    let units = prop_oneof![1_u64..5, Just(10)];
     let eighths = prop_oneof![3 => Just(0_i64), 1 => 1_i64..9, 1 => Just(8_i64)];
     prop_oneof![
         4 => (holder.clone(), units.clone()).prop_map(|(holder, units)| Step::Charge { holder, units }),
@@ -162,8 +162,8 @@ async fn play(limit: &Limit, steps: &[Step], implementation: Implementation) -> 
 
 /// Returns whether the spent units are within the limit.
 fn is_within(limit: &Limit, aligned: bool, spent: &[Spending]) -> bool {
-    let (threshold, period) = (u64::from(limit.threshold()), limit.period().as_micros() as u64);
-    let sum = |spent: &[Spending]| spent.iter().map(|it| u64::from(it.units)).sum::<u64>();
+    let (threshold, period) = (limit.threshold(), limit.period().as_micros() as u64);
+    let sum = |spent: &[Spending]| spent.iter().map(|it| it.units).sum::<u64>();
     match limit.algorithm() {
         Algorithm::Sliding => (0..spent.len()).all(|last| {
             let first = spent.partition_point(|it| it.at + period <= spent[last].at);
@@ -176,7 +176,7 @@ fn is_within(limit: &Limit, aligned: bool, spent: &[Spending]) -> bool {
                 if it.at >= end || it.at + period < end {
                     return false;
                 }
-                *windows.entry(end).or_default() += u64::from(it.units);
+                *windows.entry(end).or_default() += it.units;
             }
             let ends: Vec<u64> = windows.keys().copied().collect();
             ends.windows(2).all(|pair| pair[0] + period <= pair[1])
@@ -185,8 +185,7 @@ fn is_within(limit: &Limit, aligned: bool, spent: &[Spending]) -> bool {
         _ => (0..spent.len()).all(|first| {
             (first..spent.len()).all(|last| {
                 let refilled = (spent[last].at - spent[first].at) * threshold;
-                sum(&spent[first..=last]) * period
-                    <= u64::from(limit.capacity()) * period + refilled
+                sum(&spent[first..=last]) * period <= limit.capacity() * period + refilled
             })
         }),
     }

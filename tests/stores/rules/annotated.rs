@@ -9,10 +9,10 @@ use crate::{on_both_stores, wait_until_idle};
 on_both_stores! {
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
         #[rate_limit(name = "annotated", period = 60, threshold = 1, key = "{tenant}:{id}")]
-        async fn format(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
+        async fn format(tenant: &str, id: u64) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(name = "annotated", period = 60, threshold = 1, key = (tenant, id))]
-        async fn tuple(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
+        async fn tuple(tenant: &str, id: u64) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(name = "annotated", period = 60, threshold = 1)]
         async fn without_key() -> Result<(), Rejection> { Ok(()) }
@@ -65,13 +65,13 @@ on_both_stores! {
 
     async fn rules_override_computed_amounts(test: TestLimiter) {
         #[rate_limit(name = "annotated", period = 60, threshold = plan)]
-        async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+        async fn call(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(
             limit(name = "annotated", period = 60, threshold = plan),
             limit(name = "other", period = 60, threshold = 100),
         )]
-        async fn group(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+        async fn group(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         let plans = [None, Some(0), Some(5)];
         let calls = async || {
@@ -102,13 +102,13 @@ on_both_stores! {
             limit(name = "annotated", period = 60, threshold = plan),
             limit(name = "annotated other", period = 60, threshold = 2),
         )]
-        async fn group(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+        async fn group(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(name = "annotated", period = 60, threshold = plan)]
-        async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+        async fn call(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(name = "annotated", period = 60, threshold = plan, wait = "1h")]
-        async fn waiting(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+        async fn waiting(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         test.set_rules(of_annotated(None, Rule::new().shadow(true)));
         for plan in [Some(0), None, Some(5)] {

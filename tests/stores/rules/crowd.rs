@@ -20,7 +20,7 @@ pub(super) struct Crowd {
 
 impl Crowd {
     /// Starts a call, and lets it wait.
-    pub(super) async fn start(&mut self, test: &TestLimiter, limit: &Limit, cost: u32) {
+    pub(super) async fn start(&mut self, test: &TestLimiter, limit: &Limit, cost: u64) {
         self.add(test, test.limiter.check(limit, "key", cost)).await;
     }
 
@@ -51,7 +51,7 @@ impl Crowd {
     }
 
     /// Moves the clock in steps, and polls the calls at each.
-    pub(super) async fn pass(&mut self, test: &TestLimiter, steps: u32, step: Duration) {
+    pub(super) async fn pass(&mut self, test: &TestLimiter, steps: u64, step: Duration) {
         for _ in 0..steps {
             test.clock.advance(step);
             self.poll(test).await;
@@ -72,11 +72,11 @@ impl Crowd {
 }
 
 /// Amounts for each algorithm.
-pub(super) fn amounts(amount: u32) -> Rule {
+pub(super) fn amounts(amount: u64) -> Rule {
     Rule::new().threshold(amount).burst(amount)
 }
 
-pub(super) fn computed(limit: &Limit, amount: u32) -> Limit {
+pub(super) fn computed(limit: &Limit, amount: u64) -> Limit {
     let burst = is_bucket(limit.algorithm()).then_some(amount);
     limit.try_amounts(amount, burst).expect("valid")
 }

@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-async fn capacity(limiter: &RateLimiter, key: &str) -> u32 {
+async fn capacity(limiter: &RateLimiter, key: &str) -> u64 {
     limiter.peek(&API, key, 1).await.expect("a decision").limit
 }
 
@@ -56,7 +56,7 @@ async fn capacity(limiter: &RateLimiter, key: &str) -> u32 {
 pub(super) fn until_capacity(
     limiter: &RateLimiter,
     key: &str,
-    expected: u32,
+    expected: u64,
 ) -> impl Future<Output = Duration> {
     let started = Instant::now();
     async move {
@@ -72,7 +72,7 @@ pub(super) fn until_capacity(
     }
 }
 
-pub(super) fn set(key: &str, threshold: u32) -> RuleSet {
+pub(super) fn set(key: &str, threshold: u64) -> RuleSet {
     let mut rules = RuleSet::new();
     rules.set_key("api", key, Rule::new().threshold(threshold)).expect("valid");
     rules

@@ -65,7 +65,7 @@ on_both_stores! {
             let peek = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
             assert!(!peek.allowed);
             for _ in 0..3 {
-                assert_eq!(check("free", 11).await.expect("exempt").remaining, u32::MAX);
+                assert_eq!(check("free", 11).await.expect("exempt").remaining, u64::MAX);
             }
             assert!(test.limiter.peek(&limit, "free", 11).await.expect("a decision").allowed);
             assert_eq!(check("open", 1).await.expect("limited").remaining, 9);
@@ -194,7 +194,7 @@ on_both_stores! {
 async fn a_group_is_decided_by_one_set_of_rules() {
     let limiter = RateLimiter::embedded();
     let names = ["one of two", "two of two"];
-    let limits = names.map(|name| Limit::fixed(name, u32::MAX, HOUR));
+    let limits = names.map(|name| Limit::fixed(name, 1_000_000_000, HOUR));
     let closing = |name| {
         let mut rules = RuleSet::new();
         rules.set(name, Rule::new().closed(true)).expect("valid");

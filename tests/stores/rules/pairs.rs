@@ -66,7 +66,7 @@ async fn a_fallback_shares_the_amounts_of_the_rule() {
             set(&limiter, Rule::new().threshold(threshold).burst(threshold));
             let mut admitted = 0;
             for _ in 0..50 {
-                admitted += u32::from(limiter.check(&limit, threshold, 1).await.is_ok());
+                admitted += u64::from(limiter.check(&limit, threshold, 1).await.is_ok());
             }
             assert_eq!(admitted, share, "{limit:?}");
         }
@@ -92,8 +92,8 @@ fn rules_hold_without_a_runtime() {
     let run = async || {
         let mut admitted = [0, 0];
         for _ in 0..20 {
-            admitted[0] += u32::from(sync().is_ok());
-            admitted[1] += u32::from(waits().await.is_ok());
+            admitted[0] += u64::from(sync().is_ok());
+            admitted[1] += u64::from(waits().await.is_ok());
         }
         admitted
     };

@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 const API: Limit = Limit::sliding("api", 10, Duration::from_secs(60));
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn capacity(limiter: &RateLimiter) -> u32 {
+fn capacity(limiter: &RateLimiter) -> u64 {
     support::poll_once(limiter.peek(&API, (), 1)).expect("a decision").limit
 }
 
@@ -22,7 +22,7 @@ fn capacity(limiter: &RateLimiter) -> u32 {
 fn a_pipe_in_place_of_the_rules_file_does_not_stop_rules() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, new) = (folder.path().join("rules.toml"), folder.path().join("new"));
-    let write = |threshold: u32| {
+    let write = |threshold: u64| {
         fs::write(&new, format!("[api]\nthreshold = {threshold}\n")).expect("written");
         fs::rename(&new, &path).expect("renamed");
     };

@@ -31,10 +31,10 @@ async fn wait_until_tried(limiter: &RateLimiter, expected: u64) {
     }
 }
 
-async fn admitted(test: &TestLimiter, limit: &Limit, calls: u32) -> u32 {
+async fn admitted(test: &TestLimiter, limit: &Limit, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {
-        admitted += u32::from(test.limiter.check(limit, "key", 1).await.is_ok());
+        admitted += u64::from(test.limiter.check(limit, "key", 1).await.is_ok());
     }
     admitted
 }
@@ -194,7 +194,7 @@ async fn a_busy_trial_is_in_the_batches_of_its_limit() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let enforced = Limit::sliding("ruled", 500, HOUR);
-    let scripts = async |calls: u32| {
+    let scripts = async |calls: u64| {
         let before = server.script_calls();
         let checks = (0..calls).map(|_| test.limiter.check(&enforced, "key", 1));
         let admitted = futures::future::join_all(checks).await;

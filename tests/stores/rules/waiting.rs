@@ -41,7 +41,7 @@ on_both_stores! {
             wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().exempt(true)));
-            assert_eq!(end(call).await.expect("exempt").remaining, u32::MAX);
+            assert_eq!(end(call).await.expect("exempt").remaining, u64::MAX);
 
             fill().await;
             let call = start();
@@ -91,7 +91,7 @@ on_both_stores! {
             calls.spawn(async move { (index, limiter.check(&limit, "key", 1).await.is_ok()) });
             wait_until_idle(&test.limiter).await;
         }
-        for step in 0_u32..30 {
+        for step in 0_u64..30 {
             let mut rules = of_key("other", Rule::new().threshold(step + 1));
             rules.set("another", Rule::new().closed(true)).expect("valid");
             test.set_rules(rules);
@@ -135,13 +135,13 @@ on_both_stores! {
             .collect();
         wait_until_idle(&test.limiter).await;
         // Half of the time to the next token has passed at each change.
-        let mut threshold = 10_u32;
+        let mut threshold = 10_u64;
         for change in 0..6 {
-            test.advance(500_000 / u64::from(threshold));
+            test.advance(500_000 / threshold);
             threshold = if threshold == 10 { 20 } else { 10 };
             test.set_rules(of_limit(Rule::new().threshold(threshold)));
             wait_until_idle(&test.limiter).await;
-            test.advance(500_000 / u64::from(threshold) - 1_000);
+            test.advance(500_000 / threshold - 1_000);
             wait_until_idle(&test.limiter).await;
             let admitted = || calls.iter().filter(|call| call.is_finished()).count();
             assert_eq!(admitted(), change, "{limit:?}");

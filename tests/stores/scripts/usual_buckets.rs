@@ -9,9 +9,9 @@ use support::server::Server;
 /// The arguments of a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
-    burst: u32,
+    burst: u64,
     token: u64,
-    drain: u32,
+    drain: u64,
 }
 
 /// Equal calls at a time.
@@ -20,8 +20,8 @@ struct Step {
     /// Microseconds since the step before.
     later: i64,
     terms: Terms,
-    cost: u32,
-    count: u32,
+    cost: u64,
+    count: u64,
 }
 
 /// The numbers of a reply: clock, verdict, remaining, retry, reset and slack.
@@ -46,12 +46,12 @@ fn by_batch(
     clock: Option<u64>,
 ) -> ([Option<Reply>; 2], u64) {
     let Step { terms: Terms { burst, token, drain }, cost, count, .. } = *step;
-    let entry = |cost: u32, count: u32| {
-        [&[1], &u64::from(cost).to_be_bytes()[1..], &[0; 7], &count.to_be_bytes()].concat()
+    let entry = |cost: u64, count: u64| {
+        [&[1], &cost.to_be_bytes()[1..], &[0; 7], &count.to_be_bytes()[4..]].concat()
     };
     let clock = clock.map_or_else(Vec::new, |clock| clock.to_be_bytes()[1..].to_vec());
     // The fourth of the algorithms in the script.
-    let numbers = [u64::from(burst), token, u64::from(drain)];
+    let numbers = [burst, token, drain];
     let terms = numbers.iter().flat_map(|number| number.to_be_bytes()[1..].to_vec());
     let terms: Vec<u8> = [4].into_iter().chain(terms).collect();
     // A second entry, so that the script reads the values of all keys at once.
@@ -69,19 +69,18 @@ fn by_batch(
         }
         1 => {
             let admitted = take(packed, 4);
-            [admitted > 0, admitted < count.into()]
-                .map(|is_there| is_there.then(|| take_reply(packed)))
+            [admitted > 0, admitted < count].map(|is_there| is_there.then(|| take_reply(packed)))
         }
         kind => {
             assert_eq!(*kind, 2);
             let (admitted, level) = (take(packed, 4), take(packed, 7));
-            let (drain, capacity) = (u64::from(drain), u64::from(burst) * token);
+            let (drain, capacity) = (drain, burst * token);
             let (left, reset) = (capacity.saturating_sub(level) / token, level.div_ceil(drain));
             let slack = reset * drain - level;
-            let retry = (level + u64::from(cost) * token).saturating_sub(capacity).div_ceil(drain);
+            let retry = (level + cost * token).saturating_sub(capacity).div_ceil(drain);
             [
                 (admitted > 0).then_some([clock, 1, left, 0, reset, slack]),
-                (admitted < count.into()).then_some([clock, 0, left, retry, reset, slack]),
+                (admitted < count).then_some([clock, 0, left, retry, reset, slack]),
             ]
         }
     };
@@ -119,7 +118,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => -50_000..0_i64,
         1 => 0..100_000_000_i64,
     ];
-    (later, amounts, prop_oneof![4 => Just(1_u32), 1 => 0..8_u32], 1..5_u32)
+    (later, amounts, prop_oneof![4 => Just(1_u64), 1 => 0..8_u64], 1..5_u64)
         .prop_map(|(later, terms, cost, count)| Step { later, terms, cost, count })
 }
 

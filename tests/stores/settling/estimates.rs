@@ -55,12 +55,12 @@ async fn an_estimate_of_one_admits_while_a_unit_is_left() {
 /// above what the running calls hold.
 #[tokio::test]
 async fn a_steady_stream_uses_the_whole_limit() {
-    const CALLS: u32 = 1_000;
+    const CALLS: u64 = 1_000;
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
     let limiter = embedded_on(&clock);
     for limit in limits("permits", CALLS * 100, MINUTE) {
         // Each call takes two ticks. A tick is a thousandth of a period.
-        let (mut running, mut used, mut ticks) = (VecDeque::new(), 0_u32, 0_u32);
+        let (mut running, mut used, mut ticks) = (VecDeque::new(), 0_u64, 0_u64);
         // The first two periods fill the bucket or the window.
         while ticks < 22 * 1_000 {
             while let Ok(permit) = limiter.acquire(&limit, "key", 1_000).await {
@@ -74,7 +74,7 @@ async fn a_steady_stream_uses_the_whole_limit() {
             clock.advance(MINUTE / 1_000);
             ticks += 1;
         }
-        let share = f64::from(used) / f64::from(20 * CALLS * 100);
+        let share = used as f64 / (20 * CALLS * 100) as f64;
         assert!((0.95..=1.001).contains(&share), "{limit:?}: {share}");
     }
 }

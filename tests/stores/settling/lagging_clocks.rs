@@ -35,7 +35,7 @@ impl Pair {
         self.clocks.iter().for_each(|clock| clock.advance(by));
     }
 
-    async fn remaining(&self, limit: &Limit) -> u32 {
+    async fn remaining(&self, limit: &Limit) -> u64 {
         decision(self.early.peek(limit, "key", 1).await).remaining
     }
 }

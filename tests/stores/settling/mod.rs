@@ -25,11 +25,11 @@ fn limiters(server: &Server) -> ([RateLimiter; 2], VirtualClock) {
     ([embedded, redis], clock)
 }
 
-async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Permit {
+async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Permit {
     limiter.acquire(limit, "key", cost).await.expect("admitted")
 }
 
-async fn remaining(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn remaining(limiter: &RateLimiter, limit: &Limit) -> u64 {
     limiter.flush().await.expect("a reply");
     decision(limiter.peek(limit, "key", 1).await).remaining
 }

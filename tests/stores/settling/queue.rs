@@ -21,7 +21,7 @@ use super::acquire;
 use crate::decision;
 
 /// The most settlements in one request.
-const BATCH: u32 = 64;
+const BATCH: u64 = 64;
 
 /// Long enough for a busy test machine.
 const DEADLINE: Duration = SECOND;
@@ -71,7 +71,7 @@ fn limiter(url: &str) -> (RateLimiter, VirtualClock) {
 async fn acquire_many(
     (limiter, clock): (&RateLimiter, &VirtualClock),
     limit: &Limit,
-    count: u32,
+    count: u64,
 ) -> Vec<Permit> {
     let mut permits = Vec::new();
     while permits.len() < count as usize {
@@ -85,23 +85,23 @@ async fn acquire_many(
     permits
 }
 
-fn settle_all(permits: Vec<Permit>, used: u32) {
+fn settle_all(permits: Vec<Permit>, used: u64) {
     for permit in permits {
         permit.settle(used);
     }
 }
 
-async fn remaining(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn remaining(limiter: &RateLimiter, limit: &Limit) -> u64 {
     decision(limiter.peek(limit, "key", 1).await).remaining
 }
 
 /// Flushes until nothing is pending, and returns the number of settlements that were lost.
-async fn flush(limiter: &RateLimiter) -> u32 {
+async fn flush(limiter: &RateLimiter) -> u64 {
     let flushed = async {
         loop {
             match limiter.flush().await {
                 Ok(()) => return 0,
-                Err(StoreError::SettlementsLost { lost, .. }) => return lost as u32,
+                Err(StoreError::SettlementsLost { lost, .. }) => return lost,
                 Err(StoreError::Timeout { .. }) => {}
                 Err(other) => panic!("{other:?}"),
             }
@@ -113,7 +113,7 @@ async fn flush(limiter: &RateLimiter) -> u32 {
 /// Redis settles for longer than the deadline.
 #[tokio::test]
 async fn a_burst_of_settlements_is_not_lost() {
-    const CALLS: u32 = 10_000;
+    const CALLS: u64 = 10_000;
     let server = Server::start();
     for algorithm in ALGORITHMS {
         let limit = Limit::new("burst", algorithm, 1_000_000, DAY).expect("valid");
@@ -322,7 +322,7 @@ async fn settlements_of_windows_that_have_passed_are_dropped() {
 #[rate_limit(
     period = "1d", threshold = 1000, name = "closing", key = key, close = |_| Some(MINUTE)
 )]
-async fn close(key: u32) -> Result<(), Rejection> {
+async fn close(key: u64) -> Result<(), Rejection> {
     let _ = key;
     Ok(())
 }

@@ -19,19 +19,19 @@ const EXACT: usize = 15;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire(u32),
+    Acquire(u64),
     /// A call whose charge cannot be settled.
-    Check(u32),
+    Check(u64),
     /// Settles one of the open permits: its index, and the units that its call has used.
-    Settle(usize, u32),
+    Settle(usize, u64),
     /// Drops one of the open permits.
     Drop(usize),
-    Peek(u32),
+    Peek(u64),
     /// Closes the key by eighths of a period and microseconds.
     Close(u64, u64),
     Open,
     /// Gives units back to the newest charges, whoever made them. The model does not know that.
-    Refund(u32),
+    Refund(u64),
     Reset,
     /// Moves the clock by eighths of a period and microseconds.
     Wait(u64, u64),
@@ -68,8 +68,8 @@ struct Trace {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let cost = || prop_oneof![3 => 1_u32..4, 3 => 1_u32..12, 1 => Just(0_u32), 1 => 1_u32..2_000];
-    let used = prop_oneof![3 => Just(0_u32), 6 => 0_u32..12, 1 => 0_u32..3_000];
+    let cost = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..12, 1 => Just(0_u64), 1 => 1_u64..2_000];
+    let used = prop_oneof![3 => Just(0_u64), 6 => 0_u64..12, 1 => 0_u64..3_000];
     let eighths = prop_oneof![6 => Just(0_u64), 3 => 1_u64..8, 1 => Just(8_u64), 1 => 0_u64..17];
     prop_oneof![
         8 => cost().prop_map(Step::Acquire),
@@ -97,18 +97,18 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
         Just(4_294_967_000)
     ];
     // A sliding window of a longer period or a larger threshold is less exact: see `sliding.rs`.
-    let threshold = || prop_oneof![3 => 4_u32..30, 1 => 50_u32..1_000];
+    let threshold = || prop_oneof![3 => 4_u64..30, 1 => 50_u64..1_000];
     let limit = move |threshold, period| {
         let period = Duration::from_micros(period);
         Limit::new("settled", algorithm, threshold, period).expect("valid")
     };
-    let limit = move |(threshold, burst): (u32, Option<u32>), period| match algorithm {
+    let limit = move |(threshold, burst): (u64, Option<u64>), period| match algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             limit(threshold, period).burst(burst.unwrap_or(threshold))
         }
         _ => limit(threshold, period),
     };
-    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..60)), 2);
+    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u64..60)), 2);
     (period, sizes, prop::collection::vec(step(), 1..450)).prop_map(
         move |(period, sizes, steps)| Trace {
             limits: sizes.into_iter().map(|size| limit(size, period)).collect(),
@@ -264,9 +264,9 @@ impl Settling {
         &mut self,
         index: usize,
         limit: &Limit,
-        cost: u32,
+        cost: u64,
         settles: bool,
-    ) -> Result<Option<(u32, Duration)>, TestCaseError> {
+    ) -> Result<Option<(u64, Duration)>, TestCaseError> {
         let (now, key) = (self.now(), &self.key);
         let embedded = self.embedded.acquire(limit, key, cost).await;
         let redis = if settles {
@@ -294,10 +294,10 @@ impl Settling {
         &mut self,
         index: usize,
         limit: &Limit,
-        cost: u32,
+        cost: u64,
         embedded: Result<Permit, Rejection>,
         redis: ExpectedDecision,
-    ) -> Result<Option<(u32, Duration)>, TestCaseError> {
+    ) -> Result<Option<(u64, Duration)>, TestCaseError> {
         let embedded = split(embedded).0;
         let expected = self.compare(index, limit, cost, embedded, redis)?;
         if embedded.allowed {
@@ -307,7 +307,7 @@ impl Settling {
         Ok(Some((cost, expected.retry_after)))
     }
 
-    async fn peek(&self, index: usize, limit: &Limit, cost: u32) -> Result<(), TestCaseError> {
+    async fn peek(&self, index: usize, limit: &Limit, cost: u64) -> Result<(), TestCaseError> {
         let embedded = decision(self.embedded.peek(limit, &self.key, cost).await).into();
         let redis: ExpectedDecision =
             decision(self.redis.peek(limit, &self.key, cost).await).into();
@@ -326,7 +326,7 @@ impl Settling {
         &self,
         index: usize,
         limit: &Limit,
-        cost: u32,
+        cost: u64,
         embedded: ExpectedDecision,
         redis: ExpectedDecision,
     ) -> Result<ExpectedDecision, TestCaseError> {

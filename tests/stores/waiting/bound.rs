@@ -20,7 +20,7 @@ fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
 }
 
 /// Polls a call until it waits.
-async fn waiting(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Pin<Box<Check>> {
+async fn waiting(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Pin<Box<Check>> {
     let mut call = Box::pin(limiter.check(limit, "key", cost));
     assert!(call.as_mut().now_or_never().is_none(), "the call waits");
     wait_until_idle(limiter).await;

@@ -19,15 +19,15 @@ use support::server::Server;
 use crate::{decision, wait_until, wait_until_idle};
 
 const TICK: Duration = Duration::from_millis(10);
-const CAPACITY: u32 = 12;
-const LEASED_CAPACITY: u32 = 40;
+const CAPACITY: u64 = 12;
+const LEASED_CAPACITY: u64 = 40;
 
 #[derive(Clone, Debug)]
 enum Step {
     /// Starts a call that waits up to some milliseconds.
     Wait {
         process: usize,
-        cost: u32,
+        cost: u64,
         wait: u64,
     },
     /// Polls a call that waits.
@@ -37,7 +37,7 @@ enum Step {
     /// Makes some calls of a limit that leases.
     Lease {
         process: usize,
-        calls: u32,
+        calls: u64,
     },
     Advance(u32),
     /// Ends a process without a shutdown, and starts another.
@@ -60,13 +60,13 @@ impl Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let wait = prop_oneof![Just(60_000), 1_u64..2_000];
-    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u32..=3], wait);
+    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u64..=3], wait);
     prop_oneof![
         8 => call.prop_map(|(process, cost, wait)| Step::Wait { process, cost, wait }),
         3 => any::<prop::sample::Index>().prop_map(Step::Poll),
         3 => Just(Step::PollAll),
         4 => any::<prop::sample::Index>().prop_map(Step::Drop),
-        2 => (0_usize..2, 1_u32..9).prop_map(|(process, calls)| Step::Lease { process, calls }),
+        2 => (0_usize..2, 1_u64..9).prop_map(|(process, calls)| Step::Lease { process, calls }),
         4 => (0_u32..40).prop_map(Step::Advance),
         1 => (0_usize..2).prop_map(Step::Restart),
     ]
@@ -75,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A call that waits, and its process and cost.
 struct WaitingCall {
     process: usize,
-    cost: u32,
+    cost: u64,
     check: Pin<Box<Check>>,
 }
 
@@ -89,8 +89,8 @@ struct Fleet<'a> {
     key: String,
     waiting: Vec<WaitingCall>,
     /// The units of the admitted calls.
-    admitted: u32,
-    admitted_by_leases: u32,
+    admitted: u64,
+    admitted_by_leases: u64,
 }
 
 /// Returns a limit that admits [`CAPACITY`] units at once. A bucket refills ten units a second.

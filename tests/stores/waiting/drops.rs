@@ -13,12 +13,12 @@ use support::server::Server;
 use crate::{TestLimiter, decision, wait_until_idle};
 
 /// A bucket that refills a token each 100 ms.
-fn limit(burst: u32) -> Limit {
+fn limit(burst: u64) -> Limit {
     Limit::token_bucket("drops", 10, SECOND).burst(burst)
 }
 
 /// Starts a call that waits, and polls it once: it has reserved its moment then.
-async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u32) -> Pin<Box<Check>> {
+async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u64) -> Pin<Box<Check>> {
     let mut check = Box::pin(limiter.check(&limit.wait(MINUTE), key, cost));
     assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     wait_until_idle(limiter).await;
@@ -60,7 +60,7 @@ async fn a_call_that_is_dropped_after_its_moment_leaves_nothing() {
                     test.limiter.check(&limit, &**key, burst).await.expect("a new key");
                 }
                 let dropped = reserve(&test.limiter, &limit, &key, cost).await;
-                test.advance(u64::from(cost) * 100_000 + late);
+                test.advance(cost * 100_000 + late);
                 wait_until_idle(&test.limiter).await;
                 drop(dropped);
                 wait_until_idle(&test.limiter).await;
@@ -116,7 +116,7 @@ async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
                 let mut second = reserve(&test.limiter, &limit, &key, costs[1]).await;
                 let mut third = reserve(&test.limiter, &limit, &key, costs[1]).await;
                 let start = test.clock.now();
-                test.advance(u64::from(costs[0]) * 100_000 + late);
+                test.advance(costs[0] * 100_000 + late);
                 wait_until_idle(&test.limiter).await;
                 drop(dropped);
                 let mut moments = Vec::new();
@@ -134,15 +134,15 @@ async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
                 // As if the dropped call had never come: the bucket refills from the start on. A call of another cost
                 // cannot use its moment, and keeps its own.
                 let first = if costs[0] == costs[1] { costs[0] } else { costs[0] + costs[1] };
-                let expected = [first, first + costs[1]].map(|units| u64::from(units) * 100);
+                let expected = [first, first + costs[1]].map(|units| units * 100);
                 let within = |(moment, expected): (&u64, u64)| {
                     (expected..=expected + late / 1_000 + 1).contains(moment)
                 };
                 assert!(moments.iter().zip(expected).all(within), "{key}: {moments:?}");
                 let left = decision(test.limiter.peek(&limit, &*key, 1).await);
-                let used = u64::from(2 * costs[1]);
+                let used = 2 * costs[1];
                 let refilled = (test.clock.now() - start).as_millis() as u64 / 100;
-                assert!(u64::from(left.remaining) + used <= refilled + 3, "{key}: {left:?}");
+                assert!(left.remaining + used <= refilled + 3, "{key}: {left:?}");
             }
         }
     }

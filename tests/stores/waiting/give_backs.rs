@@ -20,7 +20,7 @@ async fn admitted_after(
     here: &RateLimiter,
     there: &RateLimiter,
     limit: &Limit,
-    refunded: u32,
+    refunded: u64,
 ) -> Duration {
     let capacity = limit.capacity();
     here.reset(limit, "key").await.expect("a reply");

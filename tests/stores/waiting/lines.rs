@@ -51,7 +51,7 @@ async fn a_line_is_asked_for_together() {
 }
 
 /// Returns how often a server has read from a socket. Requests that arrive together need one read.
-fn reads(server: &Server) -> u32 {
+fn reads(server: &Server) -> u64 {
     let info = redis::cmd("INFO").arg("stats").query::<String>(&mut server.connection());
     let info = info.expect("statistics");
     let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
@@ -229,7 +229,7 @@ fn units_that_are_not_taken_in_time_are_not_used() {
             let mut admitted = 0;
             while start.elapsed() < SECOND / 10 {
                 let next = timeout(Duration::from_millis(5), calls.join_next()).await;
-                admitted += u32::from(next.is_ok());
+                admitted += u64::from(next.is_ok());
             }
             // Those before the runtime stood still, of the last deadline, and of this tenth of a second.
             assert!(admitted <= 5 + 1 + 20 + 10 + 10, "{:?}: {admitted}", limiter.source());

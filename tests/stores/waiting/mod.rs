@@ -28,7 +28,7 @@ pub(crate) fn limiters(server: &Server) -> [RateLimiter; 2] {
         .map(|builder| builder.deadline(DEADLINE).build().expect("valid settings"))
 }
 
-fn bucket(threshold: u32) -> Limit {
+fn bucket(threshold: u64) -> Limit {
     Limit::leaky_bucket("lines", threshold, SECOND)
 }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::{TestLimiter, decision, wait_until, wait_until_idle};
 
-fn limit(algorithm: Algorithm, threshold: u32, wait: Duration) -> Limit {
+fn limit(algorithm: Algorithm, threshold: u64, wait: Duration) -> Limit {
     Limit::new("waiting", algorithm, threshold, SECOND).expect("valid").wait(wait)
 }
 

@@ -18,12 +18,12 @@ use crate::{decision, wait_until_idle};
 const TICK: Duration = Duration::from_millis(10);
 
 /// A bucket that refills a token each 100 ms.
-fn limit(burst: u32) -> Limit {
+fn limit(burst: u64) -> Limit {
     Limit::token_bucket("reservations", 10, Duration::from_secs(1)).burst(burst)
 }
 
 /// The same bucket, with a wait that is long enough for all calls of a test.
-fn patient_limit(burst: u32) -> Limit {
+fn patient_limit(burst: u64) -> Limit {
     limit(burst).wait(Duration::from_secs(60))
 }
 
@@ -35,11 +35,11 @@ struct Fleet {
     processes: Vec<RateLimiter>,
     clock: VirtualClock,
     /// The cost and the task of each waiting call, by its number.
-    waiting: BTreeMap<usize, (u32, WaitingCall)>,
+    waiting: BTreeMap<usize, (u64, WaitingCall)>,
     /// The number, the time and the cost of each admitted call, in the order of admission.
-    admitted: Vec<(usize, u64, u32)>,
+    admitted: Vec<(usize, u64, u64)>,
     /// The units that were refunded.
-    refunded: u32,
+    refunded: u64,
     rejected: Vec<(usize, Decision)>,
 }
 
@@ -77,7 +77,7 @@ impl Fleet {
         number: usize,
         limit: &Limit,
         key: &str,
-        cost: u32,
+        cost: u64,
     ) {
         let check = self.processes[process].check(limit, key, cost);
         let clock = self.clock.clone();
@@ -125,7 +125,7 @@ impl Fleet {
         self.admitted.extend(admitted);
     }
 
-    async fn advance(&mut self, ticks: u32) {
+    async fn advance(&mut self, ticks: u64) {
         for _ in 0..ticks {
             self.clock.advance(TICK);
             self.run_until_idle().await;
@@ -342,10 +342,10 @@ async fn a_far_moment_before_another_goes_back_when_another_process_closes_the_k
 
 #[derive(Clone, Debug)]
 enum Step {
-    Start { process: usize, cost: u32, wait: u64 },
+    Start { process: usize, cost: u64, wait: u64 },
     Drop(prop::sample::Index),
-    Advance(u32),
-    Refund(u32),
+    Advance(u64),
+    Refund(u64),
 }
 
 impl Step {
@@ -362,12 +362,12 @@ impl Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
-    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u32..=3], wait);
+    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u64..=3], wait);
     prop_oneof![
         6 => call.prop_map(|(process, cost, wait)| Step::Start { process, cost, wait }),
         2 => any::<prop::sample::Index>().prop_map(Step::Drop),
-        3 => (1_u32..40).prop_map(Step::Advance),
-        1 => (1_u32..3).prop_map(Step::Refund),
+        3 => (1_u64..40).prop_map(Step::Advance),
+        1 => (1_u64..3).prop_map(Step::Refund),
     ]
 }
 
@@ -385,7 +385,7 @@ fn plays_calls_that_wait_for_moments() {
 }
 
 /// Runs a trace, and returns the decision of a peek after each step.
-async fn run(mut fleet: Fleet, burst: u32, steps: &[Step], key: &str) -> (Vec<Decision>, Fleet) {
+async fn run(mut fleet: Fleet, burst: u64, steps: &[Step], key: &str) -> (Vec<Decision>, Fleet) {
     let mut peeks = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         match step {
@@ -422,7 +422,7 @@ fn random_traces_keep_the_rate() {
     let runtime = runtime.expect("a runtime");
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
     let next = std::cell::Cell::new(0);
-    let trace = (1_u32..4, vec(step(), 1..60));
+    let trace = (1_u64..4, vec(step(), 1..60));
     let outcome = TestRunner::new(config).run(&trace, |(burst, steps)| {
         next.set(next.get() + 1);
         let key = format!("{}", next.get());

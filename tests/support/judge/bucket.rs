@@ -46,7 +46,7 @@ impl Judge {
         let amounts = MostAmounts::of(history);
         let mut by_end = events.clone();
         by_end.sort_by_key(|event| event.last);
-        let by_end: Vec<(&Event, (u32, u32))> =
+        let by_end: Vec<(&Event, (u64, u64))> =
             by_end.into_iter().map(|event| (event, amounts.until(event.last))).collect();
         let mut breaches = Vec::new();
         for from in events.iter().map(|event| event.first) {
@@ -89,11 +89,11 @@ impl Judge {
 
 /// The largest burst and the largest rate of the events that may have come until a time. A call is not promised what
 /// was in force only after it.
-struct MostAmounts(Vec<(u64, (u32, u32))>);
+struct MostAmounts(Vec<(u64, (u64, u64))>);
 
 impl MostAmounts {
     fn of(history: &[Event]) -> Self {
-        let mut amounts: Vec<(u64, (u32, u32))> =
+        let mut amounts: Vec<(u64, (u64, u64))> =
             history.iter().map(|event| (event.first, (event.capacity(), event.rate()))).collect();
         amounts.sort_unstable();
         let mut most = (0, 0);
@@ -104,7 +104,7 @@ impl MostAmounts {
         Self(amounts)
     }
 
-    fn until(&self, end: u64) -> (u32, u32) {
+    fn until(&self, end: u64) -> (u64, u64) {
         let length = self.0.partition_point(|(first, _)| *first <= end);
         self.0[..length].last().map_or((0, 0), |(_, most)| *most)
     }
@@ -113,7 +113,7 @@ impl MostAmounts {
 /// The rates of a bucket: times, and the rate that is promised in them. A call at another rate counts the time since
 /// the charge before it at its own rate. What was charged before drains at the old rate, if that is larger.
 struct Rates {
-    parts: Vec<(u64, u64, u32)>,
+    parts: Vec<(u64, u64, u64)>,
     /// The beginnings and the ends of the parts.
     times: Vec<u64>,
 }
@@ -149,7 +149,7 @@ impl Rates {
         let within = self.times.iter().copied().filter(|time| (from + 1..to).contains(time));
         let times: Vec<u64> = std::iter::once(from).chain(within).chain([to]).collect();
         let parts = times.windows(2).map(|pair| {
-            let covers = |(start, end, _): &&(u64, u64, u32)| *start <= pair[0] && pair[1] <= *end;
+            let covers = |(start, end, _): &&(u64, u64, u64)| *start <= pair[0] && pair[1] <= *end;
             let rate = self.parts.iter().filter(covers).map(|(.., rate)| *rate).max();
             u128::from(pair[1] - pair[0]) * u128::from(rate.unwrap_or(0))
         });

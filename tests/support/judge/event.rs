@@ -16,16 +16,16 @@ pub(super) struct Event {
 pub(super) enum What {
     Call {
         charged: u64,
-        threshold: u32,
-        capacity: u32,
+        threshold: u64,
+        capacity: u64,
     },
     /// Units that a call has used beyond its charge. They count from their settlement.
     Surplus {
-        threshold: u32,
+        threshold: u64,
     },
     /// A threshold that was in force, although no call was admitted.
     InForce {
-        threshold: u32,
+        threshold: u64,
     },
     /// Units that come on top of the promise, at the time of the event or up to a later one.
     Gift {
@@ -109,7 +109,7 @@ impl Event {
     }
 
     /// Returns the threshold of the rate at which the units of the event drain.
-    pub(super) fn rate(&self) -> u32 {
+    pub(super) fn rate(&self) -> u64 {
         match self.what {
             What::Surplus { threshold } => threshold,
             What::Call { .. }
@@ -120,14 +120,14 @@ impl Event {
         }
     }
 
-    pub(super) fn threshold(&self) -> u32 {
+    pub(super) fn threshold(&self) -> u64 {
         match self.what {
             What::Call { threshold, .. } | What::InForce { threshold } => threshold,
             What::Surplus { .. } | What::Gift { .. } | What::Unseen | What::Lost => 0,
         }
     }
 
-    pub(super) fn capacity(&self) -> u32 {
+    pub(super) fn capacity(&self) -> u64 {
         match self.what {
             What::Call { capacity, .. } => capacity,
             What::Surplus { .. }

@@ -46,11 +46,11 @@ impl HolderJudge {
         &mut self,
         process: usize,
         starts: (u64, u64),
-        units: u32,
+        units: u64,
         most: Option<u64>,
     ) -> HolderId {
         let last = self.moment(starts.1);
-        let (begins, units) = (((starts.0, last.1), last), u64::from(units));
+        let (begins, units) = (((starts.0, last.1), last), units);
         self.calls.push(HeldCall { process, begins, ends: None, units, most, unknown: Vec::new() });
         HolderId(self.calls.len() - 1)
     }
@@ -61,10 +61,10 @@ impl HolderJudge {
         &mut self,
         process: usize,
         starts: (u64, u64),
-        units: u32,
-        most: u32,
+        units: u64,
+        most: u64,
     ) -> HolderId {
-        self.push(process, starts, units, Some(most.into()))
+        self.push(process, starts, units, Some(most))
     }
 
     /// Returns how much is recorded, for [`began`](Self::began).
@@ -80,13 +80,13 @@ impl HolderJudge {
     }
 
     /// Adds units that a process has taken without the store, from the time at which the store counts them.
-    pub fn registered(&mut self, process: usize, at: u64, units: u32) -> HolderId {
+    pub fn registered(&mut self, process: usize, at: u64, units: u64) -> HolderId {
         self.push(process, (at, at), units, None)
     }
 
     /// Adds a call that was admitted before the store has lost its memory, from a later time. The store does not know
     /// of it until its process has stated it.
-    pub fn forgotten(&mut self, process: usize, at: u64, units: u32) -> HolderId {
+    pub fn forgotten(&mut self, process: usize, at: u64, units: u64) -> HolderId {
         let call = self.registered(process, at, units);
         let moment = self.moment(at);
         self.calls[call.0].unknown.push((moment, None));

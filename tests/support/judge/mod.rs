@@ -59,9 +59,9 @@ pub struct JudgedCall {
     /// The units that it was charged.
     pub charged: u64,
     /// The limit under which it was admitted.
-    pub threshold: u32,
+    pub threshold: u64,
     /// The most that it admits at once.
-    pub capacity: u32,
+    pub capacity: u64,
 }
 
 /// What rule 1 excepts.
@@ -156,7 +156,7 @@ impl Judge {
 
     /// Records that calls were decided under this threshold. On one bucket, calls with different rates are promised no
     /// more than the larger rate gives.
-    pub fn in_force(&mut self, at: u64, threshold: u32) {
+    pub fn in_force(&mut self, at: u64, threshold: u64) {
         self.push(Event::at(at, 0, What::InForce { threshold }));
     }
 
@@ -180,11 +180,11 @@ impl Judge {
     }
 
     /// Adds a call of the limit that may have started at any time of an interval.
-    pub fn admitted_between(&mut self, limit: &Limit, starts: (u64, u64), units: u32) -> CallId {
+    pub fn admitted_between(&mut self, limit: &Limit, starts: (u64, u64), units: u64) -> CallId {
         self.admitted(JudgedCall {
             starts,
             decided: starts.0,
-            charged: units.into(),
+            charged: units,
             threshold: limit.threshold(),
             capacity: limit.capacity(),
         })
@@ -194,16 +194,16 @@ impl Judge {
     pub fn admitted_all<'a>(&mut self, calls: impl IntoIterator<Item = &'a AdmittedCall>) {
         for call in calls {
             let AdmittedCall { starts, charged, used, threshold, capacity } = *call;
-            let (decided, charged) = (starts.0, u64::from(charged));
+            let (decided, charged) = (starts.0, charged);
             let id = self.admitted(JudgedCall { starts, decided, charged, threshold, capacity });
-            self.settled(id, starts.1, used.into());
+            self.settled(id, starts.1, used);
         }
     }
 
     /// Returns whether one more call of `units`, after all others, would be a breach. So the history reaches the limit,
     /// and the judge has seen each call of it.
     #[must_use]
-    pub fn objects_to_more(&self, limit: &Limit, units: u32) -> bool {
+    pub fn objects_to_more(&self, limit: &Limit, units: u64) -> bool {
         let end = self.events.iter().map(|event| event.last).max().unwrap_or(0);
         let mut judge = self.clone();
         judge.admitted_between(limit, (end, end), units);

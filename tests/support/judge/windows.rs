@@ -18,7 +18,7 @@ impl Judge {
             let end = call.last;
             // Saves comparing each of many thousand calls with each other: nothing is above the limit while the sum
             // of all units is not.
-            if counts(self, call, end) && sums.until(end) <= u64::from(call.threshold()) {
+            if counts(self, call, end) && sums.until(end) <= call.threshold() {
                 continue;
             }
             let windows = windows(end);
@@ -48,7 +48,7 @@ impl Judge {
                 event.first <= end && (counts(self, event, end) || counts(self, &later, end))
             };
             let gifts: u64 = history.iter().filter(may_count).map(Event::gift).sum();
-            breaches.extend(Breach::new(end, used, windows * u64::from(promised) + gifts));
+            breaches.extend(Breach::new(end, used, windows * promised + gifts));
         }
         breaches
     }
@@ -148,7 +148,7 @@ impl Judge {
                 let going_on = continues.then_some((start, used, gifts));
                 for (start, used, gifts) in going_on.into_iter().chain(anew) {
                     let (used, gifts) = (used + event.units, gifts + event.gift());
-                    let promised = u64::from(event.threshold()) + gifts;
+                    let promised = event.threshold() + gifts;
                     match Breach::new(at, used, promised).filter(|_| event.ends_stretch()) {
                         None => next.push((start, used, gifts)),
                         Some(breach) => {

@@ -9,7 +9,7 @@ use super::{ExpectedDecision, Model};
 
 impl Model {
     /// Gives units back, the newest first. They need not belong to one charge.
-    pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+    pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u64) -> ExpectedDecision {
         let limit = &self.own_limit(limit, clock);
         self.limit = *limit;
         if cost > 0 {
@@ -17,7 +17,7 @@ impl Model {
             let before = self.before(&counted);
             let mut after = before.clone();
             let period = limit.period().as_micros();
-            let mut cost = u64::from(cost);
+            let mut cost = cost;
             let mut give = |units: &mut u64| {
                 let given = cost.min(*units);
                 *units -= given;
@@ -50,7 +50,7 @@ impl Model {
         &mut self,
         limit: &Limit,
         clock: u64,
-        cost: u32,
+        cost: u64,
         charged_at: u64,
     ) -> ExpectedDecision {
         let own = self.own_limit(limit, clock);
@@ -59,7 +59,7 @@ impl Model {
     }
 
     /// Gives back units without computing the decision, which is slow for a long log.
-    pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u32, charged_at: u64) {
+    pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u64, charged_at: u64) {
         let own = self.own_limit(limit, clock);
         // How much a bucket has drained since the charge is known at one rate only.
         let is_known = own.threshold() == limit.threshold();
@@ -72,7 +72,6 @@ impl Model {
             let period = limit.period().as_micros();
             let capacity = u128::from(limit.capacity()) * period;
             let window = period as u64;
-            let cost = u64::from(cost);
             match &mut after {
                 State::Sliding { log, joined } if now < charged_at + window => {
                     let charged = ticks.of(charged_at);
@@ -134,8 +133,8 @@ impl Model {
         // The largest burst that refills in 100 years.
         let mut burst = limit.capacity();
         let most = 36_525 * 86_400_000_000 * u128::from(threshold) / limit.period().as_micros();
-        burst = burst.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1);
-        let own = limit.try_amounts(threshold as u32, Some(burst)).expect("valid");
+        burst = burst.min(u64::try_from(most).unwrap_or(u64::MAX)).max(1);
+        let own = limit.try_amounts(threshold, Some(burst)).expect("valid");
         let mut model = self.clone();
         model.limit = own;
         if model.is_unused(clock) { *limit } else { own }

@@ -29,7 +29,7 @@ use self::state::State;
 use crate::search::{first, last};
 
 /// The largest threshold under which a sliding window has a record for each time.
-const EXACT: u32 = 1_000;
+const EXACT: u64 = 1_000;
 
 /// The decision that a store has to make: the fields of a [`Decision`] that do not depend on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct ExpectedDecision {
     /// Whether the call is admitted.
     pub allowed: bool,
     /// The units that are left.
-    pub remaining: u32,
+    pub remaining: u64,
     /// The shortest wait after which the same call is admitted.
     pub retry_after: Duration,
     /// The shortest wait after which the key is as if it had never been used.
@@ -70,7 +70,7 @@ impl Model {
     }
 
     /// Decides a call, and charges it if it is admitted.
-    pub fn check(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+    pub fn check(&mut self, limit: &Limit, clock: u64, cost: u64) -> ExpectedDecision {
         let before = self.peek(limit, clock, cost);
         if !before.allowed || cost == 0 {
             return before;
@@ -88,12 +88,12 @@ impl Model {
     /// # Panics
     ///
     /// If the call is not admitted.
-    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u32) {
+    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u64) {
         self.limit = *limit;
         assert!(self.admits(clock, cost), "the call is not admitted");
         let now = self.now(clock);
         self.state = self.state_at(now);
-        let (cost, ticks) = (u64::from(cost), self.ticks());
+        let (cost, ticks) = (cost, self.ticks());
         match &mut self.state {
             State::Sliding { log, joined } => match log.last_mut() {
                 Some((last, units)) if ticks.of(now) == ticks.of(*last) => {
@@ -118,15 +118,15 @@ impl Model {
     }
 
     /// Decides a call without charging it.
-    pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
+    pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u64) -> ExpectedDecision {
         self.limit = *limit;
         let allowed = self.admits(clock, cost);
-        let remaining = last(limit.capacity().into(), |cost| self.admits(clock, cost as u32));
+        let remaining = last(limit.capacity(), |cost| self.admits(clock, cost));
         let retry_after = if allowed { 0 } else { first(|wait| self.admits(clock + wait, cost)) };
         let reset_after = first(|wait| self.is_unused(clock + wait));
         ExpectedDecision {
             allowed,
-            remaining: remaining as u32,
+            remaining,
             retry_after: Duration::from_micros(retry_after),
             reset_after: Duration::from_micros(reset_after),
         }
@@ -138,8 +138,8 @@ impl Model {
         &mut self,
         limit: &Limit,
         clock: u64,
-        cost: u32,
-        kept: u32,
+        cost: u64,
+        kept: u64,
         term: u64,
     ) -> ExpectedDecision {
         let now = self.now(clock);
@@ -187,12 +187,11 @@ impl Model {
     }
 
     /// The rule of each algorithm: returns whether a call is admitted under the limit of the latest call.
-    fn admits(&self, clock: u64, cost: u32) -> bool {
+    fn admits(&self, clock: u64, cost: u64) -> bool {
         let period = self.limit.period().as_micros();
-        let threshold = u64::from(self.limit.threshold());
+        let threshold = self.limit.threshold();
         let capacity = u128::from(self.limit.capacity());
         let now = self.now(clock);
-        let cost = u64::from(cost);
         match self.state_at(now) {
             State::Sliding { log, .. } => {
                 log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
@@ -225,7 +224,7 @@ impl Model {
     }
 
     /// Returns the state with at least `kept` units in the bucket.
-    fn with_kept(&self, limit: &Limit, now: u64, kept: u32) -> State {
+    fn with_kept(&self, limit: &Limit, now: u64, kept: u64) -> State {
         let mut model = self.clone();
         model.limit = *limit;
         let mut state = model.state_at(now);

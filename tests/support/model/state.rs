@@ -162,7 +162,7 @@ impl Model {
         lease: BucketLease,
     ) -> State {
         let period = self.limit.period().as_micros();
-        let threshold = u64::from(self.limit.threshold());
+        let threshold = self.limit.threshold();
         let is_leased = lease.until > at;
         // Under the threshold of the charge, the bucket is empty from here on.
         let empties =

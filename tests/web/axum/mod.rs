@@ -22,7 +22,7 @@ async fn hi(Path(id): Path<u64>) -> Result<String, Rejection> {
 }
 
 #[rate_limit(period = "1m", threshold = size, algo = "fixed", cost = 5, name = "sized")]
-async fn sized(Path(size): Path<u32>) -> Result<(), Rejection> {
+async fn sized(Path(size): Path<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 

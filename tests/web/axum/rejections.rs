@@ -52,7 +52,7 @@ async fn remade(response: axum::response::Response) -> axum::response::Response 
 fn responds_429_to_amounts_that_are_too_small() {
     let (limiter, _) = timed();
     let server = serve(router().layer(RateLimitLayer::new()), &limiter);
-    let ask = |size: u32| get(server.address, &format!("/sized/{size}"), &[]);
+    let ask = |size: u64| get(server.address, &format!("/sized/{size}"), &[]);
     let exceeding = ask(3);
     assert_eq!((exceeding.status, exceeding.header("retry-after")), (429, None));
     assert_eq!(

@@ -20,7 +20,7 @@ use crate::{MINUTE, limiters, timed};
 
 const RATE: Limit = Limit::fixed("rate", 3, MINUTE);
 
-async fn left(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn left(limiter: &RateLimiter, limit: &Limit) -> u64 {
     limiter.flush().await.expect("settled");
     limiter.peek(limit, (), 1).await.expect("decided").remaining
 }
@@ -67,7 +67,7 @@ async fn slots_that_reject_beside_a_rate_are_reported_before_limits_that_admit()
     for (limiter, _) in limiters(&redis) {
         let handler = Handler::default();
         let layer = RateLimitLayer::new().limit(wide, |_| ()).limit(TWO, |_| ());
-        let layer = layer.limit_with_cost(RATE, |_| (), |head| head.uri.path().len() as u32);
+        let layer = layer.limit_with_cost(RATE, |_| (), |head| head.uri.path().len() as u64);
         let layer = layer.limiter(limiter.clone());
         let _running = [handler.admit(&layer).await, handler.admit(&layer).await];
         let (busy, _) = handler.send(&layer, "/").await;
@@ -301,7 +301,7 @@ async fn slots_count_as_a_decision_that_is_required_and_exposed() {
 #[tokio::test]
 async fn a_request_holds_the_units_of_its_cost() {
     let (limiter, _) = timed();
-    let cost = |request: &http::request::Parts| request.uri.path().len() as u32;
+    let cost = |request: &http::request::Parts| request.uri.path().len() as u64;
     let layer = RateLimitLayer::new().limit_with_cost(TWO, |_| (), cost);
     let (handler, layer) = (Handler::default(), layer.limiter(limiter.clone()));
     assert_eq!(handler.status(&layer, "/abc").await, 413);

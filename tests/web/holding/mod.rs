@@ -107,13 +107,13 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
 }
 
 /// Returns the units of `limit` that are in flight.
-async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u32 {
+async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let peeked = limiter.peek(limit, (), 0).await.expect("decided");
     peeked.limit - peeked.remaining
 }
 
 /// Waits until `units` are in flight: a server notices late that a client has left.
-async fn wait_for_in_flight(limiter: &RateLimiter, limit: &Limit, units: u32) {
+async fn wait_for_in_flight(limiter: &RateLimiter, limit: &Limit, units: u64) {
     let started = Instant::now();
     while in_flight(limiter, limit).await != units {
         assert!(started.elapsed() < Duration::from_secs(20), "not {units} units");

@@ -9,7 +9,7 @@ mod write;
 mod tests {
     use proptest::prelude::*;
 
-    use crate::limit::Access;
+    use crate::limit::{Access, LimitError};
     use crate::rules::{Rule, RuleSet};
 
     fn rule() -> impl Strategy<Value = Rule> {
@@ -19,7 +19,7 @@ mod tests {
             Just(Some(Access::Unlimited)),
             Just(Some(Access::Limited))
         ];
-        let amount = || prop::option::of(1_u32..);
+        let amount = || prop::option::of(1_u64..=LimitError::MAX_AMOUNT);
         let until = prop::option::of(0_u64..=253_402_300_799_999_999);
         let amounts = [amount(), amount(), amount(), amount()];
         (amounts, access, any::<Option<bool>>(), until).prop_map(

@@ -8,6 +8,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use toml::value::Datetime;
 
 use super::moment::moment_of;
+use crate::limit::LimitError;
 use crate::rules::rule::NO_AMOUNT;
 
 /// Where a rule is: a limit, or a key of a limit.
@@ -33,33 +34,34 @@ pub(super) struct AmountSeed<'a> {
 }
 
 impl<'de> DeserializeSeed<'de> for AmountSeed<'_> {
-    type Value = u32;
+    type Value = u64;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u32, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl Visitor<'_> for AmountSeed<'_> {
-    type Value = u32;
+    type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: `{}` to be a whole number from 1 to {}", self.place, self.field, u32::MAX)
+        let most = LimitError::MAX_AMOUNT;
+        write!(f, "{}: `{}` to be a whole number from 1 to {most}", self.place, self.field)
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<u32, E> {
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
         match u64::try_from(number) {
             Ok(number) => self.visit_u64(number),
             Err(_) => Err(E::invalid_value(de::Unexpected::Signed(number), &self)),
         }
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<u32, E> {
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<u64, E> {
         let place = self.place;
-        match u32::try_from(number) {
-            Ok(0) => Err(E::custom(format_args!("{place}: {NO_AMOUNT}"))),
-            Ok(amount) => Ok(amount),
-            Err(_) => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
+        match number {
+            0 => Err(E::custom(format_args!("{place}: {NO_AMOUNT}"))),
+            1..=LimitError::MAX_AMOUNT => Ok(number),
+            _ => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
         }
     }
 }

@@ -214,7 +214,7 @@ impl Line {
             && let Some(waiter) = self.waiters.get(&arrival)
         {
             for (sum, cost) in self.queued_units.iter_mut().zip(&*waiter.costs) {
-                *sum -= *cost;
+                *sum -= u128::from(*cost);
             }
         }
     }

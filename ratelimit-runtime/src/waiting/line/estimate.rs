@@ -36,11 +36,11 @@ impl Estimate {
 
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
     /// costs of all of them, the first included.
-    pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u64]) -> u64 {
+    pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u128]) -> u64 {
         // The time of an opening does not tell how many units the limit has left then.
         let opens = |outcome: &Outcome| outcome.verdict == Verdict::Closed { also_limited: false };
         let is_exact = counts.len() == 1 && !self.outcomes.iter().any(opens);
-        let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u64)| {
+        let of = |((charge, units), first): ((&Arc<Charge>, &u128), &u64)| {
             least_time(&charge.terms, *first, *units, is_exact)
         };
         let counts = counts.iter().zip(units).zip(&*self.costs);
@@ -80,19 +80,20 @@ impl Estimate {
 
 /// Returns the shortest time between the first and the last admission of calls that take `units` units in total, of
 /// which the first takes `first`. `is_exact` says whether the first call is admitted as soon as this limit admits it.
-fn least_time(terms: &Terms, first: u64, units: u64, is_exact: bool) -> u64 {
+fn least_time(terms: &Terms, first: u64, units: u128, is_exact: bool) -> u64 {
     // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
-    let windows = |whole: u64| {
-        let threshold = terms.threshold();
-        units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
+    let windows = |whole: u128| {
+        let windows = units.div_ceil(terms.threshold().into()).saturating_sub(whole);
+        u64::try_from(windows).unwrap_or(u64::MAX).saturating_mul(terms.period_us())
     };
     match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             // Otherwise, the bucket may refill while the first call waits for something else.
             let free = if is_exact { first } else { terms.capacity() };
-            let missing = u128::from(units.saturating_sub(free));
+            let missing = units.saturating_sub(free.into());
             let rate = terms.rate();
-            let refill = (missing * u128::from(rate.token)).div_ceil(u128::from(rate.drain));
+            let units = missing.saturating_mul(rate.token.into());
+            let refill = units.div_ceil(rate.drain.into());
             u64::try_from(refill).unwrap_or(u64::MAX)
         }
         Algorithm::Sliding => windows(1),

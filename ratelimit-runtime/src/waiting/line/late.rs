@@ -50,7 +50,7 @@ impl Line {
                 is_first_late |= Some(*arrival) == first;
                 late.push((*arrival, earliest));
                 for (sum, cost) in units.iter_mut().zip(&*waiter.costs) {
-                    *sum -= *cost;
+                    *sum -= u128::from(*cost);
                 }
             }
         }

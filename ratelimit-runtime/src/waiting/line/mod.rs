@@ -59,7 +59,7 @@ pub(super) struct Line {
     /// The calls without a grant that are polled, by arrival.
     queued: BTreeSet<u64>,
     /// The units that the queued calls take from each count.
-    queued_units: Vec<u64>,
+    queued_units: Vec<u128>,
     /// The moments of the calls with a grant, and the arrivals of these calls.
     granted: BTreeSet<(u64, u64)>,
     /// How much later the moments of a store are used, because calls with moments of another store are before them.
@@ -364,8 +364,8 @@ impl LineSettings {
     }
 }
 
-fn add_units(sums: &mut [u64], costs: &[u64]) {
+fn add_units(sums: &mut [u128], costs: &[u64]) {
     for (sum, cost) in sums.iter_mut().zip(costs) {
-        *sum += *cost;
+        *sum += u128::from(*cost);
     }
 }

@@ -44,7 +44,7 @@ impl MiddlewareRequest for ServiceRequest {
     type Headers = HeaderMap;
     type ResponseHead = ResponseHead;
 
-    fn complete(head: &mut ResponseHead, retry_after: u32) {
+    fn complete(head: &mut ResponseHead, retry_after: u64) {
         if head.status == StatusCode::TOO_MANY_REQUESTS {
             let no_store = HeaderValue::from_static(CACHE_CONTROL_VALUE);
             for (name, value) in [(RETRY_AFTER, retry_after.into()), (CACHE_CONTROL, no_store)] {
@@ -90,11 +90,11 @@ impl ResponseHeaders for HeaderMap {
         self.get_all(field.as_str()).map(HeaderValue::as_bytes)
     }
 
-    fn number(&self, field: HeaderField) -> Option<u32> {
+    fn number(&self, field: HeaderField) -> Option<u64> {
         self.get(field.as_str())?.to_str().ok()?.parse().ok()
     }
 
-    fn set_number(&mut self, field: HeaderField, number: u32) {
+    fn set_number(&mut self, field: HeaderField, number: u64) {
         self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
     }
 

@@ -1,4 +1,4 @@
-//! Amounts that each call computes are of type `u32` or `Option<u32>`.
+//! Amounts that each call computes are of type `u64` or `Option<u64>`.
 
 use ratelimit_runtime::rate_limit;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ratelimit_runtime::rate_limit;
 
-const ZERO: u32 = 0;
-const TWO: u32 = 2;
+const ZERO: u64 = 0;
+const TWO: u64 = 2;
 const NANOS: Duration = Duration::from_nanos(1500);
 
 #[rate_limit(period = 30, threshold = ZERO)]

@@ -2,22 +2,22 @@
 
 use ratelimit_runtime::{Rejection, rate_limit};
 
-#[rate_limit(period = 1, threshold = 10, settle = |result: &u32| *result)]
-async fn another_argument() -> Result<u32, Rejection> {
+#[rate_limit(period = 1, threshold = 10, settle = |result: &u64| *result)]
+async fn another_argument() -> Result<u64, Rejection> {
     Ok(1)
 }
 
 #[rate_limit(period = 1, threshold = 10, settle = |result| result.is_ok())]
-async fn another_result() -> Result<u32, Rejection> {
+async fn another_result() -> Result<u64, Rejection> {
     Ok(1)
 }
 
 #[rate_limit(period = 1, threshold = 10, count_if = Result::ok)]
-async fn another_function() -> Result<u32, Rejection> {
+async fn another_function() -> Result<u64, Rejection> {
     Ok(1)
 }
 
-#[rate_limit(period = 1, threshold = 10, settle = |_| prompt.text.len() as u32)]
+#[rate_limit(period = 1, threshold = 10, settle = |_| prompt.text.len() as u64)]
 async fn moved(prompt: Prompt) -> Result<String, Rejection> {
     Ok(prompt.text)
 }
@@ -27,7 +27,7 @@ struct Prompt {
 }
 
 #[rate_limit(period = 1, threshold = 10, close = |_| std::time::Duration::ZERO)]
-async fn closes_always() -> Result<u32, Rejection> {
+async fn closes_always() -> Result<u64, Rejection> {
     Ok(5)
 }
 

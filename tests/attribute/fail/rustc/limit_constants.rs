@@ -2,7 +2,7 @@ use ratelimit_runtime::{Limit, key, rate_limit};
 use std::time::Duration;
 
 const LOGIN: Limit = Limit::fixed("login", 1, Duration::from_secs(1));
-const NUMBER: u32 = 100;
+const NUMBER: u64 = 100;
 
 #[rate_limit(limit = NUMBER)]
 async fn another_type() -> Option<()> {

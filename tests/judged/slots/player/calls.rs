@@ -66,7 +66,7 @@ impl SlotPlayer<'_> {
         }
     }
 
-    pub(super) async fn drop_early(&mut self, call: Begun, polls: u32, wait: Duration) {
+    pub(super) async fn drop_early(&mut self, call: Begun, polls: u64, wait: Duration) {
         let mut future = Box::pin(self.acquire(call, wait));
         let mut left = polls;
         let result = poll_fn(|context| {
@@ -159,7 +159,7 @@ impl SlotPlayer<'_> {
             self.rate.admitted(JudgedCall {
                 starts: (since, now),
                 decided: since,
-                charged: cost.into(),
+                charged: cost,
                 threshold: RATE.threshold(),
                 capacity: RATE.capacity(),
             })
@@ -181,7 +181,7 @@ impl SlotPlayer<'_> {
         let (slot, now) = (permits.pop().expect("a permit of each part"), self.now());
         if let (End::Settle(used), Some(permit), Some(rate)) = (end, permits.pop(), rate) {
             permit.settle(used);
-            self.rate.settled(rate, now, used.into());
+            self.rate.settled(rate, now, used);
             if used > cost {
                 self.except_paused(Excepted::Start);
             }

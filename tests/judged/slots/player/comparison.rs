@@ -63,7 +63,7 @@ impl SlotPlayer<'_> {
         let wide = self.limit().try_amounts(1_000, None).expect("valid");
         let process = (0..self.alive.len()).find(|it| self.rules[*it] == RuleOf::Nothing)?;
         match self.limiter(process).peek(&wide, &self.key, 0).await {
-            Ok(peeked) if peeked.allowed => Some(u64::from(1_000 - peeked.remaining)),
+            Ok(peeked) if peeked.allowed => Some(1_000 - peeked.remaining),
             Ok(_) | Err(_) => None,
         }
     }

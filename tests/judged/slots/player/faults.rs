@@ -10,7 +10,7 @@ use ratelimit_runtime::Limit;
 
 impl SlotPlayer<'_> {
     /// The first process loses a reply: to a call, or to the statement about the end of a call.
-    pub(super) async fn lose_reply(&mut self, cost: u32, ends: Option<usize>) {
+    pub(super) async fn lose_reply(&mut self, cost: u64, ends: Option<usize>) {
         let Some(proxy) = self.fleet.network() else { return };
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {
             waiting.call.may_fail = true;

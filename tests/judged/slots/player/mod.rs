@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A call that runs.
 struct Running {
     process: usize,
-    cost: u32,
+    cost: u64,
     holder: Option<HolderId>,
     /// For the judge of the fallback, if it has admitted the call.
     local: Option<HolderId>,
@@ -53,15 +53,15 @@ struct WaitingCall {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Begun {
     process: usize,
-    cost: u32,
+    cost: u64,
     is_rated: bool,
     since: u64,
     /// What the judge had recorded when the call began.
     recorded: u64,
     /// The limit in the code when the call began.
-    coded: u32,
+    coded: u64,
     /// The largest limit since.
-    most: u32,
+    most: u64,
     /// Whether rules admit it without units, or a reset can have lost them.
     is_free: bool,
     may_fail: bool,
@@ -97,7 +97,7 @@ pub(crate) struct SlotPlayer<'a> {
     ids: Vec<usize>,
     crashed: Vec<(Process, Vec<Running>, Vec<WaitingCall>)>,
     rules: Vec<RuleOf>,
-    most: u32,
+    most: u64,
     judge: HolderJudge,
     /// The judge of what the fallback of the first process admits.
     local: HolderJudge,
@@ -199,14 +199,14 @@ impl<'a> SlotPlayer<'a> {
     }
 
     /// Returns the number that is in force for a call of a process with a limit in its code.
-    fn most_of(&self, process: usize, coded: u32) -> u32 {
+    fn most_of(&self, process: usize, coded: u64) -> u64 {
         match self.rules[process] {
             RuleOf::InFlight(most) => most,
             _ => coded,
         }
     }
 
-    fn begin(&self, process: usize, cost: u32, is_rated: bool) -> Begun {
+    fn begin(&self, process: usize, cost: u64, is_rated: bool) -> Begun {
         let (since, recorded, coded) = (self.now(), self.judge.recorded(), self.most);
         let most = self.most_of(process, coded);
         // A decision about keys on two nodes waits until the slot has moved.

@@ -9,11 +9,11 @@ use crate::exceptions::Excepted;
 use crate::fleet::Losing;
 
 /// The steps of a time in which a process that stands still loses its units, and others state theirs in each step.
-const STEPS: u32 = 4;
+const STEPS: u64 = 4;
 
 impl SlotPlayer<'_> {
     /// The first process reaches no server. Its fallback admits calls, and some end.
-    pub(super) async fn outage(&mut self, calls: u32, cost: u32, ends: Option<usize>) {
+    pub(super) async fn outage(&mut self, calls: u64, cost: u64, ends: Option<usize>) {
         let fleet = self.fleet;
         let Some(proxy) = fleet.network() else { return };
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {

@@ -195,7 +195,7 @@ impl Parity {
         &self,
         index: usize,
         called: &Limit,
-        cost: u32,
+        cost: u64,
     ) -> Result<(), TestCaseError> {
         let rejected = self.redis.check(called, &self.names[0], cost).await;
         let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
@@ -209,7 +209,7 @@ impl Parity {
         limit: &Limit,
         align: Option<i64>,
         key: usize,
-        cost: u32,
+        cost: u64,
         at: u64,
     ) -> (ExpectedDecision, Decision, Decision) {
         let (clock, name) = (self.clock.now().as_micros() as u64, self.names[key].clone());
@@ -225,7 +225,7 @@ impl Parity {
         called: &Limit,
         align: Option<i64>,
         key: usize,
-        cost: u32,
+        cost: u64,
     ) -> (ExpectedDecision, Decision, Decision) {
         let clock = self.clock.now().as_micros() as u64;
         let model = self.model(key, align).check(limit, clock, cost);
@@ -244,7 +244,7 @@ impl Parity {
         [limit, called]: [&Limit; 2],
         align: Option<i64>,
         key: usize,
-        cost: u32,
+        cost: u64,
         count: usize,
     ) -> (Vec<ExpectedDecision>, Vec<Decision>, Vec<Decision>) {
         let clock = self.clock.now().as_micros() as u64;
@@ -257,7 +257,7 @@ impl Parity {
             store.push(decision(self.embedded[key].check(called, name, cost).await));
             redis.push(decision(call.await.expect("no panic")));
         }
-        redis.sort_by_key(|it| (!it.allowed, u32::MAX - it.remaining, it.reset_after));
+        redis.sort_by_key(|it| (!it.allowed, u64::MAX - it.remaining, it.reset_after));
         (models, store, redis)
     }
 }

@@ -15,26 +15,26 @@ pub(super) const KEYS: usize = 2;
 pub(super) enum Step {
     Check {
         key: usize,
-        cost: u32,
+        cost: u64,
     },
     /// Makes `count` equal calls at the same time: on Redis, most of them share scripts.
     Burst {
         key: usize,
-        cost: u32,
+        cost: u64,
         count: usize,
     },
     Peek {
         key: usize,
-        cost: u32,
+        cost: u64,
     },
     Refund {
         key: usize,
-        cost: u32,
+        cost: u64,
     },
     /// Returns units that were charged some eighths of a period and some microseconds ago.
     Return {
         key: usize,
-        cost: u32,
+        cost: u64,
         eighths: u64,
         micros: u64,
     },
@@ -108,13 +108,31 @@ fn period() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn threshold() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 1_u32..12, 2 => 50_u32..2_000, 1 => Just(999), 1 => Just(1_000_000)]
+/// How much larger the amounts of some traces are: at this multiple, the rates of a minute are whole.
+const LARGE: u64 = 900_000_000;
+
+impl Step {
+    /// Returns this step with a larger cost.
+    fn scaled(mut self, scale: u64) -> Self {
+        if let Self::Check { cost, .. }
+        | Self::Burst { cost, .. }
+        | Self::Peek { cost, .. }
+        | Self::Refund { cost, .. }
+        | Self::Return { cost, .. } = &mut self
+        {
+            *cost *= scale;
+        }
+        self
+    }
+}
+
+fn threshold() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 1_u64..12, 2 => 50_u64..2_000, 1 => Just(999), 1 => Just(1_000_000)]
 }
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
     let key = 0..KEYS;
-    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(0_u32), 2 => 1_u32..12, 1 => 1_u32..2_000];
+    let cost = prop_oneof![6 => Just(1_u64), 1 => Just(0_u64), 2 => 1_u64..12, 1 => 1_u64..2_000];
     let keyed = (key.clone(), cost);
     let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 2 => Just(8_i64), 1 => -8_i64..17];
     let micros = prop_oneof![3 => Just(0_i64), 1 => -1_i64..10];
@@ -148,10 +166,17 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
         prop::collection::vec(prop_oneof![Just(None), offset], 3),
     ];
     let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
-    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..50)), 3);
+    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u64..50)), 3);
     let steps = prop::collection::vec(step(), STEPS);
-    (period(), days, aligns, sizes, steps).prop_map(
-        move |(period, days, mut aligns, sizes, steps)| {
+    // Amounts above 32 bits. The model has no grain, in which a counter measures such windows.
+    let is_counter = algorithm == Algorithm::SlidingCounter;
+    let scale = if is_counter {
+        Just(1).boxed()
+    } else {
+        prop_oneof![5 => Just(1), 1 => Just(LARGE)].boxed()
+    };
+    (period(), days, aligns, sizes, steps, scale).prop_map(
+        move |(period, days, mut aligns, sizes, steps, scale)| {
             if algorithm != Algorithm::Fixed {
                 aligns.fill(None);
             }
@@ -162,15 +187,22 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             let period = match aligns.iter().any(Option::is_some) {
                 true => days,
                 // The model counts exactly. `very_fine_rates_are_rounded_down` tests rates that are too fine.
-                false if !exact => 60_000_000,
+                false if !exact || scale > 1 => 60_000_000,
                 false => period,
             };
             let limits =
                 sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| AlignedLimit {
-                    limit: limit(algorithm, threshold, period, align, burst),
+                    limit: limit(
+                        algorithm,
+                        threshold * scale,
+                        period,
+                        align,
+                        burst.map(|burst| burst * scale),
+                    ),
                     align: align.map(i64::from),
                 });
-            Trace { limits: limits.collect(), steps }
+            let steps = steps.into_iter().map(|step| step.scaled(scale));
+            Trace { limits: limits.collect(), steps: steps.collect() }
         },
     )
 }
@@ -189,10 +221,10 @@ impl fmt::Debug for Trace {
 
 fn limit(
     algorithm: Algorithm,
-    threshold: u32,
+    threshold: u64,
     period: u64,
     align: Option<i32>,
-    burst: Option<u32>,
+    burst: Option<u64>,
 ) -> Limit {
     let mut limit =
         Limit::new("parity", algorithm, threshold, Duration::from_micros(period)).expect("valid");
