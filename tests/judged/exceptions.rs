@@ -100,6 +100,10 @@ impl Player<'_> {
     /// before they are used.
     pub(crate) fn in_force(&mut self, at: u64, limit: &Limit) {
         self.judge.in_force(at, limit.threshold());
+        if self.setup.most_leased() > 0 {
+            self.recent.retain(|(when, ..)| when + A_SECOND > at);
+            self.recent.push((at, limit.threshold(), limit.capacity()));
+        }
         let mut on_top = 0;
         self.ahead.retain(|(threshold, cost)| {
             let is_raised = *threshold < limit.threshold();

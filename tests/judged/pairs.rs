@@ -193,6 +193,27 @@ fn leased_units_of_a_lost_count_come_on_top() {
     assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 21);
 }
 
+/// The units of the smaller limit were charged while they fit. The larger limit holds for all of them together.
+#[test]
+fn leased_units_of_a_smaller_limit_count_in_a_larger_one() {
+    let server = Server::start();
+    let setup = Setup {
+        leasing: Leasing::UpTo(40),
+        amounts: vec![(6_000, 6_000), (12_000, 12_000)],
+        ..setup(Algorithm::Sliding, (6_000, 6_000), 60_000_000, 5_000)
+    };
+    let operations = [
+        Operation::Rule { process: 1, amounts: 1 },
+        Operation::Burst { process: 0, calls: 8 },
+        check(1, 6_000),
+        Operation::Advance { ticks: 1 },
+        check(0, 1),
+        check(1, 6_000),
+    ];
+    // Eight calls, the costly one, and one more by the lease. A second costly one would be above the larger limit.
+    assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 10);
+}
+
 /// While no call polls the second one, its unit drains. The settlement gives back the units that drained beside it.
 #[test]
 fn a_settlement_beside_a_moment_that_nothing_polled_admits_one_burst() {

@@ -48,6 +48,8 @@ pub(crate) struct Player<'a> {
     pub(crate) waiting: Vec<Waiting>,
     /// The threshold and the units of calls that were charged before they started.
     pub(crate) ahead: Vec<(u64, u64)>,
+    /// When calls were decided under each threshold and capacity, for as long as units that were leased then are spent.
+    pub(crate) recent: Vec<(u64, u64, u64)>,
     /// Since when calls of each process are not polled. Grants may be as old.
     pub(crate) granted_from: [Option<Moment>; MOST_PROCESSES],
     /// Whether a call has waited since the lines were last seen at rest.
@@ -117,6 +119,7 @@ impl<'a> Player<'a> {
             verdict: Verdict::default(),
             leases_excepted_until: 0,
             debt_is_new_until: 0,
+            recent: Vec::new(),
             retry: None,
             missing: Missing::default(),
             slot_moves: false,
@@ -280,13 +283,14 @@ impl<'a> Player<'a> {
         if is_leased && at < self.debt_is_new_until {
             excepted = excepted.max(Excepted::Start);
         }
-        let call = self.judge.admitted(JudgedCall {
-            starts,
-            decided,
-            charged: cost,
-            threshold: limits.iter().map(Limit::threshold).max().unwrap_or(0),
-            capacity: limits.iter().map(Limit::capacity).max().unwrap_or(0),
-        });
+        let amounts = limits.iter().map(|limit| (limit.threshold(), limit.capacity()));
+        // Since leased units were charged, other calls may have filled the count under a larger limit.
+        let beside = self.recent.iter().filter(|_| is_leased);
+        let amounts = amounts.chain(beside.map(|(_, threshold, capacity)| (*threshold, *capacity)));
+        let (threshold, capacity) =
+            amounts.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1))).unwrap_or((0, 0));
+        let call =
+            self.judge.admitted(JudgedCall { starts, decided, charged: cost, threshold, capacity });
         let is_ahead = is_leased || self.setup.is_bucket() && decided < at;
         let number = self.process(process);
         if self.closings.objects_to(GrantedCall { process: number, granted, starts: at, is_ahead })
