@@ -123,6 +123,8 @@ impl Shared {
         }
         let clone = |stream: &TcpStream| stream.try_clone().expect("a socket");
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // A socket that is shut down and kept uses up a file descriptor.
+        open.retain(|stream| stream.peer_addr().is_ok());
         open.extend([clone(&client), clone(&server)]);
         drop(open);
         let back = (clone(&server), clone(&client));
