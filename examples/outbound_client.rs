@@ -52,8 +52,8 @@ impl Weather {
         algo = "leaky_bucket",
         wait = "10s",
         name = "weather",
-        close = |result| result.as_ref().err().and_then(WeatherError::retry_after),
-        close_at_most = "1m"
+        block = |result| result.as_ref().err().and_then(WeatherError::retry_after),
+        block_at_most = "1m"
     )]
     async fn of(&self, city: &str) -> Result<String, WeatherError> {
         let response = self.http.get(format!("{}/weather/{city}", self.url)).send().await?;

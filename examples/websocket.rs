@@ -1,5 +1,5 @@
 //! Each user has three open sockets (WebSocket). The request for a fourth gets 429 before the upgrade, and a socket
-//! that is closed gives its place back.
+//! that is blocked gives its place back.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example websocket

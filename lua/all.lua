@@ -14,7 +14,7 @@
 --              see `slots.lua`. Then parts: a number of calls (4) and the replies of the limits to the last of them,
 --              see `answer.lua`, with receipts if the take needs them. A receipt is zeros if the cost is 0. Equal calls
 --              that are admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`.
---              If the moment cannot be given up, there are no parts; if the key is closed, the moment is not given up.
+--              If the moment cannot be given up, there are no parts; if the key is blocked, the moment is not given up.
 --              Or, if a limit failed, its index and its error
 --
 -- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
@@ -37,7 +37,7 @@ local function decide()
   if #KEYS == 1 then
     local cost, given_up, place, moment = unpack('>i7I7I7I7', runs, position)
     position = position + 28
-    -- A closed key rejects the call, whose moment stays until it is corrected.
+    -- A blocked key rejects the call, whose moment stays until it is corrected.
     local is_open = given_up > 0 and string.byte(ask(1, KEYS[1], 'peek', 0), 8) < 2
     if is_open and string.byte(ask(1, KEYS[1], 'cancel', cost, given_up, { place, moment }), 8) ~= 1 then return end
   end

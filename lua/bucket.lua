@@ -34,16 +34,16 @@ local function bucket(
 )
   local VERSION, SHORT, MOST, CENTURY = 8, 40, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
-  local version, lives, closed, at, level, old_token, old_drain = VERSION, 0, 0, 0, 0, token, drain
+  local version, lives, blocked, at, level, old_token, old_drain = VERSION, 0, 0, 0, 0, token, drain
   local own_birth, levels = 0, nil
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
   if state and #state == 12 then
-    version, lives, closed = unpack('>I1I4I7', state)
+    version, lives, blocked = unpack('>I1I4I7', state)
   elseif state then
     if #state ~= SHORT and #state < SHORT + 36 then return end
-    version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
+    version, lives, blocked, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
     if version ~= VERSION then return end
     if #state > SHORT then
       leased, kept, own_birth = unpack('>I7I7I7', state, SHORT + 1)
@@ -108,7 +108,7 @@ local function bucket(
       charge = -math.max(given or 0, rest)
     end
   else
-    allowed = fits and closed <= clock or op == 'correct'
+    allowed = fits and blocked <= clock or op == 'correct'
   end
   if not fits and not allowed then
     local rest, until_spent = level, 0
@@ -122,7 +122,7 @@ local function bucket(
     level_then, level_now = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
     retry = retry + lag
     if op == 'take' and operand > 0 then
-      allowed = retry <= operand and level_now + charge <= MOST and closed <= clock
+      allowed = retry <= operand and level_now + charge <= MOST and blocked <= clock
     end
   end
   if allowed and cost ~= 0 and op ~= 'peek' then
@@ -180,7 +180,7 @@ local function bucket(
   local remaining, reset, slack = 0, 0, 0
   if measures then
     remaining = math.ceil(level / token)
-  elseif level < capacity and closed <= clock then
+  elseif level < capacity and blocked <= clock then
     local left = capacity - level
     remaining = (left - left % token) / token
   end
@@ -196,5 +196,5 @@ local function bucket(
     if full and full < reset then reset = full end
     reset = reset + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 end

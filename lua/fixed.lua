@@ -16,13 +16,13 @@ local function fixed(
   call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period, shift
 )
   local VERSION, MOST = 8, 9007199254740991
-  local version, lives, closed, own_birth, start, count = VERSION, 0, 0, 0, 0, 0
+  local version, lives, blocked, own_birth, start, count = VERSION, 0, 0, 0, 0, 0
   local state = call('GET', key)
   if state then
     if #state == 33 then
-      version, lives, closed, own_birth, start, count = unpack('>I1I4I7I7I7I7', state)
+      version, lives, blocked, own_birth, start, count = unpack('>I1I4I7I7I7I7', state)
     elseif #state == 12 then
-      version, lives, closed = unpack('>I1I4I7', state)
+      version, lives, blocked = unpack('>I1I4I7', state)
     else
       return
     end
@@ -45,7 +45,7 @@ local function fixed(
 
   local before, measures = count, op == 'peek' and operand == 1
   local fits = count + cost <= threshold or op == 'correct' or measures
-  local allowed = fits and closed <= clock or op == 'correct'
+  local allowed = fits and blocked <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
   if not fits then
     retry = left
@@ -68,9 +68,9 @@ local function fixed(
   local remaining, reset, slack = 0, 0, 0
   if measures then
     remaining = count
-  elseif count < threshold and closed <= clock then
+  elseif count < threshold and blocked <= clock then
     remaining = threshold - count
   end
   if count > 0 then reset = left end
-  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 end

@@ -10,7 +10,7 @@
 
 --@include prelude, RUNTIME.algorithm
 
-local key, closing = KEYS[1], nil
-local allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt =
+local key, block = KEYS[1], nil
+local allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt =
   RUNTIME.algorithm(call, pack, unpack, key, clock, given, unpack(RUNTIME.layout, ARGV[1]))
 --@inline answer

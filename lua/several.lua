@@ -18,12 +18,12 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
--- Applies `op` to `key`; `birth` and `operand` are 0 unless given, for `closing` see `answer.lua`. Returns the reply.
+-- Applies `op` to `key`; `birth` and `operand` are 0 unless given, for `block` see `answer.lua`. Returns the reply.
 -- If the call fails, raises its error.
-local function ask(limit, key, op, cost, birth, operand, closing)
+local function ask(limit, key, op, cost, birth, operand, block)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]
-  local reply = answer(call, pack, key, clock, given, closing,
+  local reply = answer(call, pack, key, clock, given, block,
     decide(call, pack, unpack, key, clock, given, op, cost, birth or 0, operand or 0,
       unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end

@@ -49,13 +49,13 @@ local function sliding(
 
   -- A small ring, of 127 slots, is read with its head.
   local state = call('GETRANGE', key, '0', threshold <= 128 and '1068' or '52')
-  local version, lives, closed, own_birth, joined, total = VERSION, 0, 0, 0, 0, 0
+  local version, lives, blocked, own_birth, joined, total = VERSION, 0, 0, 0, 0, 0
   local last, units, first, count, slots = 0, 0, 0, 0, 0
   if #state == 12 then
-    version, lives, closed = unpack('>I1I4I7', state)
+    version, lives, blocked = unpack('>I1I4I7', state)
   elseif state ~= '' then
     if #state < HEAD then return end
-    version, lives, closed, own_birth, joined, total, last, units, first, count, slots =
+    version, lives, blocked, own_birth, joined, total, last, units, first, count, slots =
       unpack('>I1I4I7I7I7I7I7I7I2I2I2', state)
     if slots >= MOST or count > slots or first > slots then return end
   end
@@ -97,7 +97,7 @@ local function sliding(
   end
 
   local fits = not is_limited or used + cost <= threshold
-  local allowed = fits and closed <= clock or op == 'correct'
+  local allowed = fits and blocked <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
   local gives = op == 'correct' and cost < 0 and used > 0
   if op == 'correct' then cost = min(cost, 9007199254740991 - used) end
@@ -227,16 +227,16 @@ local function sliding(
     changed = pack('>I7I7I7I7I7I2I2I2', own_birth, joined, total, last, units, first, count, slots)
     if ring then
       local free = string.rep('\0', slots * size - #ring)
-      call('SET', key, pack('>I1I4I7', version, lives, closed) .. changed .. ring .. free, 'KEEPTTL')
+      call('SET', key, pack('>I1I4I7', version, lives, blocked) .. changed .. ring .. free, 'KEEPTTL')
       changed = ''
     end
   end
   local remaining, slack = 0, 0
   if measures then
     remaining = used
-  elseif used < threshold and closed <= clock then
+  elseif used < threshold and blocked <= clock then
     remaining = threshold - used
   end
   local reset = used > 0 and last + period - clock or 0
-  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 end

@@ -17,13 +17,13 @@ local function sliding_counter(
   call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period, grain, span
 )
   local VERSION, MOST = 8, 9007199254740991
-  local version, lives, closed, own_birth, since, previous, current = VERSION, 0, 0, 0, 0, 0, 0
+  local version, lives, blocked, own_birth, since, previous, current = VERSION, 0, 0, 0, 0, 0, 0
   local state = call('GET', key)
   if state then
     if #state == 40 then
-      version, lives, closed, own_birth, since, previous, current = unpack('>I1I4I7I7I7I7I7', state)
+      version, lives, blocked, own_birth, since, previous, current = unpack('>I1I4I7I7I7I7I7', state)
     elseif #state == 12 then
-      version, lives, closed = unpack('>I1I4I7', state)
+      version, lives, blocked = unpack('>I1I4I7', state)
     else
       return
     end
@@ -42,7 +42,7 @@ local function sliding_counter(
   local overlap = span - (elapsed - elapsed % grain) / grain
   local room, measures = threshold - current - cost, op == 'peek' and operand == 1
   local fits = room >= 0 and previous * overlap <= room * span or op == 'correct' or measures
-  local allowed = fits and closed <= clock or op == 'correct'
+  local allowed = fits and blocked <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
   local previous_before, before = previous, current
   if not fits then
@@ -81,7 +81,7 @@ local function sliding_counter(
   local free = (threshold - current) * span - previous * overlap
   if measures then
     remaining = current + math.ceil(previous * overlap / span)
-  elseif current < threshold and free > 0 and closed <= clock then
+  elseif current < threshold and free > 0 and blocked <= clock then
     remaining = (free - free % span) / span
   end
   if current > 0 then
@@ -89,5 +89,5 @@ local function sliding_counter(
   elseif previous > 0 then
     reset = period - elapsed + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 end

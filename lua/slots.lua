@@ -21,8 +21,8 @@
 --            see `prelude.lua`. A `peek` with the operand 2 leaves units to the process that is next, as a take does. A
 --            `take` and `hold` state what the process holds; once in a script for each key. `hold` does nothing else. A
 --            late statement is rejected. With the operand 1, `hold` frees the units of all processes, keeps the numbers
---            of their statements and opens the key: it is admitted if there were any units or the key was closed, and
---            has the new epoch in its receipt. `correct` changes nothing
+--            of their statements and unblocks the key: it is admitted if there were any units or the key was blocked,
+--            and has the new epoch in its receipt. `correct` changes nothing
 -- threshold  units that may be held
 -- hold       microseconds for which a process holds its units after each statement
 -- process    the process that states the other numbers, or 0: then nothing is stated
@@ -38,14 +38,14 @@ local function slots(
   threshold, hold, process, seq, units, epoch, waited
 )
   local VERSION, HEADER, RECORD, FORMAT, NEXT, EMPTY = 10, 79, 28, '>I7I7I7I7', 1500000, 60000000
-  local version, lives, closed, now, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0, 0, 0
+  local version, lives, blocked, now, since, first, last, held, count = VERSION, 0, 0, 0, 0, 0, 0, 0, 0
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
   if state and #state == 12 then
-    version, lives, closed = unpack('>I1I4I7', state)
+    version, lives, blocked = unpack('>I1I4I7', state)
   elseif state then
     if #state < HEADER then return end
-    version, lives, closed, now, since, first, last, held, count,
+    version, lives, blocked, now, since, first, last, held, count,
       following, follows_since, follows_cost, follows_until = unpack('>I1I4I7I7I7I7I7I7I4I7I7I7I7', state)
     if #state < HEADER + count * RECORD then return end
   end
@@ -101,7 +101,7 @@ local function slots(
     allowed = held + cost + (cost > 0 and kept or 0) <= threshold
     if is_late then
       allowed, is_changed = false, false
-    elseif closed > clock then
+    elseif blocked > clock then
       allowed = false
     elseif op == 'take' and not allowed then
       -- The process that has waited for longest is next.
@@ -114,9 +114,9 @@ local function slots(
     end
     if op == 'take' and birth > 0 then receipt = pack('>I7I7', since, is_lost and 1 or 0) end
   elseif resets then
-    allowed, since = held > 0 or closed > clock, now > since and now or since + 1
+    allowed, since = held > 0 or blocked > clock, now > since and now or since + 1
     -- Without an end of the TTL, the beginning is written as well.
-    closed, lives = 0, 0
+    blocked, lives = 0, 0
     -- The records keep the numbers of their statements: one that was sent before the reset states nothing after it.
     local freed = {}
     for record = from, to, RECORD do
@@ -132,8 +132,8 @@ local function slots(
     receipt = pack('>I7I7', since, is_lost and 1 or 0)
   end
   if measures then
-    allowed, remaining = closed <= clock, held
-  elseif held < threshold and closed <= clock then
+    allowed, remaining = blocked <= clock, held
+  elseif held < threshold and blocked <= clock then
     remaining = threshold - held
     -- So many calls are admitted.
     if op == 'peek' and allowed and kept > 0 then remaining = math.max(cost, remaining - kept) end
@@ -157,5 +157,5 @@ local function slots(
       .. string.sub(records, from, at - 1) .. record .. string.sub(records, at + RECORD, to)
   end
   if (count > 0 or since > 0) and last > clock then reset = last - clock end
-  return allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt
+  return allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 end

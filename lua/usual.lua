@@ -1,6 +1,6 @@
--- Decides equal calls of a bucket in its usual state: its key is open, the rate is the one of the state, and no unit
--- was leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` does for them, without
--- its other cases. The runtime computes the rest of the reply from the level.
+-- Decides equal calls of a bucket in its usual state: its key is not blocked, the rate is the one of the state, and no
+-- unit was leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` does for them,
+-- without its other cases. The runtime computes the rest of the reply from the level.
 
 --@include prelude, bucket, several
 
@@ -19,9 +19,9 @@ end
 -- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `batch.lua`;
 -- nothing if the bucket is in another state.
 local function decide_usual(limit, key, state, cost, count)
-  local version, lives, closed, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
+  local version, lives, blocked, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I7I7', state)
   local token, drain = tokens[limit], drains[limit]
-  if version ~= 8 or closed > clock or old_token ~= token or old_drain ~= drain or at > clock then return end
+  if version ~= 8 or blocked > clock or old_token ~= token or old_drain ~= drain or at > clock then return end
   level = level - (clock - at) * drain
   if level < 0 then level = 0 end
   local charge, left, admitted = cost * token, capacities[limit] - level, 0

@@ -1,18 +1,18 @@
 -- Writes the state of a count and sets its TTL. Always inlined, because a function costs time in every call.
 --
 -- The beginning of every state is its version (1); the end of its TTL, in units of four seconds of the clock, rounded
--- down (4); and the time until which the key is closed, or 0 (7). A new layout of a state has a new version, so that a
--- script never reads the state of another release, or another string, as its own. A closed key without a count has no
+-- down (4); and the time until which the key is blocked, or 0 (7). A new layout of a state has a new version, so that a
+-- script never reads the state of another release, or another string, as its own. A blocked key without a count has no
 -- more than that.
 --
 -- The arguments are those of `answer.lua`.
-local function write_state(call, pack, key, clock, given, reset, version, lives, closed, changed)
-  local need = closed - clock > reset and closed - clock or reset
+local function write_state(call, pack, key, clock, given, reset, version, lives, blocked, changed)
+  local need = blocked - clock > reset and blocked - clock or reset
   if changed and reset == 0 then
     -- No units count any more.
     if need > 0 then
       need = (need + -need % 1000) / 1000 + (given and 60000 or 0)
-      call('SET', key, pack('>I1I4I7', version, 0, closed), 'PX', need + 1)
+      call('SET', key, pack('>I1I4I7', version, 0, blocked), 'PX', need + 1)
     else
       call('DEL', key)
     end
@@ -29,7 +29,7 @@ local function write_state(call, pack, key, clock, given, reset, version, lives,
       if not suffices then
         local ttl = need + math.max(math.floor(need / 8), 10000) + 1
         lives = math.floor((since + ttl) / 4000)
-        call('SETRANGE', key, '0', pack('>I1I4I7', version, lives, closed) .. changed)
+        call('SETRANGE', key, '0', pack('>I1I4I7', version, lives, blocked) .. changed)
         call('PEXPIRE', key, ttl)
       end
     end

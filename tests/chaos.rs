@@ -348,8 +348,9 @@ fn plays_what_applications_and_networks_do() {
             use OperationKind::*;
             match kind {
                 Wait | Drop | Pause | Refund | Reset | Change | Advance | Burst | LostReply => true,
-                Check | Acquire | Lease | Return | Settle | Debt | Keep | Peek | Close | Open
-                | Rule | Free | Several | Idle | Step | Retry | Evict | Crash | MoveSlot => false,
+                Check | Acquire | Lease | Return | Settle | Debt | Keep | Peek | Block
+                | Unblock | Rule | Free | Several | Idle | Step | Retry | Evict | Crash
+                | MoveSlot => false,
             }
         },
     );

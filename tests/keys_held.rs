@@ -52,14 +52,14 @@ async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
     limiter.reset(&LIMIT, 0).await.expect("a reset");
     assert_eq!(gauge(&metrics), Some(101.0));
 
-    // A closed key is a key, also without a count. Its opening removes a key without one.
+    // A blocked key is a key, also without a count. Its end removes a key without one.
     for key in [1, 2_000] {
-        limiter.close(&LIMIT, key, HOUR).await.expect("closed");
+        limiter.block(&LIMIT, key, HOUR).await.expect("blocked");
     }
     assert_eq!(gauge(&metrics), Some(102.0));
     limiter.credit(&LIMIT, 1, 1).await.expect("refunded");
     for key in [1, 2_000] {
-        limiter.open(&LIMIT, key).await.expect("opened");
+        limiter.unblock(&LIMIT, key).await.expect("unblocked");
     }
     assert_eq!(gauge(&metrics), Some(100.0));
     limiter.check(&LIMIT, 1, 1).await.expect("refunded");

@@ -73,7 +73,7 @@ pub(crate) async fn restore(limiter: &RateLimiter, file: &str) -> anyhow::Result
     .await
 }
 
-/// Reads a rule as in a file, `threshold = 300, burst = 20`, or a word: `closed`.
+/// Reads a rule as in a file, `threshold = 300, burst = 20`, or a word: `blocked`.
 fn read_rule(limit: &str, text: &str) -> anyhow::Result<Rule> {
     let value = if text.contains('=') { format!("{{ {text} }}") } else { format!("{text:?}") };
     let rules = RuleSet::from_toml(&format!("{limit:?} = {value}"))?;

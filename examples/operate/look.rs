@@ -150,7 +150,7 @@ pub(crate) async fn counts_of(limiter: &RateLimiter, key: &str) -> anyhow::Resul
     let mut is_known = false;
     for announced in fleet::limits(limiter).await? {
         let usage = limiter.operator().usage(&announced.limit, &key).await?;
-        if usage.used > 0 || usage.closed_for.is_some() {
+        if usage.used > 0 || usage.blocked_for.is_some() {
             is_known = true;
             let AnnouncedLimit { limit, .. } = &announced;
             let period = duration(limit.period());
@@ -186,16 +186,16 @@ async fn print_count(
     key: &OwnedKey,
 ) -> anyhow::Result<()> {
     let usage = limiter.operator().usage(limit, key).await?;
-    let Usage { used, reset_after, closed_for, .. } = usage;
+    let Usage { used, reset_after, blocked_for, .. } = usage;
     if *is_computed {
         println!("{used} in use");
     } else {
         let Decision { allowed, limit: capacity, remaining, retry_after, .. } =
             limiter.peek(limit, key, 1).await?;
-        if closed_for.is_some() {
+        if blocked_for.is_some() {
             println!("{used} in use");
         } else if retry_after == Duration::MAX {
-            println!("{used} in use, and a rule closes it");
+            println!("{used} in use, and a rule blocks it");
         } else {
             println!("{remaining} of {capacity} left");
             if !allowed {
@@ -203,8 +203,8 @@ async fn print_count(
             }
         }
     }
-    if let Some(closed_for) = closed_for {
-        println!("closed for {}", duration(closed_for));
+    if let Some(blocked_for) = blocked_for {
+        println!("blocked for {}", duration(blocked_for));
     }
     println!("all is left in {}", duration(reset_after));
     Ok(())

@@ -13,7 +13,7 @@
 //! cargo run --example operate -- redis://127.0.0.1 find acme
 //! cargo run --example operate -- redis://127.0.0.1 set api threshold = 300
 //! cargo run --example operate -- redis://127.0.0.1 set api acme 'threshold = 5_000, burst = 200'
-//! cargo run --example operate -- redis://127.0.0.1 set api mallory closed for 2h
+//! cargo run --example operate -- redis://127.0.0.1 set api mallory blocked for 2h
 //! cargo run --example operate -- redis://127.0.0.1 peek api acme
 //! ```
 //!
@@ -40,7 +40,7 @@ usage: operate [--prefix PREFIX] [URL] COMMAND
 
   list                        the limits of the fleet, its processes, and the rules
   get LIMIT [KEY]             the rule of a limit, or of one key
-  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'trial = 100', closed, exempt
+  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'trial = 100', blocked, exempt
   set .. for DURATION         changes it for so long: 30s, 1h30m
   unset LIMIT [KEY]           removes it
   save                        prints all rules, for a file
@@ -51,8 +51,8 @@ usage: operate [--prefix PREFIX] [URL] COMMAND
   find KEY                    the counts and the rules of a key, for all limits
   peek LIMIT KEY              what is left of a key
   reset LIMIT KEY             removes its count
-  close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
-  open LIMIT KEY              opens it again
+  block LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
+  unblock LIMIT KEY           admits them again
 
   --prefix PREFIX             the `key_prefix` of the services: rl, unless KEY_PREFIX is set
   --yes                       changes rules also while no process has announced itself
@@ -103,7 +103,7 @@ async fn run() -> anyhow::Result<()> {
         _ => bail!("{USAGE}"),
     };
     let (command, lasts) = match command {
-        // `set api for closed` sets the rule of a key `for`.
+        // `set api for blocked` sets the rule of a key `for`.
         [set @ .., "for", lasts] if set.len() > 2 => (set, Some(read_duration(lasts)?)),
         command => (command, None),
     };
@@ -166,17 +166,17 @@ async fn run() -> anyhow::Result<()> {
             println!("{}", if was_there { "removed" } else { "there was no count" });
             Ok(())
         }
-        ["close", limit, key, lasts] => {
+        ["block", limit, key, lasts] => {
             let limit = fleet::find(&limiter, limit).await?.limit;
             let lasts = read_duration(lasts)?;
-            limiter.close(&limit, OwnedKey::parse(key)?, lasts).await?;
-            println!("closed for {}", duration(lasts));
+            limiter.block(&limit, OwnedKey::parse(key)?, lasts).await?;
+            println!("blocked for {}", duration(lasts));
             Ok(())
         }
-        ["open", limit, key] => {
+        ["unblock", limit, key] => {
             let limit = fleet::find(&limiter, limit).await?.limit;
-            let was_closed = limiter.open(&limit, OwnedKey::parse(key)?).await?;
-            println!("{}", if was_closed { "opened" } else { "it was not closed" });
+            let was_blocked = limiter.unblock(&limit, OwnedKey::parse(key)?).await?;
+            println!("{}", if was_blocked { "unblocked" } else { "it was not blocked" });
             Ok(())
         }
         _ => bail!("{USAGE}"),

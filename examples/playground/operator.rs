@@ -15,7 +15,7 @@ pub(crate) enum Choice {
     None,
     /// Twice the threshold.
     Double,
-    Closed,
+    Blocked,
     Exempt,
 }
 
@@ -29,7 +29,7 @@ impl Choice {
         match self {
             Self::None => None,
             Self::Double => Some(Rule::new().threshold(self.threshold(limit.threshold()))),
-            Self::Closed => Some(Rule::new().closed(true)),
+            Self::Blocked => Some(Rule::new().blocked(true)),
             Self::Exempt => Some(Rule::new().exempt(true)),
         }
     }

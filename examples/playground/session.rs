@@ -280,7 +280,7 @@ impl Session<'_> {
 fn decision(answer: &Result<Decision, Rejection>) -> Option<Decision> {
     match answer {
         Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
+        | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
             Some(*decision)
         }
         Err(_) => None,

@@ -33,7 +33,7 @@ mod text;
 mod store {
     use std::sync::Arc;
 
-    use crate::algorithm::{Correction, OpeningChange};
+    use crate::algorithm::{Correction, BlockChange};
     pub(crate) use crate::correct_error::CorrectError;
     use crate::limit::Terms;
     pub(crate) use crate::statement::Statement;
@@ -47,7 +47,7 @@ mod store {
     pub(crate) struct CorrectedCharge {
         pub(crate) charge: Arc<Charge>,
         pub(crate) correction: Correction,
-        pub(crate) opening: OpeningChange,
+        pub(crate) block: BlockChange,
     }
 
     pub(crate) mod redis {
@@ -199,7 +199,7 @@ fn reply(outcome: &Outcome, slack: u64) -> Vec<u8> {
     reply.push(match outcome.verdict {
         Verdict::Rejected => 0,
         Verdict::Admitted => 1,
-        Verdict::Closed { also_limited } => 2 + u8::from(also_limited),
+        Verdict::Blocked { also_limited } => 2 + u8::from(also_limited),
     });
     reply.extend(&outcome.remaining.to_be_bytes()[1..]);
     reply.extend(&outcome.retry_us.to_be_bytes()[1..]);

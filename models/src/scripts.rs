@@ -70,7 +70,7 @@ impl ScriptCall {
     }
 }
 
-/// Corrects charges by `lua/correct.lua`, each for `time` microseconds closed or, if that is 0, left open.
+/// Corrects charges by `lua/correct.lua`, each for `time` microseconds blocked or, if that is 0, left open.
 pub(crate) fn correct(
     keys: &mut Keys,
     script: &str,
@@ -136,7 +136,7 @@ pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
         verdict: match number(7, 1) {
             0 => Verdict::Rejected,
             1 => Verdict::Admitted,
-            closed => Verdict::Closed { also_limited: closed == 3 },
+            blocked => Verdict::Blocked { also_limited: blocked == 3 },
         },
         remaining: number(8, 7),
         retry_us: number(15, 7),

@@ -14,7 +14,7 @@ const MODEL: Settling = Settling {
     reserved: 0,
     cancelled: 0,
     ticks: 3,
-    closings: 0,
+    blocks: 0,
     resets: 0,
     own_resets: 0,
     refused: 0,
@@ -55,9 +55,9 @@ fn the_process_resets_its_counts() {
 }
 
 #[test]
-fn keys_are_closed() {
-    holds(Settling { closings: 1, plain: 1, ..MODEL });
-    holds(Settling { closings: 1, plain: 1, ..BUCKET });
+fn keys_are_blocked() {
+    holds(Settling { blocks: 1, plain: 1, ..MODEL });
+    holds(Settling { blocks: 1, plain: 1, ..BUCKET });
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn reserved_units_that_come_back_are_found() {
 #[test]
 fn an_empty_count_that_opens_is_found() {
     let fault = Some(Fault::EmptyCountOpens);
-    is_found(Settling { closings: 1, fault, ..MODEL }, "a closed key admits nothing");
+    is_found(Settling { blocks: 1, fault, ..MODEL }, "a blocked key admits nothing");
 }
 
 #[test]

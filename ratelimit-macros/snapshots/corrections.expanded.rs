@@ -244,7 +244,7 @@ fn several(team: &str) -> Answer {
     );
     __rate_limit_output
 }
-async fn closed() -> Answer {
+async fn blocked() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
@@ -258,7 +258,7 @@ async fn closed() -> Answer {
                 __RATE_LIMIT_SITE
                     .visit(const {
                         &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "closed"),
+                            ::core::concat!(::core::module_path!(), "::", "blocked"),
                             100,
                             ::ratelimit_runtime::__private::micros(60000000u64),
                         )
@@ -289,16 +289,16 @@ async fn closed() -> Answer {
     }
         .await;
     ::ratelimit_runtime::Permit::keep(
-        ::ratelimit_runtime::__private::close(
+        ::ratelimit_runtime::__private::block(
             __rate_limit_permit_0,
-            ::ratelimit_runtime::__private::CLOSE_AT_MOST,
+            ::ratelimit_runtime::__private::BLOCK_AT_MOST,
             &__rate_limit_output,
             retry_after,
         ),
     );
     __rate_limit_output
 }
-async fn closed_and_counted() -> Answer {
+async fn blocked_and_counted() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
@@ -313,7 +313,7 @@ async fn closed_and_counted() -> Answer {
                     .visit(const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(
-                                ::core::module_path!(), "::", "closed_and_counted"
+                                ::core::module_path!(), "::", "blocked_and_counted"
                             ),
                             100,
                             ::ratelimit_runtime::__private::micros(60000000u64),
@@ -345,7 +345,7 @@ async fn closed_and_counted() -> Answer {
     }
         .await;
     ::ratelimit_runtime::__private::count_if(
-        ::ratelimit_runtime::__private::close(
+        ::ratelimit_runtime::__private::block(
             __rate_limit_permit_0,
             ::ratelimit_runtime::__private::micros(600000000u64),
             &__rate_limit_output,
@@ -356,7 +356,7 @@ async fn closed_and_counted() -> Answer {
     );
     __rate_limit_output
 }
-async fn closed_by_result_and_settled_by_hand() -> Answer {
+async fn blocked_by_result_and_settled_by_hand() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
@@ -372,7 +372,7 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(
                                 ::core::module_path!(), "::",
-                                "closed_by_result_and_settled_by_hand"
+                                "blocked_by_result_and_settled_by_hand"
                             ),
                             100,
                             ::ratelimit_runtime::__private::micros(60000000u64),
@@ -389,7 +389,7 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
             }
         }
     };
-    let (tokens, __rate_limit_permit_0) = ::ratelimit_runtime::__private::split_for_close(
+    let (tokens, __rate_limit_permit_0) = ::ratelimit_runtime::__private::split_for_block(
         __rate_limit_permit_0,
     );
     let __rate_limit_output = async move {
@@ -407,9 +407,9 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
     }
         .await;
     ::ratelimit_runtime::Permit::keep(
-        ::ratelimit_runtime::__private::close(
+        ::ratelimit_runtime::__private::block(
             __rate_limit_permit_0,
-            ::ratelimit_runtime::__private::CLOSE_AT_MOST,
+            ::ratelimit_runtime::__private::BLOCK_AT_MOST,
             &__rate_limit_output,
             retry_after,
         ),

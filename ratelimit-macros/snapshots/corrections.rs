@@ -20,20 +20,20 @@ fn several(team: &str) -> Answer {
     ask(team)
 }
 
-#[rate_limit(period = 60, threshold = 100, close = retry_after)]
-async fn closed() -> Answer {
+#[rate_limit(period = 60, threshold = 100, block = retry_after)]
+async fn blocked() -> Answer {
     ask().await
 }
 
 #[rate_limit(
-    period = 60, threshold = 100, count_if = Answer::is_wrong, close = retry_after, close_at_most = "10m"
+    period = 60, threshold = 100, count_if = Answer::is_wrong, block = retry_after, block_at_most = "10m"
 )]
-async fn closed_and_counted() -> Answer {
+async fn blocked_and_counted() -> Answer {
     ask().await
 }
 
-#[rate_limit(period = 60, threshold = 100, permit = tokens, close = retry_after)]
-async fn closed_by_result_and_settled_by_hand() -> Answer {
+#[rate_limit(period = 60, threshold = 100, permit = tokens, block = retry_after)]
+async fn blocked_by_result_and_settled_by_hand() -> Answer {
     ask(tokens).await
 }
 

@@ -1,4 +1,4 @@
-//! What happens once a call has ended: its charge is corrected, by its result or by hand, and its key is closed.
+//! What happens once a call has ended: its charge is corrected, by its result or by hand, and its key is blocked.
 
 use std::mem;
 
@@ -17,16 +17,16 @@ use crate::values::{Constant, as_literal, as_path, unwrap_parens};
 pub(crate) struct AfterCall {
     /// How the charge is corrected.
     pub(crate) correction: Option<Correction>,
-    /// Whether and for how long the key is closed.
-    pub(crate) close: Option<Close>,
+    /// Whether and for how long the key is blocked.
+    pub(crate) block: Option<KeyBlock>,
     /// Whether the call holds its units until it ends.
     pub(crate) holds: bool,
 }
 
-/// The closing of a key, by the return value.
+/// The block of a key, by the return value.
 #[derive(Clone)]
-pub(crate) struct Close {
-    /// A function of the return value that returns for how long the key is closed, if it is.
+pub(crate) struct KeyBlock {
+    /// A function of the return value that returns for how long the key is blocked, if it is.
     pub(crate) function: Expr,
     /// The longest time; `None` for that of the runtime.
     pub(crate) at_most: Option<Constant>,
@@ -62,16 +62,16 @@ impl AfterCall {
             let bindings = function.map(Function::bindings).unwrap_or_default();
             read_permit(expr, &bindings)
         });
-        let close = read(ArgumentName::Close);
-        let at_most = args.optional(ArgumentName::CloseAtMost, |expr| {
-            Constant::duration(ArgumentName::CloseAtMost, expr)
+        let block = read(ArgumentName::Block);
+        let at_most = args.optional(ArgumentName::BlockAtMost, |expr| {
+            Constant::duration(ArgumentName::BlockAtMost, expr)
         });
         let settle = settle?.map(Correction::Settle);
         let count_if = count_if?.map(Correction::CountIf);
         let correction = settle.or(count_if).or(permit?.map(Correction::Permit));
         let at_most = at_most?;
-        let close = close?.map(|function| Close { function, at_most });
-        Ok(Self { correction, close, holds: false })
+        let block = block?.map(|function| KeyBlock { function, at_most });
+        Ok(Self { correction, block, holds: false })
     }
 
     /// Takes the correction of `shared` if it has none. Units that are held have nothing to correct.
@@ -83,7 +83,7 @@ impl AfterCall {
 
     /// Whether nothing happens.
     pub(crate) fn is_empty(&self) -> bool {
-        self.correction.is_none() && self.close.is_none() && !self.holds
+        self.correction.is_none() && self.block.is_none() && !self.holds
     }
 
     /// Whether the call keeps a permit while its body runs, and no function takes it after the body.
@@ -97,7 +97,7 @@ impl AfterCall {
             Some(Correction::Settle(_) | Correction::CountIf(_)) => true,
             Some(Correction::Permit(_)) | None => false,
         };
-        corrects || self.close.is_some()
+        corrects || self.block.is_some()
     }
 }
 
@@ -125,8 +125,8 @@ fn read_function(
                 Some((_, Lit::Int(_))) if name == ArgumentName::Settle => {
                     ": for a cost that is known before the call, write `cost`"
                 }
-                Some(_) if name == ArgumentName::Close => {
-                    ". It returns for how long the key is closed, as an `Option<Duration>`"
+                Some(_) if name == ArgumentName::Block => {
+                    ". It returns for how long the key is blocked, as an `Option<Duration>`"
                 }
                 _ => "",
             };
@@ -143,7 +143,7 @@ fn read_function(
 /// What to write in the body instead.
 fn in_the_body(name: ArgumentName) -> String {
     match name {
-        ArgumentName::Close => "close the key in the body, with `RateLimiter::close`".to_owned(),
+        ArgumentName::Block => "block the key in the body, with `RateLimiter::block`".to_owned(),
         _ => {
             format!("correct the charge in the body, with `{}`", ArgumentName::Permit.example())
         }

@@ -61,10 +61,10 @@ arguments! {
         OneLimit, "settle = |result| result.as_ref().map_or(0, |answer| answer.tokens)";
     CountIf = "count_if" | "only_if" | "charge_if": Anywhere, "count_if = Result::is_err";
     Permit = "permit": OneLimit, "permit = tokens";
-    Close = "close" | "close_for" | "retry_after" | "backoff":
-        OneLimit, "close = |result| result.as_ref().err().and_then(Error::retry_after)";
-    CloseAtMost = "close_at_most" | "max_close" | "max_retry_after" | "max_backoff":
-        OneLimit, "close_at_most = \"10m\"";
+    Block = "block" | "block_for" | "close" | "retry_after" | "backoff":
+        OneLimit, "block = |result| result.as_ref().err().and_then(Error::retry_after)";
+    BlockAtMost = "block_at_most" | "max_block" | "close_at_most" | "max_retry_after" | "max_backoff":
+        OneLimit, "block_at_most = \"10m\"";
     Crate = "crate": Attribute, "crate = my_crate::limits";
 }
 
@@ -134,7 +134,7 @@ mod tests {
             ArgumentName::Threshold => "period = \"1d\",",
             ArgumentName::Burst => "period = \"1d\", threshold = 100, algo = \"token_bucket\",",
             ArgumentName::Align => "period = \"1d\", threshold = 100, algo = \"fixed\",",
-            ArgumentName::CloseAtMost => "period = \"1d\", threshold = 100, close = retry_after,",
+            ArgumentName::BlockAtMost => "period = \"1d\", threshold = 100, block = retry_after,",
             ArgumentName::Hold => "in_flight = 2,",
             // Each describes a limit.
             ArgumentName::InFlight | ArgumentName::Limit => "",

@@ -112,8 +112,8 @@ const FOREIGN: &[(&[&str], &str)] = &[
          decide",
     ),
     (
-        &["block", "ban", "lock", "lockout", "jail", "penalty"],
-        "`wait` lets a call wait instead of being rejected, and `close` closes the key after a bad result",
+        &["ban", "lock", "lockout", "jail", "penalty"],
+        "`wait` lets a call wait instead of being rejected, and `block` blocks the key after a bad result",
     ),
     (
         &["only_failures", "failures", "failures_only", "skip_successful_requests"],

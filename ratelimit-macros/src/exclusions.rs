@@ -85,9 +85,9 @@ const EXCLUSIONS: &[Exclusion] = &[
     ),
     Exclusion(
         &[Lease],
-        Given(Close),
-        "`close` cannot be combined with `lease`: a call that spends leased units has no permit that could close the \
-         key. Remove one of the two, or close the key in the body, with `RateLimiter::close`",
+        Given(Block),
+        "`block` cannot be combined with `lease`: a call that spends leased units has no permit that could block the \
+         key. Remove one of the two, or block the key in the body, with `RateLimiter::block`",
     ),
     Exclusion(&[Lease], Given(Settle), LEASED_UNITS),
     Exclusion(&[Lease], Given(CountIf), LEASED_UNITS),
@@ -95,9 +95,9 @@ const EXCLUSIONS: &[Exclusion] = &[
     Exclusion(&[CountIf, Permit], Given(Settle), CORRECTED_ONCE),
     Exclusion(&[Permit], Given(CountIf), CORRECTED_ONCE),
     Exclusion(
-        &[CloseAtMost],
-        Without(Close),
-        "`close_at_most` is the ceiling of `close`: remove it, or add `close`",
+        &[BlockAtMost],
+        Without(Block),
+        "`block_at_most` is the ceiling of `block`: remove it, or add `block`",
     ),
 ];
 
@@ -129,9 +129,9 @@ fn misplaced(name: ArgumentName, args: &Args<'_>) -> Option<String> {
             "`lease` works with a single limit only, and limits in `limit(…)` are decided together: remove `lease`"
                 .to_owned(),
         ),
-        // It would close a key of each group, also the one that all calls share.
-        Place::OneLimit if is_beside_groups && name == Close => Some(
-            "`close` closes the key of one limit: move it into the `limit(…)` whose key it closes"
+        // It would block a key of each group, also the one that all calls share.
+        Place::OneLimit if is_beside_groups && name == Block => Some(
+            "`block` blocks the key of one limit: move it into the `limit(…)` whose key it blocks"
                 .to_owned(),
         ),
         Place::OneLimit if is_beside_groups => {

@@ -95,7 +95,7 @@
 //! - A key counts until the store reclaims it, also after it has expired.
 //! - `limit` is the name of the limit. If several limits are decided together, an event names the limit that made the
 //!   decision (see [`RateLimiter::check_all`]), and the metrics of decisions record the call for each limit.
-//! - `outcome` is `allowed`, `limited`, `closed`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or
+//! - `outcome` is `allowed`, `limited`, `blocked`, `busy` (no slot is free), `cost_exceeds_capacity`, `unavailable`, or
 //!   `rejected_by_another` for a limit that would have admitted a call that another limit of the same decision
 //!   rejected; for a shadow `shadow_allowed`, `shadow_limited` (for each of the rejections), `unavailable` or
 //!   `rejected_by_another`. The `outcome` of a wait is `admitted`, `rejected`, `failed` or `dropped`.

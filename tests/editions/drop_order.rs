@@ -101,7 +101,7 @@ functions! {
     configured #[cfg_attr(all(), rate_limit(period = "1h", threshold = 1))];
     not_configured #[cfg_attr(any(), rate_limit(period = "1h", threshold = 1))];
     counted #[rate_limit(period = "1h", threshold = 1, count_if = Result::is_ok)];
-    closed #[rate_limit(period = "1h", threshold = 1, close = |_| None)];
+    blocked #[rate_limit(period = "1h", threshold = 1, block = |_| None)];
     by_hand #[rate_limit(period = "1h", threshold = 1, permit = _permit)];
     in_flight #[rate_limit(in_flight = 1, scope = "process")];
     grouped #[rate_limit(
@@ -116,7 +116,7 @@ synchronous! {
     synchronous_limited #[rate_limit(period = "1h", threshold = 1, scope = "process")];
     synchronous_configured #[cfg_attr(all(), rate_limit(period = "1h", threshold = 1, scope = "process"))];
     synchronous_counted #[rate_limit(period = "1h", threshold = 1, scope = "process", count_if = Result::is_ok)];
-    synchronous_closed #[rate_limit(period = "1h", threshold = 1, scope = "process", close = |_| None)];
+    synchronous_blocked #[rate_limit(period = "1h", threshold = 1, scope = "process", block = |_| None)];
     synchronous_by_hand #[rate_limit(period = "1h", threshold = 1, scope = "process", permit = _permit)];
     synchronous_in_flight #[rate_limit(in_flight = 1, scope = "process")];
 }
@@ -163,10 +163,10 @@ async fn run() {
         };
     }
     let orders = [
-        calls!(call => call.await; plain limited configured not_configured counted closed by_hand in_flight grouped),
+        calls!(call => call.await; plain limited configured not_configured counted blocked by_hand in_flight grouped),
         calls!(call => call.await; hidden_plain hidden_limited hidden_in_flight),
         calls!(call => call; synchronous_plain synchronous_limited synchronous_configured synchronous_counted
-            synchronous_closed synchronous_by_hand synchronous_in_flight),
+            synchronous_blocked synchronous_by_hand synchronous_in_flight),
         calls!(call => call; synchronous_hidden_plain synchronous_hidden_limited),
     ];
     let first = if env!("CARGO_PKG_NAME") == "edition-2024" { "temporary" } else { "local" };

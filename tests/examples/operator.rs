@@ -35,14 +35,14 @@ async fn an_operator_names_a_credential_by_its_hash() {
     while !output(operate(&server, &["list"])).contains("limit paid: ") {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let command = ["close", "paid", "(3:hashed(sk_live))", "1h"];
+    let command = ["block", "paid", "(3:hashed(sk_live))", "1h"];
     let error = error_output(operate(&server, &command));
     assert!(error.contains("RATELIMIT_KEY_SECRET"), "{error}");
-    let mut close = operate(&server, &command);
-    close.env("RATELIMIT_KEY_SECRET", SECRET);
-    assert_eq!(output(close), "closed for 1h\n");
-    let closed = service.scope(paid(3, "sk_live")).await;
-    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+    let mut block = operate(&server, &command);
+    block.env("RATELIMIT_KEY_SECRET", SECRET);
+    assert_eq!(output(block), "blocked for 1h\n");
+    let blocked = service.scope(paid(3, "sk_live")).await;
+    assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
     service.scope(paid(3, "another")).await.expect("open");
 }
 
@@ -51,24 +51,24 @@ async fn an_operator_changes_the_limits_of_a_service() {
     let server = Server::start();
     let run = |command: &[&str]| output(operate(&server, command));
     let alone = "no process has announced itself under the key prefix `rl`";
-    for command in [&["set", "api", "closed"][..], &["unset", "api"], &["restore", "rules.json"]] {
+    for command in [&["set", "api", "blocked"][..], &["unset", "api"], &["restore", "rules.json"]] {
         let error = error_output(operate(&server, command));
         assert!(error.contains(alone) && error.contains("add `--yes`"), "{error}");
     }
     assert_eq!(run(&["get", "api"]), "no rule\n");
-    let written = run(&["set", "api", "closed", "--yes"]);
+    let written = run(&["set", "api", "blocked", "--yes"]);
     assert!(written.contains("no process has announced its limits yet"), "{written}");
     let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
     let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
     service.ping().await.expect("ready");
-    let closed = service.scope(call("acme")).await;
-    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+    let blocked = service.scope(call("acme")).await;
+    assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
 
     // The service announces its limit once it was called.
     while !run(&["list"]).contains("limit api: 5 per 1m, sliding, ") {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(run(&["get", "api"]), "closed = true\n");
+    assert_eq!(run(&["get", "api"]), "blocked = true\n");
     assert_eq!(run(&["unset", "api"]), "in force in 1 process\n");
     assert_eq!(run(&["set", "api", "acme", "threshold = 2"]), "in force in 1 process\n");
     assert!(run(&["list"]).contains("rule api acme: threshold = 2\n"));
@@ -82,16 +82,16 @@ async fn an_operator_changes_the_limits_of_a_service() {
     assert_eq!(run(&["top", "api"]), "100.0 %  2 of 2  acme\n 20.0 %  1 of 5  %28x%3Ay%29\n");
     assert_eq!(run(&["reset", "api", "acme"]), "removed\n");
     assert!(run(&["peek", "api/1m", "acme"]).contains("api: 2 of 2 left"));
-    assert_eq!(run(&["close", "api", "acme", "1h30m"]), "closed for 1h30m\n");
-    assert_eq!(run(&["open", "api", "acme"]), "opened\n");
+    assert_eq!(run(&["block", "api", "acme", "1h30m"]), "blocked for 1h30m\n");
+    assert_eq!(run(&["unblock", "api", "acme"]), "unblocked\n");
     let log = run(&["log"]);
     let changes: Vec<_> = log.lines().map(|line| line.split_once(", ").expect("who").1).collect();
     assert_eq!(
         changes,
         [
             "alice: `api` of `acme`: none becomes `threshold = 2`",
-            "alice: `api`: `closed = true` becomes none",
-            "alice: `api`: none becomes `closed = true`",
+            "alice: `api`: `blocked = true` becomes none",
+            "alice: `api`: none becomes `blocked = true`",
         ]
     );
 
@@ -120,10 +120,10 @@ async fn an_operator_names_the_key_prefix_of_the_services() {
     while !run(&["--prefix", "shop", "list"]).contains("limit api: ") {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(run(&["set", "api", "closed", "--prefix", "shop"]), "in force in 1 process\n");
+    assert_eq!(run(&["set", "api", "blocked", "--prefix", "shop"]), "in force in 1 process\n");
     let mut by_environment = operate(&server, &["get", "api"]);
     by_environment.env("KEY_PREFIX", "shop");
-    assert_eq!(output(by_environment), "closed = true\n");
+    assert_eq!(output(by_environment), "blocked = true\n");
 
     let other = ["--prefix", "shpo"];
     let list = operate(&server, &[&other[..], &["list"]].concat()).output().expect("it runs");
@@ -170,7 +170,7 @@ fn restores_saved_rules(server: &Server) {
     assert_eq!((&*run(&["get", "api"]), run(&["get", "api", "carol"])), ("no rule\n", lasting));
     let error = error_output(operate(
         server,
-        &["set", "api", "closed = true, until = 2030-01-01T00:00:00Z", "for", "2h"],
+        &["set", "api", "blocked = true, until = 2030-01-01T00:00:00Z", "for", "2h"],
     ));
     assert!(error.contains("write `until` or `for`, not both"), "{error}");
     run(&["unset", "api", "carol"]);
@@ -211,7 +211,7 @@ async fn an_operator_finds_out_who_is_limited() {
         let _ = service.check(&BY_HAND, "bob", 1).await;
     }
     while service.check(&LEASED, "acme", 1).await.is_ok() {}
-    service.close(&BY_HAND, "bob", Duration::from_secs(3_600)).await.expect("closed");
+    service.block(&BY_HAND, "bob", Duration::from_secs(3_600)).await.expect("blocked");
     let _ = service.check(&BY_HAND, "bob", 1).await;
     // Each process announces its limits at once, and the keys that it rejects every ten seconds.
     while !run(&["top"]).contains("by hand  bob") || !run(&["list"]).contains("limit plan") {
@@ -242,7 +242,7 @@ async fn an_operator_finds_out_who_is_limited() {
         assert!(found.contains(line), "{found}");
     }
     let found = run(&["find", "bob"]);
-    assert!(found.starts_with("by hand (fixed, 1h): 1 in use\nclosed for "), "{found}");
+    assert!(found.starts_with("by hand (fixed, 1h): 1 in use\nblocked for "), "{found}");
     assert_eq!(
         run(&["find", "carol"]),
         "no limit of the fleet has a count or a rule of this key\n"
@@ -309,7 +309,7 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
         format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}],"rejected":[{rejected}]}}"#);
     let () = connection.set("rl:{rules}:process:~", process).expect("written");
     let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
-    let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"closed"}}}"#;
+    let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"blocked"}}}"#;
     let hash = [("version", "1-\u{1b}"), ("rules", rules)];
     let () = connection.hset_multiple("rl:{rules}", &hash).expect("written");
     let change = "1 {\"by\":\"\\u001b[1m\",\"version\":\"1\",\"what\":[\"\\u202e\"]}";

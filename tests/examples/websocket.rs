@@ -62,7 +62,7 @@ async fn a_user_has_three_sockets_on_all_servers_together() {
         drop(open(server, "c3d4").await.expect("a place of another user"));
     }
 
-    // One is closed, and one is torn down without a word.
+    // One is blocked, and one is torn down without a word.
     first.close(None).await.expect("closed");
     let first = open_again(&servers[1], "a1b2").await;
     assert_eq!(rejected(&servers[0], "a1b2").await.0, 429);

@@ -39,8 +39,8 @@ enum Step {
     },
     Wait(u64),
     Rule(Ruled),
-    Close(u64),
-    Open,
+    Block(u64),
+    Unblock,
     Reset,
 }
 
@@ -50,7 +50,7 @@ enum Ruled {
     Most(u64),
     Exempt,
     Shadow,
-    Closed,
+    Blocked,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -60,8 +60,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0_u64..9).prop_map(|(index, used)| Step::End { index, used }),
         3 => time.clone().prop_map(Step::Wait),
         1 => ruled().prop_map(Step::Rule),
-        1 => time.prop_map(Step::Close),
-        1 => Just(Step::Open),
+        1 => time.prop_map(Step::Block),
+        1 => Just(Step::Unblock),
         1 => Just(Step::Reset),
     ]
 }
@@ -71,7 +71,7 @@ fn ruled() -> impl Strategy<Value = Ruled> {
         5 => (1_u64..9).prop_map(Ruled::Most),
         1 => Just(Ruled::Exempt),
         1 => Just(Ruled::Shadow),
-        1 => Just(Ruled::Closed),
+        1 => Just(Ruled::Blocked),
     ]
 }
 
@@ -111,13 +111,13 @@ struct Truth {
     line: VecDeque<Waiting>,
     window: (u64, u64),
     rule: Ruled,
-    opens: u64,
+    blocked_until: u64,
 }
 
 impl Truth {
     fn new() -> Self {
         let (running, line, rule) = (Vec::new(), VecDeque::new(), Ruled::Most(SLOTS.threshold()));
-        Self { now: 0, running, line, window: (0, 0), rule, opens: 0 }
+        Self { now: 0, running, line, window: (0, 0), rule, blocked_until: 0 }
     }
 
     fn most(&self) -> u64 {
@@ -125,7 +125,7 @@ impl Truth {
     }
 
     fn is_open(&self) -> bool {
-        self.now >= self.opens
+        self.now >= self.blocked_until
     }
 
     /// Returns whether the store admits a call of `cost` units.
@@ -138,7 +138,7 @@ impl Truth {
         match self.rule {
             Ruled::Exempt => Some(0),
             Ruled::Shadow => Some(if self.fits(cost) { cost } else { 0 }),
-            Ruled::Most(_) | Ruled::Closed => None,
+            Ruled::Most(_) | Ruled::Blocked => None,
         }
     }
 
@@ -156,7 +156,7 @@ impl Truth {
             Ruled::Most(most) => Rule::new().in_flight(most),
             Ruled::Exempt => Rule::new().exempt(true),
             Ruled::Shadow => Rule::new().shadow(true),
-            Ruled::Closed => Rule::new().closed(true),
+            Ruled::Blocked => Rule::new().blocked(true),
         };
         let mut set = RuleSet::new();
         set.set("slots", rule).expect("valid");
@@ -194,7 +194,7 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                 let in_rate = !is_rated || truth.counted() + cost <= 7;
                 match result {
                     Ok(permits) => {
-                        let is_admitted = truth.rule != Ruled::Closed && truth.fits(cost);
+                        let is_admitted = truth.rule != Ruled::Blocked && truth.fits(cost);
                         assert!(
                             (is_admitted || at_once.is_some()) && in_rate,
                             "{step:?}: admitted too many"
@@ -216,9 +216,9 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
                         assert!(truth.is_open() && !fits && in_rate, "{step:?}");
                     }
                     Err(Rejection::CostExceedsCapacity { .. }) => assert!(cost > truth.most()),
-                    Err(Rejection::Closed { .. }) => {
-                        let is_closed = truth.rule == Ruled::Closed || !truth.is_open();
-                        assert!(is_closed, "{step:?}");
+                    Err(Rejection::Blocked { .. }) => {
+                        let is_blocked = truth.rule == Ruled::Blocked || !truth.is_open();
+                        assert!(is_blocked, "{step:?}");
                     }
                     Err(other) => panic!("{other:?}"),
                 }
@@ -253,17 +253,17 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
             }
             Step::Wait(micros) => pass(test, &mut truth, micros).await,
             Step::Rule(ruled) => truth.set_rule(limiter, ruled),
-            Step::Close(micros) => {
-                truth.opens = truth.opens.max(truth.now + micros);
-                let closing = limiter.close(&SLOTS, "key", Duration::from_micros(micros));
-                closing.await.expect("closed");
+            Step::Block(micros) => {
+                truth.blocked_until = truth.blocked_until.max(truth.now + micros);
+                let block = limiter.block(&SLOTS, "key", Duration::from_micros(micros));
+                block.await.expect("blocked");
             }
-            Step::Open => {
-                truth.opens = truth.now;
-                limiter.open(&SLOTS, "key").await.expect("opened");
+            Step::Unblock => {
+                truth.blocked_until = truth.now;
+                limiter.unblock(&SLOTS, "key").await.expect("unblocked");
             }
             Step::Reset => {
-                truth.opens = truth.now;
+                truth.blocked_until = truth.now;
                 limiter.reset(&SLOTS, "key").await.expect("reset");
                 truth.running.iter_mut().for_each(|call| call.was_reset = true);
             }
@@ -290,14 +290,14 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
     assert_eq!(test.in_flight(&SLOTS).await, 0);
 }
 
-/// Lets time pass. The end of one wait can admit the next call in line before its own wait ends, and so can the opening
-/// of the key.
+/// Lets time pass. The end of one wait can admit the next call in line before its own wait ends, and so can the end of
+/// a block of the key.
 async fn pass(test: &TestLimiter, truth: &mut Truth, micros: u64) {
     let end = truth.now + micros;
     while truth.now < end {
-        let opening = Some(truth.opens).filter(|opens| *opens > truth.now);
+        let block = Some(truth.blocked_until).filter(|until| *until > truth.now);
         let ends = truth.line.iter().map(|waiting| waiting.until);
-        let next = ends.chain(opening).fold(end, u64::min);
+        let next = ends.chain(block).fold(end, u64::min);
         test.clock.advance(Duration::from_micros(next - truth.now));
         truth.now = next;
         follow_line(test, truth).await;
@@ -316,19 +316,19 @@ async fn follow_line(test: &TestLimiter, truth: &mut Truth) {
     let (mut line, mut is_first) = (std::mem::take(&mut truth.line), true);
     while let Some(Waiting { cost, until, task }) = line.pop_front() {
         let is_over = truth.now >= until;
-        let is_closed = truth.rule == Ruled::Closed || truth.opens > until.max(truth.now);
+        let is_blocked = truth.rule == Ruled::Blocked || truth.blocked_until > until.max(truth.now);
         let held = if is_over { None } else { truth.held_at_once(cost) };
-        let is_admitted = is_first && truth.fits(cost) && truth.rule != Ruled::Closed;
+        let is_admitted = is_first && truth.fits(cost) && truth.rule != Ruled::Blocked;
         if held.is_some() || !is_over && is_admitted {
             let result = timeout(5 * SECOND, task).await.expect("there is room");
             let permits = vec![result.expect("no panic").expect("there is room")];
             truth.run(held.unwrap_or(cost), 0, None, permits);
-        } else if is_over || is_closed || cost > truth.most() {
+        } else if is_over || is_blocked || cost > truth.most() {
             let result = timeout(5 * SECOND, task).await.expect("its wait has ended");
             let rejection = result.expect("no panic").expect_err("no room");
             let is_right = match &rejection {
                 Rejection::Busy { .. } => is_over,
-                Rejection::Closed { .. } => is_closed || is_over && truth.opens >= until,
+                Rejection::Blocked { .. } => is_blocked || is_over && truth.blocked_until >= until,
                 Rejection::CostExceedsCapacity { .. } => cost > truth.most(),
                 _ => false,
             };

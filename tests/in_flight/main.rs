@@ -2,7 +2,7 @@
 //!
 //! | a test of ... | belongs in |
 //! | --- | --- |
-//! | what admits, rejects and frees, alone and beside rates, rules, closings and shadows | [`promises`] |
+//! | what admits, rejects and frees, alone and beside rates, rules, blocks and shadows | [`promises`] |
 //! | calls that wait until another one ends | [`waits`] |
 //! | several limiters on one Redis, and what fails between them | [`faults`] |
 //! | calls that wait for the units of another limiter | [`between`] |

@@ -296,9 +296,9 @@ async fn rules_and_amounts_change_how_many_run() {
         drop((exempt, shadow));
         test.assert_busy(&TWO, 2).await;
         drop(both);
-        set(Rule::new().closed(true));
-        let closed = test.acquire(&TWO, 1).await.expect_err("closed");
-        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        set(Rule::new().blocked(true));
+        let blocked = test.acquire(&TWO, 1).await.expect_err("blocked");
+        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
         set(Rule::new());
         // Amounts of the call, on the same count.
         let wide = TWO.try_amounts(4, None).expect("valid");
@@ -315,17 +315,17 @@ async fn rules_and_amounts_change_how_many_run() {
     }
 }
 
-/// A call that ends while its key is closed frees its units; a reset frees those of all calls, which free nothing
+/// A call that ends while its key is blocked frees its units; a reset frees those of all calls, which free nothing
 /// later.
 #[tokio::test]
-async fn closed_keys_and_resets() {
+async fn blocked_keys_and_resets() {
     let server = Server::start();
     for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let [first, second] = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
-        limiter.close(&TWO, "key", MINUTE).await.expect("closed");
-        let closed = test.acquire(&TWO, 1).await.expect_err("closed");
-        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        limiter.block(&TWO, "key", MINUTE).await.expect("blocked");
+        let blocked = test.acquire(&TWO, 1).await.expect_err("blocked");
+        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
         drop(first);
         test.clock.advance(MINUTE);
         assert_eq!(test.in_flight(&TWO).await, 1);
@@ -354,11 +354,11 @@ async fn a_flood_of_keys_frees_nothing() {
     for key in 0..20_000_u64 {
         limiter.check(&RATE, key, 1).await.expect("admitted");
     }
-    limiter.close(&TWO, 7_u64, MINUTE).await.expect("closed");
+    limiter.block(&TWO, 7_u64, MINUTE).await.expect("blocked");
     for key in 0..20_000_u64 {
-        limiter.close(&RATE, key, MINUTE).await.expect("closed");
+        limiter.block(&RATE, key, MINUTE).await.expect("blocked");
     }
-    limiter.close(&TWO, 7_u64, Duration::ZERO).await.expect("opened");
+    limiter.block(&TWO, 7_u64, Duration::ZERO).await.expect("opened");
     for key in 0..2_000_u64 {
         limiter.acquire(&TWO, key, 1).await.expect_err("busy");
     }

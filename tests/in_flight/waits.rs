@@ -189,9 +189,9 @@ async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
         let second = timeout(10 * SECOND, call).await.expect("woken").expect("admitted");
         let mut call = Box::pin(limiter.acquire(&ONE, "key", 1));
         assert!((&mut call).now_or_never().is_none());
-        set(Rule::new().closed(true));
-        let closed = timeout(10 * SECOND, call).await.expect("woken").expect_err("closed");
-        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        set(Rule::new().blocked(true));
+        let blocked = timeout(10 * SECOND, call).await.expect("woken").expect_err("blocked");
+        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
         set(Rule::new());
         drop((running, second));
         // A request for the call that rules have rejected can still be under way.
@@ -202,7 +202,7 @@ async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
 
 /// Also those behind a call that has time to wait, and which costs more than they do.
 #[tokio::test]
-async fn a_closing_rejects_all_calls_that_cannot_wait_for_its_end() {
+async fn a_block_rejects_all_calls_that_cannot_wait_for_its_end() {
     let server = Server::start();
     for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
@@ -215,11 +215,11 @@ async fn a_closing_rejects_all_calls_that_cannot_wait_for_its_end() {
         };
         let patient = wait(2_000, 2);
         let others = [wait(300, 1), wait(200, 1), wait(100, 1)];
-        limiter.close(&TWO, "key", SECOND).await.expect("closed");
+        limiter.block(&TWO, "key", SECOND).await.expect("blocked");
         let mut patient = tokio::spawn(patient);
         for call in others {
             let result = timeout(10 * SECOND, call).await.expect("at once, not after its wait");
-            assert!(matches!(result, Err(Rejection::Closed { .. })), "{result:?}");
+            assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
         }
         drop(running);
         limiter.flush().await.expect("released");

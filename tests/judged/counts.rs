@@ -1,4 +1,4 @@
-//! What an operator does to a count: refunds units, resets it, and closes and opens its key.
+//! What an operator does to a count: refunds units, resets it, and blocks and unblocks its key.
 
 use std::time::Duration;
 
@@ -25,21 +25,21 @@ impl Player<'_> {
         self.lose(Some(process)).await;
     }
 
-    pub(crate) async fn close(&mut self, process: usize, ticks: u64) {
+    pub(crate) async fn block(&mut self, process: usize, ticks: u64) {
         let (from, time) = (self.now(), ticks * self.setup.tick);
-        let closed = Duration::from_micros(time);
+        let blocked = Duration::from_micros(time);
         let limiter = self.limiter(process);
-        limiter.close(&self.limit(process), &self.key, closed).await.expect("closed");
-        self.tell(format_args!("p{process} closes for {ticks} ticks"));
+        limiter.block(&self.limit(process), &self.key, blocked).await.expect("blocked");
+        self.tell(format_args!("p{process} blocks for {ticks} ticks"));
         let by = self.process(process);
-        self.closings.closed(by, self.moment(), from + time);
+        self.blocks.blocked(by, self.moment(), from + time);
         self.collect().await;
     }
 
-    pub(crate) async fn open(&mut self, process: usize) {
-        self.limiter(process).open(&self.limit(process), &self.key).await.expect("opened");
-        self.tell(format_args!("p{process} opens"));
-        self.closings.opened(self.now());
+    pub(crate) async fn unblock(&mut self, process: usize) {
+        self.limiter(process).unblock(&self.limit(process), &self.key).await.expect("unblocked");
+        self.tell(format_args!("p{process} unblocks"));
+        self.blocks.unblocked(self.now());
         self.collect().await;
     }
 }

@@ -1,7 +1,7 @@
 //! What rule 1 excepts by design, for the judge. The guide `algorithms.md` has the same list.
 
 use ratelimit_runtime::Limit;
-use support::judge::{ClosingJudge, Exception, Judge};
+use support::judge::{BlockJudge, Exception, Judge};
 
 use crate::calls::Waiting;
 use crate::player::{A_SECOND, Player};
@@ -24,16 +24,16 @@ impl Setup {
         judge.with_skew(2 * self.skew * self.tick)
     }
 
-    /// Returns a judge of closings that knows the same.
-    pub(crate) fn closing_judge(&self) -> ClosingJudge {
-        ClosingJudge::with_skew(2 * self.skew * self.tick)
+    /// Returns a judge of blocks that knows the same.
+    pub(crate) fn block_judge(&self) -> BlockJudge {
+        BlockJudge::with_skew(2 * self.skew * self.tick)
     }
 }
 
 impl Player<'_> {
     /// The count starts anew, by a process or by the server. What other processes hold of it comes on top.
     pub(crate) async fn lose(&mut self, process: Option<usize>) {
-        self.closings.opened(self.now());
+        self.blocks.unblocked(self.now());
         self.see_grants();
         self.judge.excepted(self.now(), Exception::Lost);
         self.leases_excepted_until = self.now() + A_SECOND;

@@ -53,11 +53,11 @@ pub(crate) enum Operation {
     Reset {
         process: usize,
     },
-    Close {
+    Block {
         process: usize,
         ticks: u64,
     },
-    Open {
+    Unblock {
         process: usize,
     },
     /// The next calls have other amounts, as with a computed threshold.
@@ -148,8 +148,8 @@ impl Operation {
             Self::Keep { .. } => OperationKind::Keep,
             Self::Refund { .. } => OperationKind::Refund,
             Self::Reset { .. } => OperationKind::Reset,
-            Self::Close { .. } => OperationKind::Close,
-            Self::Open { .. } => OperationKind::Open,
+            Self::Block { .. } => OperationKind::Block,
+            Self::Unblock { .. } => OperationKind::Unblock,
             Self::Change { .. } => OperationKind::Change,
             Self::Rule { .. } => OperationKind::Rule,
             Self::Free { .. } => OperationKind::Free,
@@ -239,8 +239,8 @@ fn operators(processes: usize, most: u64) -> impl Strategy<Value = Operation> {
     {
         0 => Operation::Refund { process, units },
         1 => Operation::Reset { process },
-        2..5 => Operation::Close { process, ticks },
-        _ => Operation::Open { process },
+        2..5 => Operation::Block { process, ticks },
+        _ => Operation::Unblock { process },
     })
 }
 

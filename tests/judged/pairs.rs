@@ -165,7 +165,7 @@ fn a_reset_discards_leased_units_of_the_count() {
         Operation::Burst { process: 0, calls: 8 },
         Operation::Reset { process: 0 },
         wait(0, 230, 1),
-        Operation::Close { process: 0, ticks: 1 },
+        Operation::Block { process: 0, ticks: 1 },
         check(0, 1),
         wait(0, 1, 1),
         Operation::Advance { ticks: 1 },
@@ -260,7 +260,7 @@ fn a_settlement_between_the_reservations_of_two_processes_admits_one_burst() {
     assert_eq!(admitted, [4, 3]);
 }
 
-/// The opening admits a call that nothing polls. The permit is settled behind the moment of another process.
+/// The unblock admits a call that nothing polls. The permit is settled behind the moment of another process.
 #[test]
 fn a_returned_unit_beside_a_settlement_and_a_reservation_admits_one_burst() {
     let setup = bucket(Algorithm::TokenBucket, 10, 10, 100_000, 10_000);
@@ -268,10 +268,10 @@ fn a_returned_unit_beside_a_settlement_and_a_reservation_admits_one_burst() {
         &setup,
         &[
             acquire(0, 5),
-            Operation::Close { process: 0, ticks: 20 },
+            Operation::Block { process: 0, ticks: 20 },
             wait(0, 5, 50),
             Operation::Pause { which: 0 },
-            Operation::Open { process: 0 },
+            Operation::Unblock { process: 0 },
             wait(1, 5, 50),
             Operation::Settle { which: 0, used: 0 },
             Operation::DropWaiting { which: 0 },
@@ -304,9 +304,9 @@ fn a_shadow_with_a_higher_rate_drains_a_bucket_at_that_rate() {
     assert_eq!(admitted, [7, 7]);
 }
 
-/// The process grants the units before it observes that another one has closed the key, and nothing polls the call.
+/// The process grants the units before it observes that another one has blocked the key, and nothing polls the call.
 #[test]
-fn a_reserved_moment_soon_after_a_closing_starts_a_call_that_is_polled_late() {
+fn a_reserved_moment_soon_after_a_block_starts_a_call_that_is_polled_late() {
     let mut setup = bucket(Algorithm::LeakyBucket, 2, 2, 1_000_000, 250_000);
     setup.processes = 5;
     let operations = [
@@ -314,7 +314,7 @@ fn a_reserved_moment_soon_after_a_closing_starts_a_call_that_is_polled_late() {
         wait(4, 1, 2),
         wait(4, 2, 6),
         Operation::DropWaiting { which: 0 },
-        Operation::Close { process: 0, ticks: 6 },
+        Operation::Block { process: 0, ticks: 6 },
         Operation::Advance { ticks: 3 },
         Operation::Pause { which: 0 },
         Operation::Advance { ticks: 2 },

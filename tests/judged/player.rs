@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, RuleSet, Source};
-use support::judge::{ClosingJudge, GrantedCall, Judge, JudgedCall, Moment};
+use support::judge::{BlockJudge, GrantedCall, Judge, JudgedCall, Moment};
 use support::operations::OperationKind;
 
 use crate::beside::Beside;
@@ -28,7 +28,7 @@ pub(crate) struct Player<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) setup: &'a Setup,
     pub(crate) judge: Judge,
-    pub(crate) closings: ClosingJudge,
+    pub(crate) blocks: BlockJudge,
     pub(crate) name: &'static str,
     pub(crate) key: String,
     /// The processes, of which some have taken the place of one that was killed.
@@ -100,7 +100,7 @@ impl<'a> Player<'a> {
             fleet,
             setup,
             judge: setup.with_exceptions(judge),
-            closings: setup.closing_judge(),
+            blocks: setup.block_judge(),
             name: "judged",
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
             alive: fleet.processes[..processes].to_vec(),
@@ -198,8 +198,8 @@ impl<'a> Player<'a> {
             }
             Operation::Refund { process, units } => self.refund(process, units).await,
             Operation::Reset { process } => self.reset(process).await,
-            Operation::Close { process, ticks } => self.close(process, ticks).await,
-            Operation::Open { process } => self.open(process).await,
+            Operation::Block { process, ticks } => self.block(process, ticks).await,
+            Operation::Unblock { process } => self.unblock(process).await,
             Operation::Free { process, shadow } => self.free(process, shadow).await,
             Operation::Change { amounts } => self.change(amounts),
             Operation::Rule { process, amounts } => self.rule(process, amounts).await,
@@ -259,7 +259,7 @@ impl<'a> Player<'a> {
         }
         let (decision, permit) = match result {
             Ok(admitted) => admitted,
-            Err(Rejection::Limited { .. } | Rejection::Closed { .. }) => {
+            Err(Rejection::Limited { .. } | Rejection::Blocked { .. }) => {
                 self.in_force(at, limit);
                 if starts.0 < at {
                     // It was not polled, and did not take what it may have been granted.
@@ -293,9 +293,8 @@ impl<'a> Player<'a> {
             self.judge.admitted(JudgedCall { starts, decided, charged: cost, threshold, capacity });
         let is_ahead = is_leased || self.setup.is_bucket() && decided < at;
         let number = self.process(process);
-        if self.closings.objects_to(GrantedCall { process: number, granted, starts: at, is_ahead })
-        {
-            self.verdict.faults.push(format!("{at}: p{number} admits a call of a closed key"));
+        if self.blocks.objects_to(GrantedCall { process: number, granted, starts: at, is_ahead }) {
+            self.verdict.faults.push(format!("{at}: p{number} admits a call of a blocked key"));
         }
         match excepted {
             Excepted::No => {}

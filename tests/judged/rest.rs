@@ -48,9 +48,9 @@ impl Player<'_> {
         self.ahead_by.fill(0);
         self.pass(self.setup.skew * self.setup.tick);
         let limit = self.setup.limit(self.name, 0);
-        // An opening wakes the lines of its count. Units must be back without that.
-        if self.closings.knows_any() {
-            self.limiter(0).open(&limit, &self.key).await.expect("opened");
+        // The end of a block wakes the lines of its count. Units must be back without that.
+        if self.blocks.knows_any() {
+            self.limiter(0).unblock(&limit, &self.key).await.expect("unblocked");
         }
         // Most of the units that calls have used must still count then.
         if self.setup.most_leased() > 0 {
@@ -156,7 +156,7 @@ impl Player<'_> {
     async fn peek(&mut self, limit: &Limit, cost: u64) -> Decision {
         match self.limiter(0).peek(limit, &self.key, cost).await {
             Ok(decision)
-            | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
+            | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
                 decision
             }
             Err(error) => panic!("{error}"),

@@ -33,7 +33,7 @@ const ACTS: [Act; 7] = [
     ("What do I prepare?", |night| night.call_each_process_once(), |_| {}),
     ("Redis is down. What now?", Night::stop_redis, Night::check_rules_are_in_force),
     ("Redis is back, and empty. What now?", Night::start_redis, Night::check_rules_are_in_force),
-    ("A customer floods the service. Who?", Night::flood, Night::check_flood_is_closed),
+    ("A customer floods the service. Who?", Night::flood, Night::check_flood_is_blocked),
     ("A customer must be let through. How?", Night::use_up, Night::check_customer_is_let_through),
     ("How do I try a stricter limit?", |_| {}, Night::call_search),
     ("Whom would it reject?", |_| {}, Night::check_search_is_limited),
@@ -163,7 +163,7 @@ impl Night {
         assert_eq!(self.admitted("/api/mallory", 600), 100);
     }
 
-    fn check_flood_is_closed(&self) {
+    fn check_flood_is_blocked(&self) {
         assert_eq!(self.admitted("/api/mallory", PROCESSES), 0);
         assert_eq!(self.admitted("/api/zoe", PROCESSES), PROCESSES, "no other customer");
     }

@@ -108,7 +108,7 @@ async fn announces_results_to_screen_readers() {
         [
             &stories[..],
             &["By hand", "Steady", "Bursts", "Hammering"],
-            &["None", "Double", "Closed", "Exempt"]
+            &["None", "Double", "Blocked", "Exempt"]
         ]
         .concat()
     );

@@ -89,8 +89,8 @@ async fn an_operator_changes_the_limit_of_a_visitor() {
     page.click("#call").await;
     page.tallies([[4, 1], [4, 1], [4, 1], [2, 3], [2, 3]]).await;
 
-    page.choose("closed").await;
-    page.until(&left, &" closed by the rule".to_owned()).await;
+    page.choose("blocked").await;
+    page.until(&left, &" blocked by the rule".to_owned()).await;
     page.until(&next, &"next call passes once it is opened".to_owned()).await;
     page.click("#call").await;
     page.tallies([[4, 2], [4, 2], [4, 2], [2, 4], [2, 4]]).await;

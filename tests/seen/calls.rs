@@ -22,10 +22,10 @@ pub(crate) async fn plain(test: &TestLimiter) {
     assert!(test.limiter.check(&PLAIN, KEY, 2).await.is_err());
 }
 
-/// Calls of a closed key: of one limit, of a shadow, and beside another limit.
-pub(crate) async fn closed(test: &TestLimiter) {
-    let limit = Limit::sliding("closed", 5, Duration::from_secs(3600));
-    test.limiter.close(&limit, KEY, Duration::from_secs(7200)).await.expect("closed");
+/// Calls of a blocked key: of one limit, of a shadow, and beside another limit.
+pub(crate) async fn blocked(test: &TestLimiter) {
+    let limit = Limit::sliding("blocked", 5, Duration::from_secs(3600));
+    test.limiter.block(&limit, KEY, Duration::from_secs(7200)).await.expect("blocked");
     assert!(test.limiter.check(&limit, KEY, 2).await.is_err());
     assert!(test.limiter.check(&limit.shadow(true), KEY, 2).await.is_ok());
     let parts = [Part::new(&WIDE, &KEY, 1), Part::new(&limit, &KEY, 2)];

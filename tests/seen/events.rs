@@ -26,14 +26,14 @@ async fn a_rejection_is_an_event() {
                     .to_owned(),
             ]
         );
-        let closed = |message| {
+        let blocked = |message| {
             format!(
-                "{message}: the key is closed limit=\"closed\" key=# retry_after=7200s source=\"{source}\""
+                "{message}: the key is blocked limit=\"blocked\" key=# retry_after=7200s source=\"{source}\""
             )
         };
         assert_eq!(
-            events_of(calls::closed(&test)).await,
-            ["DEBUG rejected", "DEBUG would be rejected", "DEBUG rejected"].map(closed)
+            events_of(calls::blocked(&test)).await,
+            ["DEBUG rejected", "DEBUG would be rejected", "DEBUG rejected"].map(blocked)
         );
         let narrow =
             format!("DEBUG rejected limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
@@ -42,17 +42,17 @@ async fn a_rejection_is_an_event() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_closed_without_an_end_reports_no_wait() {
+async fn a_key_that_is_blocked_without_an_end_reports_no_wait() {
     let test = TestLimiter::embedded();
     let mut rules = RuleSet::default();
-    rules.set("events", Rule::new().closed(true)).expect("valid");
+    rules.set("events", Rule::new().blocked(true)).expect("valid");
     test.limiter.set_rules(rules).expect("set");
     let check = async {
-        test.limiter.check(&LIMIT, "key", 1).await.expect_err("closed");
+        test.limiter.check(&LIMIT, "key", 1).await.expect_err("blocked");
     };
     assert_eq!(
         events_of(check).await,
-        ["DEBUG rejected: the key is closed limit=\"events\" key=# source=\"embedded\""]
+        ["DEBUG rejected: the key is blocked limit=\"events\" key=# source=\"embedded\""]
     );
 }
 
@@ -227,29 +227,29 @@ fn a_mistake_of_the_program_is_an_error_once_for_each_limit() {
 
 #[rate_limit(
     period = 3600, threshold = 5, name = "upstream", key = KEY,
-    close = |time| time.as_ref().ok().copied(), close_at_most = "10m"
+    block = |time| time.as_ref().ok().copied(), block_at_most = "10m"
 )]
 async fn upstream(time: Duration) -> Result<Duration, Rejection> {
     Ok(time)
 }
 
-/// The service asked for a day. The operator sees it, and the key opens after ten minutes.
+/// The service asked for a day. The operator sees it, and the block ends after ten minutes.
 #[tokio::test]
-async fn a_closing_that_is_cut_is_an_event() {
+async fn a_block_that_is_cut_is_an_event() {
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let calls = async {
             upstream(Duration::from_secs(600)).await.expect("open");
-            test.limiter.flush().await.expect("closed");
+            test.limiter.flush().await.expect("blocked");
             test.clock.advance(Duration::from_secs(600));
             upstream(Duration::from_secs(86_400)).await.expect("open again");
-            test.limiter.flush().await.expect("closed");
+            test.limiter.flush().await.expect("blocked");
             test.clock.advance(Duration::from_secs(600));
             upstream(Duration::ZERO).await.expect("open again");
         };
         let events = events_of(test.limiter.scope(calls)).await;
-        let expected = "WARN the result of a call asked to close its key for longer than `close_at_most` \
-                        limit=\"upstream\" asked=86400s closed_for=600s";
+        let expected = "WARN the result of a call asked to block its key for longer than `block_at_most` \
+                        limit=\"upstream\" asked=86400s blocked_for=600s";
         assert_eq!(events, [expected]);
     }
 }

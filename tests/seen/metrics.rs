@@ -108,10 +108,10 @@ async fn every_call_is_counted_once() {
             ("shadow", "shadow_limited", source, 1),
             ("shadow", "shadow_limited", "none", 1),
         ]);
-        let closed = Recording::during(calls::closed(&test)).await;
-        closed.assert(&[
-            ("closed", "closed", source, 2),
-            ("closed", "shadow_limited", source, 1),
+        let blocked = Recording::during(calls::blocked(&test)).await;
+        blocked.assert(&[
+            ("blocked", "blocked", source, 2),
+            ("blocked", "shadow_limited", source, 1),
             ("wide", "rejected_by_another", source, 1),
         ]);
         let mixed = Recording::during(calls::mixed_limits(&test)).await;

@@ -22,7 +22,7 @@ fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Vec<String>>>) {
         let what = match call.rejection() {
             Rejection::Limited { decision, .. } => format!("limited {}", decision.remaining),
             Rejection::CostExceedsCapacity { cost, .. } => format!("cost {cost}"),
-            Rejection::Closed { .. } => "closed".to_owned(),
+            Rejection::Blocked { .. } => "blocked".to_owned(),
             Rejection::Unavailable { .. } => "undecided".to_owned(),
             other => panic!("{other:?}"),
         };
@@ -47,7 +47,7 @@ async fn a_function_observes_calls_without_amounts() {
         by_amounts("bob", 1).await.expect("admitted");
     };
     limiter.scope(run).await;
-    assert_eq!(*calls.lock().expect("no panic"), ["amounts ann: closed"]);
+    assert_eq!(*calls.lock().expect("no panic"), ["amounts ann: blocked"]);
 }
 
 /// Without a subscriber, so that no event asks for the key.

@@ -60,9 +60,9 @@ async fn each_rejected_call_counts_for_the_key_that_rejects_it() {
         limiter.peek(&LOGIN, KEY, 1).await.expect("a decision");
         limiter.check(&LOGIN, KEY, 2).await.expect_err("too costly");
         limiter.check(&LOGIN.shadow(true), KEY, 1).await.expect("a shadow");
-        limiter.close(&WIDE, "mallory", MINUTE).await.expect("closed");
+        limiter.block(&WIDE, "mallory", MINUTE).await.expect("blocked");
         for _ in 0..2 {
-            limiter.check(&WIDE, "mallory", 1).await.expect_err("closed");
+            limiter.check(&WIDE, "mallory", 1).await.expect_err("blocked");
         }
         let of_process = LOGIN.scope(Scope::Process);
         limiter.check(&of_process, "here", 1).await.expect("admitted");
@@ -87,7 +87,7 @@ async fn each_rejected_call_counts_for_the_key_that_rejects_it() {
     }
 }
 
-/// A rule that closes a limit makes no request, and a store that fails makes no decision.
+/// A rule that blocks a limit makes no request, and a store that fails makes no decision.
 #[tokio::test]
 async fn calls_that_no_store_decides() {
     let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(MINUTE);
@@ -99,10 +99,10 @@ async fn calls_that_no_store_decides() {
     let denied = LOGIN.on_error(OnError::Deny);
     limiter.check(&denied, "bob", 1).await.expect_err("not decided");
     let mut rules = RuleSet::new();
-    rules.set_key("wide", "mallory", Rule::new().closed(true)).expect("valid");
-    rules.set_key("wide", "trudy", Rule::new().closed(true).shadow(true)).expect("valid");
+    rules.set_key("wide", "mallory", Rule::new().blocked(true)).expect("valid");
+    rules.set_key("wide", "trudy", Rule::new().blocked(true).shadow(true)).expect("valid");
     limiter.set_rules(rules).expect("valid");
-    limiter.check(&WIDE, "mallory", 0).await.expect_err("closed");
+    limiter.check(&WIDE, "mallory", 0).await.expect_err("blocked");
     limiter.check(&WIDE, "trudy", 0).await.expect("a shadow");
     let expected =
         [format!("login {KEY}: 2"), "wide mallory: 1".into(), "wide trudy: 1, a shadow".into()];

@@ -71,8 +71,8 @@ async fn zero_rejects_and_none_is_no_limit() {
         for plan in [Plan { per_minute: 0, burst: None }, Plan { per_minute: 5, burst: Some(0) }] {
             for cost in [0, 1] {
                 let rejection =
-                    query("closed", &plan, cost).await.expect_err("nothing is admitted");
-                let Rejection::Closed { name, quota, .. } = &rejection else {
+                    query("blocked", &plan, cost).await.expect_err("nothing is admitted");
+                let Rejection::Blocked { name, quota, .. } = &rejection else {
                     panic!("{rejection:?}");
                 };
                 assert_eq!((name.as_str(), quota.threshold(), quota.capacity()), ("amounts", 0, 0));
@@ -171,8 +171,8 @@ async fn one_of_several_limits_varies() {
         several(1, Some(4)).await.expect("admitted");
         assert_eq!(several(1, Some(4)).await.expect_err("used up").name(), "amounts.some");
         several(1, None).await.expect("no limit");
-        let closed = several(1, Some(0)).await.expect_err("closed");
-        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        let blocked = several(1, Some(0)).await.expect_err("blocked");
+        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
         several(1, Some(9)).await.expect("four are charged");
         several(1, Some(9)).await.expect("six are charged");
         assert_eq!(several(1, None).await.expect_err("used up").name(), "amounts.all");
@@ -189,7 +189,7 @@ async fn one_of_several_limits_varies() {
         several_now(3, None).expect("no limit");
         several_now(3, Some(2)).expect("admitted");
         assert_eq!(several_now(3, Some(2)).expect_err("used up").name(), "amounts.some");
-        several_now(3, Some(0)).expect_err("closed");
+        several_now(3, Some(0)).expect_err("blocked");
     };
     limiter.scope(run).await;
 }
@@ -278,7 +278,7 @@ async fn amounts_stand_beside_other_arguments() {
         for _ in 0..10 {
             uncounted(6).expect("admitted");
         }
-        uncounted(0).expect_err("closed");
+        uncounted(0).expect_err("blocked");
         block().await.expect("admitted");
         block().await.expect("admitted");
         block().await.expect_err("used up");

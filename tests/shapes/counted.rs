@@ -150,12 +150,12 @@ async fn the_rule_in_force_is_that_of_the_limit() {
         .until(SystemTime::UNIX_EPOCH + clock.now() + Duration::from_secs(60));
     let mut rules = RuleSet::new();
     rules.set("counted.ruled/1m", rule).expect("valid");
-    rules.set_key("counted.ruled/1m", "acme", Rule::new().closed(true)).expect("valid");
+    rules.set_key("counted.ruled/1m", "acme", Rule::new().blocked(true)).expect("valid");
     limiter.set_rules(rules).expect("valid");
     limiter
         .scope(async {
             ruled("alice").await.expect("admitted");
-            ruled("acme").await.expect_err("closed");
+            ruled("acme").await.expect_err("blocked");
             assert_eq!(counted("counted.ruled"), (Some(rule), [1, 1, 0]));
             clock.advance(Duration::from_secs(60));
             assert_eq!(counted("counted.ruled").0, None);

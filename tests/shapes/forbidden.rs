@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::RateLimiter;
 
-use self::functions::{Service, closed, hidden, never};
+use self::functions::{Service, blocked, hidden, never};
 
 mod functions {
     #![forbid(unused, unreachable_code, clippy::all, clippy::pedantic)]
@@ -42,13 +42,13 @@ mod functions {
     }
 
     #[rate_limit(
-        limit(limit = CALLS, key = "{user}", close = |()| None, close_at_most = "5m"),
+        limit(limit = CALLS, key = "{user}", block = |()| None, block_at_most = "5m"),
         limit(limit = SLOTS, key = user, permit = _slot),
         limit(period = "1s", threshold = limit, cost = 2),
         key = (user, "x"),
         on_limited = drop
     )]
-    pub(super) async fn closed(user: u64, limit: u64) {
+    pub(super) async fn blocked(user: u64, limit: u64) {
         tokio::task::yield_now().await;
     }
 
@@ -67,7 +67,7 @@ async fn run() {
     let mut service = Service { calls: 1 };
     assert_eq!((*service.counted(0, "text").await.unwrap()).as_ref(), "text");
     assert_eq!(service.settled(), Ok(&mut 1));
-    closed(1, 5).await;
+    blocked(1, 5).await;
     assert_eq!(format!("{:?}", hidden().await), "Ok(())");
     let end = Duration::from_millis(1);
     assert!(tokio::time::timeout(end, never()).await.is_err());

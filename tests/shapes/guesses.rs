@@ -287,17 +287,17 @@ mod operator {
         assert_eq!((worst.limit.as_str(), &*worst.key, worst.rejected), ("api", "mallory", 3));
 
         let mut rules = RuleSet::from_toml("[api]\nthreshold = 9\n")?;
-        rules.set_key("api", "mallory", Rule::new().closed(true))?;
+        rules.set_key("api", "mallory", Rule::new().blocked(true))?;
         limiter.set_rules(rules)?;
-        let closed = limiter.check(&API, "mallory", 1).await;
-        assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+        let blocked = limiter.check(&API, "mallory", 1).await;
+        assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
 
         limiter.set_rules(RuleSet::new())?;
         limiter.reset(&API, "mallory").await?;
         assert_eq!(limiter.check(&API, "mallory", 1).await?.remaining, 1);
-        limiter.close(&API, "mallory", Duration::from_secs(600)).await?;
+        limiter.block(&API, "mallory", Duration::from_secs(600)).await?;
         assert!(limiter.check(&API, "mallory", 1).await.is_err());
-        limiter.open(&API, "mallory").await?;
+        limiter.unblock(&API, "mallory").await?;
         limiter.check(&API, "mallory", 1).await?;
         Ok(())
     }

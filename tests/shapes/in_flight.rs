@@ -111,7 +111,7 @@ async fn of_a_plan(plan: &Plan, weight: u64, until: Receiver<()>) -> Result<(), 
 async fn each_call_can_compute_how_many_run() {
     RateLimiter::embedded()
         .scope(async {
-            let (small, none, closed) =
+            let (small, none, blocked) =
                 (Plan { most: Some(3) }, Plan { most: None }, Plan { most: Some(0) });
             let (_sender, until) = channel();
             let mut first = Box::pin(of_a_plan(&small, 2, until));
@@ -119,8 +119,8 @@ async fn each_call_can_compute_how_many_run() {
             assert!(is_busy(&of_a_plan(&small, 2, ended()).await));
             assert!(of_a_plan(&small, 1, ended()).await.is_ok());
             assert!(of_a_plan(&none, 9, ended()).await.is_ok());
-            let closed = of_a_plan(&closed, 1, ended()).await;
-            assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+            let blocked = of_a_plan(&blocked, 1, ended()).await;
+            assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
         })
         .await;
 }

@@ -132,7 +132,7 @@ async fn the_amounts_of_a_call_stand_beside_a_constant() {
         by_plan("acme", 5, Some(2)).await.expect("admitted");
         by_plan("acme", 5, Some(2)).await.expect_err("used up");
         by_plan("acme", 5, None).await.expect("a capacity of 5");
-        by_plan("acme", 0, None).await.expect_err("closed");
+        by_plan("acme", 0, None).await.expect_err("blocked");
         // A burst of 2, which is used up.
         by_plan_together("acme").await.expect_err("used up");
         for _ in 0..2 {

@@ -34,7 +34,7 @@ macro_rules! functions {
 
         #[rate_limit(
             limit(limit = SHARED, settle = |_| 1),
-            limit(period = "1h", threshold = units, close = |_| None),
+            limit(period = "1h", threshold = units, block = |_| None),
             limit(period = "1m", threshold = 9, key = (user, 1), cost = 2, permit = _corrected),
             limit(in_flight = 2, hold = "30s"),
             key = user,
@@ -50,8 +50,8 @@ macro_rules! functions {
             Some(first)
         }
 
-        #[rate_limit(period = "1h", threshold = 9, permit = corrected, close = |_| None)]
-        async fn closed(_: u8) -> Result<u8, Rejection> {
+        #[rate_limit(period = "1h", threshold = 9, permit = corrected, block = |_| None)]
+        async fn blocked(_: u8) -> Result<u8, Rejection> {
             Permit::settle(corrected, 1);
             Ok(1)
         }
@@ -73,7 +73,7 @@ macro_rules! functions {
             with_limiter(given).await.expect("admitted");
             group(given, "ann", 2).await.expect("admitted");
             counted(0, (1, 2)).await.expect("admitted");
-            closed(0).await.expect("admitted");
+            blocked(0).await.expect("admitted");
             in_flight(0, (1, 2)).await.expect("admitted");
             assert_eq!(format!("{:?}", hidden(0).await), "Ok(1)");
             let user = "ann";

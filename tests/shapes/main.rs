@@ -13,7 +13,7 @@
 mod algorithms;
 mod amounts;
 mod async_trait;
-mod closings;
+mod blocks;
 mod constants;
 mod corrections;
 mod cost;

@@ -8,7 +8,7 @@
 //! | `wait`, and streams | [`waiting`] |
 //! | `lease` | [`leases`] |
 //! | rules, and the sources that a limiter reads them from | [`rules`] |
-//! | `close` | [`closing`] |
+//! | `block` | [`block`] |
 //! | names, bytes, memory, TTL and eviction of keys | [`keys`] |
 //! | faults of Redis, connections and runtimes, and the errors that they cause | [`faults`] |
 //! | a Lua script, without a limiter | [`scripts`] |
@@ -18,7 +18,7 @@
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
-mod closing;
+mod block;
 mod decisions;
 mod faults;
 mod keys;
@@ -111,7 +111,9 @@ async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
 fn decision(result: Result<Decision, Rejection>) -> Decision {
     match result {
         Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => decision,
+        | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
+            decision
+        }
         Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }

@@ -49,10 +49,10 @@ operations! {
     Peek,
     /// Resets a count.
     Reset,
-    /// Closes a key.
-    Close,
-    /// Opens a key.
-    Open,
+    /// Blocks a key.
+    Block,
+    /// Unblocks a key.
+    Unblock,
     /// Computes other amounts for the next calls.
     Change,
     /// Sets other amounts by a rule.

@@ -1,7 +1,7 @@
 //! The reference model of settled charges: a list of all charges of a key, each with the units that its call has really
 //! used, as far as they are known. It decides as if each call had been charged these units at first.
 //!
-//! A key that is closed admits nothing. Everything else goes on.
+//! A key that is blocked admits nothing. Everything else goes on.
 //!
 //! It shares no code with the stores or with [`model`](crate::model), and is slow on purpose. The clock of a trace must
 //! not step back.
@@ -25,8 +25,8 @@ pub struct SettledModel {
     /// How often the key was as if it had never been used. A charge of another time cannot be settled.
     births: u64,
     charged: u64,
-    /// When the key was closed, and when it opens or has opened.
-    closings: Vec<(u64, u64)>,
+    /// When the key was blocked, and when it opens or has opened.
+    blocks: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,27 +106,27 @@ impl SettledModel {
         }
     }
 
-    /// Closes the key for some microseconds.
-    pub fn close(&mut self, now: u64, time: u64) {
-        match self.closings.last_mut() {
+    /// Blocks the key for some microseconds.
+    pub fn block(&mut self, now: u64, time: u64) {
+        match self.blocks.last_mut() {
             Some((_, until)) if now < *until => *until = (*until).max(now + time),
-            _ => self.closings.push((now, now + time)),
+            _ => self.blocks.push((now, now + time)),
         }
     }
 
-    /// Opens the key, and returns whether it was closed.
-    pub fn open(&mut self, now: u64) -> bool {
-        let is_closed = self.is_closed(now);
-        if let Some((_, until)) = self.closings.last_mut() {
+    /// Unblocks the key, and returns whether it was blocked.
+    pub fn unblock(&mut self, now: u64) -> bool {
+        let is_blocked = self.is_blocked(now);
+        if let Some((_, until)) = self.blocks.last_mut() {
             *until = now.min(*until);
         }
-        is_closed
+        is_blocked
     }
 
-    /// Returns whether the key is closed.
+    /// Returns whether the key is blocked.
     #[must_use]
-    pub fn is_closed(&self, now: u64) -> bool {
-        self.closings.iter().any(|(from, until)| (*from..*until).contains(&now))
+    pub fn is_blocked(&self, now: u64) -> bool {
+        self.blocks.iter().any(|(from, until)| (*from..*until).contains(&now))
     }
 
     /// Decides a call without charging it.
@@ -136,7 +136,7 @@ impl SettledModel {
         let remaining = last(limit.capacity(), |cost| self.admits(limit, now, cost));
         let admitted_after = |wait| self.admits(limit, now + wait, cost);
         let retry_after = if allowed { 0 } else { first(admitted_after) };
-        let is_unused = |now| !self.is_closed(now) && self.is_unused(limit, now);
+        let is_unused = |now| !self.is_blocked(now) && self.is_unused(limit, now);
         let reset_after = first(|wait| is_unused(now + wait));
         ExpectedDecision {
             allowed,
@@ -146,16 +146,16 @@ impl SettledModel {
         }
     }
 
-    /// Removes the count, and opens the key.
+    /// Removes the count, and unblocks the key.
     pub fn reset(&mut self) {
-        self.closings.clear();
+        self.blocks.clear();
         self.restart();
     }
 
     /// Forgets all charges.
     fn restart(&mut self) {
-        let (births, closings) = (self.births + 1, std::mem::take(&mut self.closings));
-        *self = Self { births, charged: self.charged, closings, ..Self::default() };
+        let (births, blocks) = (self.births + 1, std::mem::take(&mut self.blocks));
+        *self = Self { births, charged: self.charged, blocks, ..Self::default() };
     }
 
     /// Returns how many charges could still be settled.
@@ -165,7 +165,7 @@ impl SettledModel {
     }
 
     fn admits(&self, limit: &Limit, now: u64, cost: u64) -> bool {
-        if self.is_closed(now) {
+        if self.is_blocked(now) {
             return false;
         }
         let (period, threshold) = (limit.period().as_micros(), u128::from(limit.threshold()));

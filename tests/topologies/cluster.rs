@@ -63,9 +63,9 @@ async fn limits_without_a_key_spread_over_the_nodes() {
     assert_eq!(used, 3);
 }
 
-/// Closes keys in different hash slots. The other process obeys, and a decision of several slots is rolled back.
+/// Blocks keys in different hash slots. The other process obeys, and a decision of several slots is rolled back.
 #[tokio::test]
-async fn closed_keys_are_closed_for_all_processes() {
+async fn blocked_keys_are_blocked_for_all_processes() {
     let cluster = Cluster::start(0);
     let [here, there] = [(); 2].map(|()| denying_builder(&cluster.url()).build().expect("valid"));
     let (one, other) =
@@ -73,14 +73,14 @@ async fn closed_keys_are_closed_for_all_processes() {
     for key in 0..20 {
         for limit in [&one, &other] {
             here.check(limit, key, 1).await.expect("admitted");
-            here.close(limit, key, HOUR).await.expect("closed");
-            let rejection = there.check(limit, key, 1).await.expect_err("closed");
-            assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+            here.block(limit, key, HOUR).await.expect("blocked");
+            let rejection = there.check(limit, key, 1).await.expect_err("blocked");
+            assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
         }
         let parts = [Part::new(&one, &"open", 1), Part::new(&other, &key, 1)];
-        let rejection = there.check_all(&parts).await.expect_err("closed");
-        assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
-        assert!(there.open(&other, key).await.expect("opened"));
+        let rejection = there.check_all(&parts).await.expect_err("blocked");
+        assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
+        assert!(there.unblock(&other, key).await.expect("unblocked"));
         here.check(&other, key, 1).await.expect("open");
     }
     let left = here.peek(&one, "open", 1).await.expect("a decision").remaining;

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::{admits, denying_builder};
 
-fn assert_closed(result: &Result<impl std::fmt::Debug, Rejection>, limit: &Limit) {
-    assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}: {result:?}");
+fn assert_blocked(result: &Result<impl std::fmt::Debug, Rejection>, limit: &Limit) {
+    assert!(matches!(result, Err(Rejection::Blocked { .. })), "{limit:?}: {result:?}");
 }
 
 /// Begins to move the hash slot of a key of a limit, and leaves all keys where they are.
@@ -96,7 +96,7 @@ async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
 
 /// A correction that removes the last unit, and one that does not.
 #[tokio::test]
-async fn a_correction_leaves_a_key_closed() {
+async fn a_correction_leaves_a_key_blocked() {
     let cluster = Cluster::start(0);
     let clock = VirtualClock::new();
     let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
@@ -106,16 +106,16 @@ async fn a_correction_leaves_a_key_closed() {
             limiter.acquire(&limit, "key", 1).await.expect("admitted"),
             limiter.acquire(&limit, "key", 1).await.expect("admitted"),
         ];
-        limiter.close(&limit, "key", 30 * SECOND).await.expect("closed");
+        limiter.block(&limit, "key", 30 * SECOND).await.expect("blocked");
         begin_move(&cluster, "key");
         for permit in permits {
             permit.settle(0);
             limiter.flush().await.expect("settled");
-            assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
+            assert_blocked(&limiter.check(&limit, "key", 1).await, &limit);
         }
         limiter.credit(&limit, "key", 1).await.expect("refunded");
-        assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
-        // The closing is over: the first call begins a new count.
+        assert_blocked(&limiter.check(&limit, "key", 1).await, &limit);
+        // The block is over: the first call begins a new count.
         clock.advance(30 * SECOND);
         let left = limiter.check(&limit, "key", 1).await.expect("open").remaining;
         assert_eq!(left, 9, "{limit:?}");
@@ -124,29 +124,29 @@ async fn a_correction_leaves_a_key_closed() {
     assert_keys_expire(&cluster);
 }
 
-/// The correction removes the last unit of the count that is then closed.
+/// The correction removes the last unit of the count that is then blocked.
 #[tokio::test]
-async fn a_key_is_closed_with_the_correction_of_its_call() {
+async fn a_key_is_blocked_with_the_correction_of_its_call() {
     #[rate_limit(
-        period = 60, threshold = 10, name = "closing", key = key,
-        settle = |_| 0, close = |_| Some(MINUTE)
+        period = 60, threshold = 10, name = "block", key = key,
+        settle = |_| 0, block = |_| Some(MINUTE)
     )]
-    async fn closing(cluster: &Cluster, key: &str) -> Result<(), Rejection> {
+    async fn block(cluster: &Cluster, key: &str) -> Result<(), Rejection> {
         begin_move(cluster, key);
         Ok(())
     }
     let cluster = Cluster::start(0);
     let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let there = denying_builder(&cluster.url()).build().expect("valid");
-    limiter.scope(closing(&cluster, "key")).await.expect("admitted");
+    limiter.scope(block(&cluster, "key")).await.expect("admitted");
     limiter.flush().await.expect("settled");
-    let limit = Limit::sliding("closing", 10, MINUTE);
-    assert_closed(&there.check(&limit, "key", 1).await, &limit);
+    let limit = Limit::sliding("block", 10, MINUTE);
+    assert_blocked(&there.check(&limit, "key", 1).await, &limit);
 }
 
-/// One of the keys was closed before, and has no other state.
+/// One of the keys was blocked before, and has no other state.
 #[tokio::test]
-async fn several_limits_are_charged_all_or_none_after_a_closing() {
+async fn several_limits_are_charged_all_or_none_after_a_block() {
     let cluster = Cluster::start(0);
     let clock = VirtualClock::new();
     let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
@@ -154,7 +154,7 @@ async fn several_limits_are_charged_all_or_none_after_a_closing() {
     let first = Limit::sliding("first", 10, HOUR);
     limiter.check(&first, "key", 1).await.expect("admitted");
     for limit in limits("moved", 10, MINUTE) {
-        limiter.close(&limit, "key", SECOND).await.expect("closed");
+        limiter.block(&limit, "key", SECOND).await.expect("blocked");
     }
     begin_move(&cluster, "key");
     clock.advance(SECOND);

@@ -31,8 +31,8 @@ async fn use_all_operations(limiter: &RateLimiter) {
             limiter.peek(&limit, key, 1).await.expect("decided");
             limiter.operator().usage(&limit, key).await.expect("decided");
             limiter.credit(&limit, key, 1).await.expect("decided");
-            limiter.close(&limit, key, HOUR).await.expect("closed");
-            limiter.open(&limit, key).await.expect("opened");
+            limiter.block(&limit, key, HOUR).await.expect("blocked");
+            limiter.unblock(&limit, key).await.expect("unblocked");
             limiter.reset(&limit, key).await.expect("reset");
         }
         limiter.operator().keys(&limit, None).await.expect("read");

@@ -89,8 +89,8 @@ async fn every_operation_declares_its_keys() {
         // Units of a bucket may have refilled.
         assert!(limiter.peek(limit, "key", 1).await.expect("decided").remaining >= 10_000_000 - 52);
         limiter.credit(limit, "key", 2).await.expect("given back");
-        limiter.close(limit, "key", HOUR).await.expect("closed");
-        assert!(limiter.open(limit, "key").await.expect("opened"));
+        limiter.block(limit, "key", HOUR).await.expect("blocked");
+        assert!(limiter.unblock(limit, "key").await.expect("unblocked"));
         limiter.reset(limit, "key").await.expect("reset");
     }
     let parts: Vec<_> = all.iter().map(|limit| Part::new(limit, &"key", 1)).collect();

@@ -198,9 +198,9 @@ fn rejects_with_problem_details_or_the_body_that_is_set() {
 
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let away = away.deadline(std::time::Duration::from_secs(5)).build().expect("a URL");
-    let closed = RateLimits::new().limit(ALL, |_| ()).limiter(away);
-    let closed = get(serve(closed, &limiter), "/plain", &[]);
-    assert_eq!((closed.status, closed.header("ratelimit")), (503, None));
+    let blocked = RateLimits::new().limit(ALL, |_| ()).limiter(away);
+    let blocked = get(serve(blocked, &limiter), "/plain", &[]);
+    assert_eq!((blocked.status, blocked.header("ratelimit")), (503, None));
 }
 
 #[test]

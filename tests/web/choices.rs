@@ -221,11 +221,11 @@ fn lets_the_application_choose_the_limits_of_each_request() {
     let unlimited = get(server.address, "/free", &[]);
     assert_eq!((unlimited.status, unlimited.header("ratelimit-policy")), (200, None));
     // A limit that was not decided is in the policy, as one of `.limit(..)`.
-    let closed = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
-    let closed = closed.deadline(5 * MINUTE).build().expect("a URL");
-    let closed = RateLimitLayer::new().limits(by_plan).limiter(closed);
-    let closed = serve(app().layer(closed), &limiter);
-    let undecided = get(closed.address, "/plain", &["x-api-key: free"]);
+    let blocked = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let blocked = blocked.deadline(5 * MINUTE).build().expect("a URL");
+    let blocked = RateLimitLayer::new().limits(by_plan).limiter(blocked);
+    let blocked = serve(app().layer(blocked), &limiter);
+    let undecided = get(blocked.address, "/plain", &["x-api-key: free"]);
     assert_eq!(
         (undecided.status, undecided.header("ratelimit-policy")),
         (503, Some(r#""free";q=1;w=60"#))

@@ -189,7 +189,7 @@ async fn follows_rules_shadows_and_exemptions() {
     assert_eq!(send(&layer, "/200").await, 429);
     set(Rule::new().exempt(true));
     assert_eq!((send(&layer, "/401").await, send(&layer, "/200").await), (401, 200));
-    set(Rule::new().closed(true));
+    set(Rule::new().blocked(true));
     assert_eq!(send(&layer, "/200").await, 429);
 }
 

@@ -45,11 +45,11 @@ fn fields_and_statuses_follow_the_rules() {
     assert_eq!(reported(&answer), (r#""ruled";q=5;w=60"#, r#""ruled";r=3;t=60"#));
 
     let until = std::time::SystemTime::UNIX_EPOCH + clock.now() + Duration::from_secs(30);
-    limiter.set_rules(ruled(Rule::new().closed(true).until(until))).expect("valid");
+    limiter.set_rules(ruled(Rule::new().blocked(true).until(until))).expect("valid");
     let answer = ask();
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("30")));
 
-    limiter.set_rules(ruled(Rule::new().closed(true))).expect("valid");
+    limiter.set_rules(ruled(Rule::new().blocked(true))).expect("valid");
     let answer = ask();
     assert_eq!((answer.status, answer.header("retry-after")), (429, None));
 

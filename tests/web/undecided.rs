@@ -147,9 +147,9 @@ async fn a_limit_decides_also_without_its_store_and_under_rules() {
         rules.set("all", rule).expect("valid");
         limiter.set_rules(rules).expect("valid");
     };
-    set(Rule::new().closed(true));
-    let closed = send(&limiter, &app, "/limited").await;
-    assert_eq!(closed, Ok(StatusCode::TOO_MANY_REQUESTS));
+    set(Rule::new().blocked(true));
+    let blocked = send(&limiter, &app, "/limited").await;
+    assert_eq!(blocked, Ok(StatusCode::TOO_MANY_REQUESTS));
     set(Rule::new().exempt(true));
     assert!(send(&limiter, &app, "/limited").await.is_err());
 }

@@ -234,7 +234,7 @@ class Lane {
 
   /** Returns the wait in words: "now", or "in 3 s". */
   wait() {
-    if (settings.rule === "closed") return "once it is opened";
+    if (settings.rule === "blocked") return "once it is unblocked";
     // The units decide, and not the clock of the page: the next message brings the units.
     return this.seen.remaining ? "now" : `in ${span(Math.max(this.passes - now(), 100))}`;
   }
@@ -244,7 +244,7 @@ class Lane {
     const wait = this.wait();
     text($(".next span:last-child", this.row), `passes ${wait}`);
     this.open = wait === "now";
-    this.row.classList.toggle("closed", !this.open);
+    this.row.classList.toggle("blocked", !this.open);
   }
 
   inWords() {
@@ -255,7 +255,7 @@ class Lane {
 }
 
 /** Whether a rule decides without the count. */
-const isUncounted = () => settings.rule === "closed" || settings.rule === "exempt";
+const isUncounted = () => settings.rule === "blocked" || settings.rule === "exempt";
 
 function text(place, value) {
   if (place.textContent !== String(value)) place.textContent = value;

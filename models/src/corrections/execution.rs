@@ -153,7 +153,7 @@ impl Settling {
     pub(super) fn settle(&self, state: &mut State, due: &[Queued]) {
         let clock = state.server_clock();
         let entry = |queued: &Queued| match queued.change {
-            Change::Settle { correction, close_us, .. } => (correction, close_us),
+            Change::Settle { correction, block_us, .. } => (correction, block_us),
             Change::Reset { .. } => (Correction::default(), RESET),
         };
         let corrections: Vec<_> = due.iter().map(entry).collect();
@@ -167,11 +167,11 @@ impl Settling {
                     state.begin_anew();
                     state.own_resets += 1;
                 }
-                Change::Settle { admission, close_us, .. } => {
+                Change::Settle { admission, block_us, .. } => {
                     state.was_passed |= queued.own_resets < state.own_resets;
-                    state.admissions[admission].is_settled |= close_us == 0;
-                    if close_us > 0 {
-                        state.closed_until = state.closed_until.max(state.time + close_us);
+                    state.admissions[admission].is_settled |= block_us == 0;
+                    if block_us > 0 {
+                        state.blocked_until = state.blocked_until.max(state.time + block_us);
                     }
                 }
             }
@@ -215,11 +215,11 @@ impl State {
     /// A reset: what was charged before does not count.
     fn begin_anew(&mut self) {
         self.generation += 1;
-        self.closed_until = 0;
+        self.blocked_until = 0;
     }
 
     fn admit(&mut self, units: u64, at: u64, receipt: (u64, u64), is_settled: bool) {
-        self.was_admitted_while_closed |= self.time < self.closed_until;
+        self.was_admitted_while_blocked |= self.time < self.blocked_until;
         let generation = self.generation;
         let used = if is_settled { units } else { 0 };
         self.admissions.push(Admission {

@@ -1,4 +1,4 @@
-//! Corrections: a process that settles its charges of a bucket or a window, closes the key and resets it, and one that
+//! Corrections: a process that settles its charges of a bucket or a window, blocks the key and resets it, and one that
 //! does not settle, in every order in which calls are admitted and end, corrections are sent, executed, refused, lost
 //! and late, the count is reset, and time passes.
 //!
@@ -29,8 +29,8 @@ pub struct Settling {
     /// Reservations that go back, before their moment or, if no task polls the call, after it.
     pub cancelled: u8,
     pub ticks: u8,
-    /// Calls whose result closes the key.
-    pub closings: u8,
+    /// Calls whose result blocks the key.
+    pub blocks: u8,
     /// Resets of another process.
     pub resets: u8,
     /// Resets of the process that settles.
@@ -59,14 +59,14 @@ pub enum Fault {
     ReservedUnitsComeBack,
     /// A reservation goes back as the last charge although it is not.
     EarlierIsLast,
-    /// A correction that empties a count opens its key.
+    /// A correction that empties a count unblocks its key.
     EmptyCountOpens,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Acquire,
-    /// The call with an index ends. It has used so many units, and closes the key or does not.
+    /// The call with an index ends. It has used so many units, and blocks the key or does not.
     End(usize, u64, bool),
     /// Another process takes all units that are left.
     TakeRest,
@@ -115,7 +115,7 @@ impl Model for Settling {
         for call in 0..state.running.len() {
             for units in 0..=execution::CHARGED {
                 actions.push(Action::End(call, units, false));
-                if used.closings < self.closings {
+                if used.blocks < self.blocks {
                     actions.push(Action::End(call, units, true));
                 }
             }
@@ -166,9 +166,9 @@ impl Model for Settling {
                 state.used.calls += 1;
                 self.acquire(&mut state)?;
             }
-            Action::End(call, units, closes) => {
-                state.used.closings += u8::from(closes);
-                queue::end(&mut state, self.is_bucket, call, units, closes);
+            Action::End(call, units, blocks) => {
+                state.used.blocks += u8::from(blocks);
+                queue::end(&mut state, self.is_bucket, call, units, blocks);
             }
             Action::TakeRest => {
                 state.used.plain += 1;
@@ -242,8 +242,8 @@ impl Model for Settling {
             Property::always("a count has what was used", |model: &Self, state: &State| {
                 model.counts_what_was_used(state)
             }),
-            Property::always("a closed key admits nothing", |_: &Self, state: &State| {
-                !state.was_admitted_while_closed
+            Property::always("a blocked key admits nothing", |_: &Self, state: &State| {
+                !state.was_admitted_while_blocked
             }),
             Property::always("corrections keep their order", |_: &Self, state: &State| {
                 !state.was_passed

@@ -15,19 +15,19 @@ impl Queueable for Queued {
 
     fn kind(&self) -> Kind {
         match self.change {
-            Change::Reset { passes: true } => Kind::Closing,
+            Change::Reset { passes: true } => Kind::Block,
             Change::Reset { passes: false } => Kind::Awaited,
-            Change::Settle { close_us: 1.., .. } => Kind::Closing,
+            Change::Settle { block_us: 1.., .. } => Kind::Block,
             Change::Settle { correction, .. } if correction.less() > 0 => Kind::GiveBack,
             Change::Settle { .. } => Kind::Settlement,
         }
     }
 
-    fn closes(&self) -> bool {
-        self.kind() == Kind::Closing
+    fn blocks(&self) -> bool {
+        self.kind() == Kind::Block
     }
 
-    fn opens(&self) -> bool {
+    fn unblocks(&self) -> bool {
         matches!(self.change, Change::Reset { passes: false })
     }
 
@@ -38,7 +38,7 @@ impl Queueable for Queued {
     fn is_due(&self, now: u64) -> bool {
         match self.due(now).change {
             Change::Reset { .. } => true,
-            Change::Settle { correction, close_us, .. } => correction.change != 0 || close_us > 0,
+            Change::Settle { correction, block_us, .. } => correction.change != 0 || block_us > 0,
         }
     }
 }
@@ -49,10 +49,10 @@ impl Queued {
         let delay = now - self.at;
         let has_left = !self.is_bucket && delay >= PERIOD_US;
         let change = match self.change {
-            Change::Settle { admission, correction, close_us } => Change::Settle {
+            Change::Settle { admission, correction, block_us } => Change::Settle {
                 admission,
                 correction: if has_left { Correction::default() } else { correction },
-                close_us: close_us.saturating_sub(delay),
+                block_us: block_us.saturating_sub(delay),
             },
             reset @ Change::Reset { .. } => reset,
         };
@@ -61,19 +61,19 @@ impl Queued {
 }
 
 /// A call ends: its settlement is queued, unless it has nothing to correct.
-pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u64, closes: bool) {
+pub(super) fn end(state: &mut State, is_bucket: bool, call: usize, used: u64, blocks: bool) {
     let admission = state.running.remove(call);
     let ended = &mut state.admissions[admission];
     (ended.used, ended.ended) = (used, true);
     ended.is_settled = used == CHARGED;
     let receipt = Receipt { birth: ended.receipt.0, place: ended.receipt.1 };
-    if closes {
-        let (correction, close_us) = (Correction::default(), TICK + TICK / 2);
-        add(state, is_bucket, Change::Settle { admission, correction, close_us });
+    if blocks {
+        let (correction, block_us) = (Correction::default(), TICK + TICK / 2);
+        add(state, is_bucket, Change::Settle { admission, correction, block_us });
     }
     if used != CHARGED {
         let correction = Correction::settled(receipt, CHARGED, used);
-        add(state, is_bucket, Change::Settle { admission, correction, close_us: 0 });
+        add(state, is_bucket, Change::Settle { admission, correction, block_us: 0 });
     }
 }
 
@@ -88,9 +88,9 @@ fn add(state: &mut State, is_bucket: bool, change: Change) {
     let mut left = Vec::new();
     let lost = state.queue.add(0, 0, queued, state.real, &mut left);
     assert!(lost.is_none(), "the queue is not full");
-    // The reset opens the key: a closing that waits is not sent.
-    let is_closing = |it: &Queued| matches!(it.change, Change::Settle { close_us: 1.., .. });
-    assert!(left.iter().all(is_closing), "no settlement is dropped");
+    // The reset unblocks the key: a block that waits is not sent.
+    let is_block = |it: &Queued| matches!(it.change, Change::Settle { block_us: 1.., .. });
+    assert!(left.iter().all(is_block), "no settlement is dropped");
 }
 
 /// The process sends what is due once the lane does not pause any more.
@@ -136,7 +136,7 @@ pub(super) fn lose(state: &mut State, pending: &Pending) {
 impl State {
     /// A settlement is not executed, or perhaps late.
     fn lose(&mut self, lost: Queued) {
-        if let Change::Settle { admission, close_us: 0, .. } = lost.change {
+        if let Change::Settle { admission, block_us: 0, .. } = lost.change {
             self.admissions[admission].is_lost = true;
         }
     }

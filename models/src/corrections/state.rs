@@ -31,9 +31,9 @@ pub struct State {
     pub(super) own_resets: u8,
     /// Whether a settlement was executed after a reset that was queued later.
     pub(super) was_passed: bool,
-    /// The time until which the server keeps the key closed.
-    pub(super) closed_until: u64,
-    pub(super) was_admitted_while_closed: bool,
+    /// The time until which the server keeps the key blocked.
+    pub(super) blocked_until: u64,
+    pub(super) was_admitted_while_blocked: bool,
     pub(super) used: Used,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Used {
     pub(super) reserved: u8,
     pub(super) cancelled: u8,
     pub(super) ticks: u8,
-    pub(super) closings: u8,
+    pub(super) blocks: u8,
     pub(super) resets: u8,
     pub(super) own_resets: u8,
     pub(super) refused: u8,
@@ -88,8 +88,8 @@ pub(super) enum Change {
         /// The index of the admission.
         admission: usize,
         correction: Correction,
-        /// For how long the key is closed, in microseconds; 0 if it is not.
-        close_us: u64,
+        /// For how long the key is blocked, in microseconds; 0 if it is not.
+        block_us: u64,
     },
     /// `passes` is the fault: it passes settlements.
     Reset { passes: bool },

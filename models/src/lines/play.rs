@@ -100,7 +100,7 @@ impl Play {
             Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
         let settings = LineSettings {
             is_shared: true,
-            is_closed: false,
+            is_blocked: false,
             is_virtual: true,
             validity: VALIDITY,
         };
@@ -214,7 +214,7 @@ impl Play {
                 let to = Destination {
                     charges: vec![Arc::clone(&self.charge)].into(),
                     is_shared: true,
-                    is_closed: false,
+                    is_blocked: false,
                     changes_at: None,
                 };
                 self.line.enter(Waiter::new(ticket, OnError::Deny), &to, now);
@@ -244,7 +244,7 @@ impl Play {
                 let request = asked.request.clone();
                 let reply = self.execute(&request);
                 // A moment that is given up for another one is not charged any more.
-                let has_given_up = !reply.outcomes.is_empty() && !reply.first().is_closed();
+                let has_given_up = !reply.outcomes.is_empty() && !reply.first().is_blocked();
                 let given_up = request.replaces.is_some() && has_given_up;
                 self.given_back += usize::from(given_up);
                 self.charged += admitted(&reply).count();
@@ -299,7 +299,7 @@ impl Play {
                 self.resets += 1;
                 self.log.push_str("reset;");
                 self.store.remove(self.charge.key_id);
-                self.line.record_reset_or_closing(now);
+                self.line.record_reset_or_block(now);
             }
             Action::Tick => {
                 self.ticks += 1;

@@ -7,7 +7,7 @@ use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Type, parse_quote};
 
 use super::Expansion;
 use super::check::variable;
-use crate::after_call::{AfterCall, Close, Correction};
+use crate::after_call::{AfterCall, Correction, KeyBlock};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at, words};
 use crate::values::Constant;
@@ -175,7 +175,7 @@ impl Expansion<'_> {
             self.after_calls().enumerate().map(|(index, after_call)| (permit(index), after_call))
         };
         let variable = |(permit, after_call): (Ident, &AfterCall)| match &after_call.correction {
-            Some(Correction::Permit(name)) if after_call.close.is_none() => Some(name.clone()),
+            Some(Correction::Permit(name)) if after_call.block.is_none() => Some(name.clone()),
             _ => (!after_call.is_empty()).then_some(permit),
         };
         let variables: Vec<_> = each().map(variable).collect();
@@ -185,9 +185,9 @@ impl Expansion<'_> {
             variable.as_ref().map_or_else(ignored, ToTokens::to_token_stream)
         });
         let split = each().filter_map(|(permit, after_call)| {
-            match (&after_call.correction, &after_call.close) {
+            match (&after_call.correction, &after_call.block) {
                 (Some(Correction::Permit(name)), Some(_)) => Some(quote_spanned! {hygienic()=>
-                    let (#name, #permit) = #rt::__private::split_for_close(#permit);
+                    let (#name, #permit) = #rt::__private::split_for_block(#permit);
                 }),
                 _ => None,
             }
@@ -223,7 +223,7 @@ impl Expansion<'_> {
         }
     }
 
-    /// Closes the key and corrects the charge of a permit, by the return value.
+    /// Blocks the key and corrects the charge of a permit, by the return value.
     fn by_result(&self, permit: &Ident, after_call: &AfterCall) -> Option<TokenStream> {
         let rt = &self.rt;
         let call = |name, permit: TokenStream, function: &Expr| {
@@ -231,12 +231,12 @@ impl Expansion<'_> {
             let call = quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &__rate_limit_output, #function));
             spanned_at(function, call)
         };
-        let close = after_call.close.as_ref();
+        let block = after_call.block.as_ref();
         let permit = permit.to_token_stream();
-        let permit = match close {
-            Some(Close { function, at_most }) => {
+        let permit = match block {
+            Some(KeyBlock { function, at_most }) => {
                 let at_most = self.ceiling(at_most.as_ref());
-                call("close", quote_spanned!(hygienic()=> #permit, #at_most), function)
+                call("block", quote_spanned!(hygienic()=> #permit, #at_most), function)
             }
             None => permit,
         };
@@ -244,22 +244,22 @@ impl Expansion<'_> {
             Some(Correction::Settle(function)) => Some(call("settle", permit, function)),
             Some(Correction::CountIf(function)) => Some(call("count_if", permit, function)),
             Some(Correction::Permit(_)) | None => {
-                close.map(|_| quote_spanned!(hygienic()=> #rt::Permit::keep(#permit)))
+                block.map(|_| quote_spanned!(hygienic()=> #rt::Permit::keep(#permit)))
             }
         }
     }
 
-    /// The longest time for which `close` closes the key.
+    /// The longest time for which `block` blocks the key.
     fn ceiling(&self, at_most: Option<&Constant>) -> TokenStream {
         let rt = &self.rt;
         let Some(at_most) = at_most else {
-            return quote_spanned!(hygienic()=> #rt::__private::CLOSE_AT_MOST);
+            return quote_spanned!(hygienic()=> #rt::__private::BLOCK_AT_MOST);
         };
         let duration = self.duration(at_most);
         if at_most.known.is_some() {
             return duration;
         }
-        let call = quote_spanned!(hygienic()=> #rt::__private::close_at_most(#duration));
+        let call = quote_spanned!(hygienic()=> #rt::__private::block_at_most(#duration));
         let call = spanned_at(&at_most.expr, call);
         quote_spanned!(hygienic()=> const { #call })
     }

@@ -141,7 +141,7 @@ mod tests {
         ),
         (
             r#"limit(limit = USER_LIMIT, threshold = user_plan, settle = user_used),
-               limit(period = 60, threshold = 2, close = user_closed, close_at_most = "1m"),
+               limit(period = 60, threshold = 2, block = user_blocked, block_at_most = "1m"),
                limit(period = 90, threshold = 2, cost = 2, key = (user_id, 1), permit = user_permit),
                limit(in_flight = user_plan, hold = "30s"), key = user_id, cost = 1, limiter = user_limiter"#,
             "async fn user_function(_: UserId, (user_id, _): UserPair, mut user_plan: UserPlan) -> UserOutput {
@@ -149,7 +149,7 @@ mod tests {
              }",
         ),
         (
-            r#"period = 60, threshold = 2, permit = user_permit, close = user_closed, scope = "process""#,
+            r#"period = 60, threshold = 2, permit = user_permit, block = user_blocked, scope = "process""#,
             "fn user_function(self, _: UserId) -> UserOutput { user_body() }",
         ),
         (r#"in_flight = 2, scope = "process""#, "async fn user_function(self, _: UserId) { user_body() }"),

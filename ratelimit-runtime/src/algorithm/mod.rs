@@ -12,8 +12,8 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
+mod block;
 pub(crate) mod bucket;
-mod closing;
 pub(crate) mod fixed;
 mod least_levels;
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 pub(crate) mod slots;
 
-pub(crate) use self::closing::OpeningChange;
+pub(crate) use self::block::BlockChange;
 use crate::limit::{Algorithm, Terms};
 
 /// The largest amount and the latest time: integers up to this one are exact in Lua's `f64`.
@@ -146,9 +146,9 @@ pub(crate) struct Outcome {
 pub(crate) enum Verdict {
     Rejected,
     Admitted,
-    /// Rejected because the key is closed. `also_limited` says whether the limit also rejects the call once the key
-    /// opens.
-    Closed {
+    /// Rejected because the key is blocked. `also_limited` says whether the limit also rejects the call once the
+    /// block ends.
+    Blocked {
         also_limited: bool,
     },
 }
@@ -166,9 +166,9 @@ impl Outcome {
         self.verdict == Verdict::Admitted
     }
 
-    /// Returns whether the key is closed, so that the call is rejected whatever the limit says.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.verdict, Verdict::Closed { .. })
+    /// Returns whether the key is blocked, so that the call is rejected whatever the limit says.
+    pub(crate) fn is_blocked(&self) -> bool {
+        matches!(self.verdict, Verdict::Blocked { .. })
     }
 
     /// Returns the time of an admitted charge, as its count has recorded it, for [`Charged::At`]. If the clock of the

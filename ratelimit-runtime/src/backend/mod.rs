@@ -231,7 +231,7 @@ impl Backend {
         let Some(shared) = self.shared_for(policy.scope()) else {
             return Ok(self.execute_here(calls));
         };
-        if let Some(rejection) = self.closed_here(calls) {
+        if let Some(rejection) = self.blocked_here(calls) {
             return Ok(rejection);
         }
         let stamp = self.notices.rejections.stamp(self.clock().local());
@@ -262,19 +262,19 @@ impl Backend {
         result
     }
 
-    /// Returns the rejection of a call of a key that this process has closed while the shared store does not know it.
-    fn closed_here(&self, calls: &Calls) -> Option<Reply> {
+    /// Returns the rejection of a call of a key that this process has blocked while the shared store does not know it.
+    fn blocked_here(&self, calls: &Calls) -> Option<Reply> {
         let owner = self.owner.as_ref().filter(|_| calls.op.is_take())?;
         let (charges, now) = (&calls.charges, self.clock().steady());
         let opens_in = |charge: &Arc<Charge>| {
-            let opening = owner.opening_of(charge.key_id)?;
-            opening.checked_sub(now).filter(|wait| *wait > 0)
+            let until = owner.blocked_until(charge.key_id)?;
+            until.checked_sub(now).filter(|wait| *wait > 0)
         };
         charges.iter().find_map(opens_in)?;
         let outcome = |charge: &Arc<Charge>| match opens_in(charge) {
             None => Outcome::UNDECIDED,
             Some(wait) => Outcome {
-                verdict: Verdict::Closed { also_limited: false },
+                verdict: Verdict::Blocked { also_limited: false },
                 retry_us: wait,
                 reset_us: wait,
                 ..Outcome::UNDECIDED

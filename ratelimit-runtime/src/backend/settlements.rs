@@ -1,11 +1,11 @@
-//! Corrects charges, and closes, opens and resets keys, where the calls were charged.
+//! Corrects charges, and blocks, unblocks and resets keys, where the calls were charged.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::Backend;
-use crate::algorithm::{Charged, Correction, OpeningChange, Outcome, Receipt};
+use crate::algorithm::{BlockChange, Charged, Correction, Outcome, Receipt};
 use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
@@ -31,11 +31,11 @@ impl Backend {
         key_id: KeyId,
         terms: &Terms,
         correction: Correction,
-        opening: OpeningChange,
+        block: BlockChange,
     ) {
         self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
         self.notices.corrected(key_id, correction);
-        self.change_here(key_id, terms.algorithm(), opening);
+        self.change_here(key_id, terms.algorithm(), block);
         report::settled(terms.name(), correction.more());
     }
 
@@ -63,11 +63,11 @@ impl Backend {
         key_id: KeyId,
         receipt: Receipt,
         units: u64,
-        opening: OpeningChange,
+        block: BlockChange,
     ) {
         self.local.release(key_id, receipt, units);
         self.notices.released(key_id);
-        self.change_here(key_id, Algorithm::InFlight, opening);
+        self.change_here(key_id, Algorithm::InFlight, block);
     }
 
     /// Settles a charge that `source` has made.
@@ -77,7 +77,7 @@ impl Backend {
         source: Source,
         charge: &Arc<Charge>,
         correction: Correction,
-        opening: OpeningChange,
+        block: BlockChange,
     ) {
         let owner = self.owner_for(scope);
         let is_here = owner.is_none() || source != self.source();
@@ -90,11 +90,11 @@ impl Backend {
             self.notices.corrected(charge.key_id, correction);
             report::settled(charge.terms.name(), correction.more());
         }
-        self.change_here(charge.key_id, charge.terms.algorithm(), opening);
-        // The key of a fallback is also closed on Redis, which may be back.
-        if let Some(owner) = owner.filter(|_| !is_here || opening != OpeningChange::None) {
+        self.change_here(charge.key_id, charge.terms.algorithm(), block);
+        // The key of a fallback is also blocked on Redis, which may be back.
+        if let Some(owner) = owner.filter(|_| !is_here || block != BlockChange::None) {
             let correction = if is_here { Correction::default() } else { correction };
-            owner.settle(CorrectedCharge { charge: Arc::clone(charge), correction, opening });
+            owner.settle(CorrectedCharge { charge: Arc::clone(charge), correction, block });
         }
     }
 
@@ -132,8 +132,8 @@ impl Backend {
         let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
         let correction = Correction::give_back(Charged::Newest, charge.cost);
         Arc::clone(self).answer(move || async move {
-            let opening = OpeningChange::None;
-            let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, opening };
+            let block = BlockChange::None;
+            let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, block };
             match backend.ask(&owner, corrected).await {
                 Ok(outcome) => Ok((outcome, backend.source())),
                 Err(_) if backend.on_error(policy) == OnError::Local => {
@@ -157,43 +157,43 @@ impl Backend {
         self.give_back_here(&share, charged)
     }
 
-    /// Closes, opens or resets a key: in this process at once, then in the shared store. Returns whether the key was
-    /// closed; of a reset, whether there was a count.
+    /// Blocks, unblocks or resets a key: in this process at once, then in the shared store. Returns whether the key was
+    /// blocked; of a reset, whether there was a count.
     pub(crate) fn change_key(
         self: &Arc<Self>,
         policy: Policy,
         charge: Arc<Charge>,
-        opening: OpeningChange,
+        block: BlockChange,
     ) -> Answer<bool> {
         let (key_id, algorithm) = (charge.key_id, charge.terms.algorithm());
         let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
-            return Answer::ready(Ok(self.change_here(key_id, algorithm, opening)));
+            return Answer::ready(Ok(self.change_here(key_id, algorithm, block)));
         };
-        let was_here = match opening {
+        let was_here = match block {
             // Lines and the cache of rejections learn of a reset once it is made.
-            OpeningChange::Reset => self.local.change_opening(key_id, algorithm, opening),
-            _ => self.change_here(key_id, algorithm, opening),
+            BlockChange::Reset => self.local.change_block(key_id, algorithm, block),
+            _ => self.change_here(key_id, algorithm, block),
         };
         let backend = Arc::clone(self);
         Arc::clone(self).answer(move || async move {
             let correction = Correction::default();
-            let corrected = CorrectedCharge { charge, correction, opening };
+            let corrected = CorrectedCharge { charge, correction, block };
             let result = backend.ask(&owner, corrected).await;
-            if opening != OpeningChange::Reset {
-                // A closing that was still waiting is not sent any more.
-                return result.map(|it| was_here || it.is_closed());
+            if block != BlockChange::Reset {
+                // A block that was still waiting is not sent any more.
+                return result.map(|it| was_here || it.is_blocked());
             }
             backend.in_flight_changed.notify_waiters();
             result.map(|outcome| outcome.is_allowed() || was_here)
         })
     }
 
-    /// Closes, opens or resets a key in this process. With Redis, this is the key of the fallback.
-    fn change_here(&self, key_id: KeyId, algorithm: Algorithm, change: OpeningChange) -> bool {
-        if change == OpeningChange::None {
+    /// Blocks, unblocks or resets a key in this process. With Redis, this is the key of the fallback.
+    fn change_here(&self, key_id: KeyId, algorithm: Algorithm, change: BlockChange) -> bool {
+        if change == BlockChange::None {
             return false;
         }
-        let was_here = self.local.change_opening(key_id, algorithm, change);
+        let was_here = self.local.change_block(key_id, algorithm, change);
         self.in_flight_changed.notify_waiters();
         self.notices.changed(key_id, change);
         was_here

@@ -11,7 +11,7 @@ use super::fast::Conclusion;
 use super::future::CallFuture;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::{AnyPart, Checker, Part, Permit};
-use crate::algorithm::OpeningChange;
+use crate::algorithm::BlockChange;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::local::LocalCharge;
@@ -53,7 +53,7 @@ impl Conclusion for Acquire {
             charged: cost,
             receipt,
             held: None,
-            opening: OpeningChange::None,
+            block: BlockChange::None,
         };
         if outcome.is_allowed() && !report::is_recorded() {
             let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);

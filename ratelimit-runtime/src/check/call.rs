@@ -87,10 +87,10 @@ impl StartedCall {
         match ruled.access {
             Access::Limited => None,
             Access::Unlimited => Some(Self::unlimited(options, 1)),
-            Access::Closed => {
+            Access::Blocked => {
                 let part = Part::of(&ruled.limit, part.key, part.cost);
-                let closed_for = ruled.closed_for(backend.clock().local());
-                Some(Refusal::closed(&part, closed_for, backend).into_call(options, 1))
+                let blocked_for = ruled.blocked_for(backend.clock().local());
+                Some(Refusal::blocked(&part, blocked_for, backend).into_call(options, 1))
             }
         }
     }
@@ -132,13 +132,13 @@ impl Refusal {
         (cost > limit.terms().capacity()).then(refuse)
     }
 
-    /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
+    /// Creates the refusal of a part that is blocked by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
     /// without an end.
-    pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
+    pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;
         let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
         backend.count_rejection(limit, key_id, &key, now);
-        Self::of_part(part, Rejection::closed_without_count(limit, retry_after), backend)
+        Self::of_part(part, Rejection::blocked_without_count(limit, retry_after), backend)
     }
 
     /// Creates the refusal of a part with its key.
@@ -173,7 +173,7 @@ pub(super) fn conclude(
 ) -> Result<Decision, Rejection> {
     record_others(&report, labels, reply.as_ref().ok().copied());
     let (index, result) = judge(labels, reply);
-    if let Err(Rejection::Limited { .. } | Rejection::Closed { .. } | Rejection::Busy { .. }) =
+    if let Err(Rejection::Limited { .. } | Rejection::Blocked { .. } | Rejection::Busy { .. }) =
         result
     {
         on_rejected(index);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
-use crate::algorithm::{Op, OpeningChange, Verdict};
+use crate::algorithm::{BlockChange, Op, Verdict};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel, OnError};
 use crate::one_or_many::OneOrMany;
@@ -38,9 +38,9 @@ impl Count<'_> {
         match ruled.access {
             Access::Limited => {}
             Access::Unlimited => return Check::unlimited(),
-            Access::Closed => {
-                let closed_for = ruled.closed_for(backend.clock().local());
-                let rejection = Rejection::closed_without_count(limit, closed_for);
+            Access::Blocked => {
+                let blocked_for = ruled.blocked_for(backend.clock().local());
+                let rejection = Rejection::blocked_without_count(limit, blocked_for);
                 return Check::from(apply_shadow(&label, Err(rejection)));
             }
         }
@@ -112,7 +112,7 @@ impl Count<'_> {
     pub(crate) fn reset(&self) -> Answer<bool> {
         let Checker { backend, leases, .. } = self.checker;
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
-        let reset = backend.change_key(policy, charge, OpeningChange::Reset);
+        let reset = backend.change_key(policy, charge, BlockChange::Reset);
         // Other calls of the count may lease, although this limit does not.
         let leases = leases.0.clone().filter(|_| backend.is_shared(policy.scope()));
         let Some(leases) = leases else { return reset };
@@ -126,13 +126,13 @@ impl Count<'_> {
         })
     }
 
-    /// Closes or opens a key. Leased units of this process go back. Returns whether the key was closed.
-    pub(crate) fn close(&self, opening: OpeningChange) -> Answer<bool> {
+    /// Blocks or unblocks a key. Leased units of this process go back. Returns whether the key was blocked.
+    pub(crate) fn block(&self, block: BlockChange) -> Answer<bool> {
         let (limit, charge, key_id) = (&self.ruled.limit, self.charge(0), self.lease_id());
-        // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
+        // The backend gives back the leases with the key id that it blocks. A lease of a sliding window has another key
         // id than its count, whose period is longer.
         let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
-        let answer = self.checker.backend.change_key(limit.policy(), charge, opening);
+        let answer = self.checker.backend.change_key(limit.policy(), charge, block);
         let Some(leases) = others else { return answer };
         Answer::pending(async move {
             leases.give_back(key_id);

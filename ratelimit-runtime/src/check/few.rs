@@ -53,7 +53,7 @@ impl Checker {
             }
             let key_id = KeyId::new(terms.identity(), fingerprint);
             let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
-            let is_plain = *access != Access::Closed
+            let is_plain = *access != Access::Blocked
                 && !limit.is_in_flight()
                 && self.backend.decides_here(limit, cost);
             let agrees = at == 0 || limit.policy().agrees_with(policy);
@@ -71,7 +71,7 @@ impl Checker {
         let mut outcomes = [Outcome::UNDECIDED; FEW];
         self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]);
         let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
-        if outcomes.iter().any(Outcome::is_closed) {
+        if outcomes.iter().any(Outcome::is_blocked) {
             return None;
         }
         let index = hardest(outcomes);

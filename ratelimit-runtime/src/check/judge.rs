@@ -32,7 +32,7 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
         Verdict::Admitted => Ok(decision),
         Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(label, decision)),
         Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
-        Verdict::Closed { .. } => Err(Rejection::Closed { name: name(), quota, decision }),
+        Verdict::Blocked { .. } => Err(Rejection::Blocked { name: name(), quota, decision }),
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn record_others(report: &Report, labels: &[LimitLabel], reply: Optio
 /// Returns how a check has ended for a limit that it does not report.
 fn part_end(label: &LimitLabel, outcome: &Outcome, is_admitted: bool, source: Source) -> PartEnd {
     match outcome.verdict {
-        Verdict::Closed { .. } => PartEnd::Closed(source),
+        Verdict::Blocked { .. } => PartEnd::Blocked(source),
         Verdict::Rejected if label.quota.is_in_flight() => PartEnd::Busy(source),
         Verdict::Rejected => PartEnd::Rejecting(source),
         Verdict::Admitted if is_admitted => PartEnd::Charged(source),
@@ -97,7 +97,7 @@ pub(super) fn apply_shadow(
         Ok(decision)
         | Err(
             Rejection::Limited { decision, .. }
-            | Rejection::Closed { decision, .. }
+            | Rejection::Blocked { decision, .. }
             | Rejection::Busy { decision, .. },
         ) => Ok(decision),
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::algorithm::{Correction, MOST, OpeningChange, Outcome, Receipt};
+use crate::algorithm::{BlockChange, Correction, MOST, Outcome, Receipt};
 use crate::backend::Backend;
 use crate::key::KeyId;
 use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
@@ -60,7 +60,7 @@ pub(super) struct PermitCharge {
     /// The units in flight that the shared store counts.
     pub(super) held: Option<Box<HeldSlot>>,
     /// What happens to the key once the charge is settled or kept.
-    pub(super) opening: OpeningChange,
+    pub(super) block: BlockChange,
 }
 
 /// The charges of a call that can be settled, before it is decided.
@@ -110,7 +110,7 @@ impl SettledParts {
                     charged,
                     receipt: *receipt,
                     held: held.map(Box::new),
-                    opening: OpeningChange::None,
+                    block: BlockChange::None,
                 }
             });
             Permit::new(outcomes.get(index).map_or_else(Decision::unlimited, decided), charge)
@@ -209,7 +209,7 @@ impl Permit {
                 charged,
                 receipt: charge.receipt,
                 held: charge.held.as_mut().map(|held| Box::new(held.split(charged))),
-                opening: charge.opening,
+                block: charge.block,
             }
         };
         Self { decision: self.decision, charge: self.charge.as_mut().map(part) }
@@ -226,7 +226,7 @@ impl Permit {
         self.correct(Some(used.min(MOST)));
     }
 
-    /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.
+    /// Settles the charge to `used` units, or keeps it, and changes the block of the key.
     fn correct(mut self, used: Option<u64>) {
         if let Some(mut charge) = self.charge.take() {
             charge.correct(used);
@@ -311,14 +311,14 @@ impl Permit {
         self.correct(None);
     }
 
-    /// Returns a permit that closes the key for `duration` once it is settled or kept, or for `at_most` if that is
+    /// Returns a permit that blocks the key for `duration` once it is settled or kept, or for `at_most` if that is
     /// shorter.
-    pub(crate) fn closing(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
+    pub(crate) fn block(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
             if duration > at_most {
-                report::closing_cut(charge.made.name(), duration, at_most);
+                report::block_cut(charge.made.name(), duration, at_most);
             }
-            charge.opening = OpeningChange::close_for(duration.min(at_most));
+            charge.block = BlockChange::block_for(duration.min(at_most));
         }
         self
     }
@@ -337,10 +337,10 @@ impl PermitCharge {
         !self.backend.holds_here(self.made.key_id(), self.receipt)
     }
 
-    /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
+    /// Settles the charge to `used` units, or keeps it, and changes the block of the key. Units in flight are given
     /// back.
     fn correct(&mut self, used: Option<u64>) {
-        let Self { cost, charged, receipt, opening, .. } = *self;
+        let Self { cost, charged, receipt, block, .. } = *self;
         let Self { backend, made, held, .. } = self;
         // `None` if nothing changes.
         let correction = |used: Option<u64>| {
@@ -348,18 +348,18 @@ impl PermitCharge {
                 // What was used beyond the cost is a debt, whatever was charged.
                 used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
             });
-            let changes = used != charged || opening != OpeningChange::None;
+            let changes = used != charged || block != BlockChange::None;
             changes.then(|| Correction::settled(receipt, charged, used))
         };
         match made {
             MadeCharge::Here { key_id, terms } => {
                 if let Some(correction) = correction(used) {
-                    backend.settle_here(*key_id, terms, correction, opening);
+                    backend.settle_here(*key_id, terms, correction, block);
                 }
             }
             MadeCharge::HeldHere { key_id, name } => {
                 report::in_flight_changed(name, -(charged as i64));
-                backend.release_here(*key_id, receipt, charged, opening);
+                backend.release_here(*key_id, receipt, charged, block);
             }
             MadeCharge::ByRequest { charge, scope, source } => {
                 let is_held = charge.terms.is_in_flight();
@@ -369,14 +369,14 @@ impl PermitCharge {
                 let used = if is_held { Some(0) } else { used };
                 let Some(correction) = correction(used) else { return };
                 if charge.statement.is_none() {
-                    return backend.settle(*scope, *source, charge, correction, opening);
+                    return backend.settle(*scope, *source, charge, correction, block);
                 }
                 drop(held.take());
                 // The store learns of released units by a statement. A fallback counts by itself.
                 let is_local = *source == Source::Fallback;
                 let correction = if is_local { correction } else { Correction::default() };
-                if is_local || opening != OpeningChange::None {
-                    backend.settle(*scope, *source, charge, correction, opening);
+                if is_local || block != BlockChange::None {
+                    backend.settle(*scope, *source, charge, correction, block);
                 }
             }
         }

@@ -32,8 +32,8 @@ struct TrailingParts {
     /// The shadows, with their indexes.
     shadows: Vec<OwnedPart>,
     shadow_indexes: Vec<usize>,
-    /// The shadows that a rule closes.
-    closed: Vec<Refusal>,
+    /// The shadows that a rule blocks.
+    blocked: Vec<Refusal>,
 }
 
 /// The parts of a call, with their indexes.
@@ -41,7 +41,7 @@ struct SortedParts<'a> {
     /// The parts that are decided first.
     first: Vec<(usize, AnyPart<'a>)>,
     shadows: Vec<(usize, AnyPart<'a>)>,
-    closed: Vec<Refusal>,
+    blocked: Vec<Refusal>,
 }
 
 impl Checker {
@@ -147,7 +147,7 @@ impl Checker {
                 self.decide_as_written(&[part], options, reply)
             });
         }
-        let SortedParts { first, shadows, closed } =
+        let SortedParts { first, shadows, blocked } =
             match SortedParts::new(parts, ruled, &self.backend) {
                 Ok(sorted) => sorted,
                 Err(refusal) => return refusal.into_call(options, parts.len()),
@@ -170,7 +170,7 @@ impl Checker {
             first: indexes(&first),
             shadow_indexes: indexes(&shadows),
             shadows: shadows.iter().map(|(_, part)| owned(part)).collect(),
-            closed,
+            blocked,
         };
         StartedCall::boxed(&self.backend, || async move {
             trailing.decide(decision.result().await?).await
@@ -179,26 +179,26 @@ impl Checker {
 }
 
 impl<'a> SortedParts<'a> {
-    /// Sorts the parts of a call, or rejects it if a rule closes one of them.
+    /// Sorts the parts of a call, or rejects it if a rule blocks one of them.
     fn new(
         parts: &[AnyPart<'a>],
         ruled: &'a [Ruled],
         backend: &Backend,
     ) -> Result<Self, Box<Refusal>> {
-        let (mut first, mut shadows, mut closed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut first, mut shadows, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
             let limit = &ruled.limit;
             let part = Part::of(limit, part.key, part.cost);
             match ruled.access {
                 Access::Unlimited => {}
-                Access::Closed => {
-                    let closed_for = ruled.closed_for(backend.clock().local());
-                    let refuse = || Refusal::closed(&part, closed_for, backend);
+                Access::Blocked => {
+                    let blocked_for = ruled.blocked_for(backend.clock().local());
+                    let refuse = || Refusal::blocked(&part, blocked_for, backend);
                     if limit.is_shadow() {
-                        closed.push(refuse());
-                    } else if longest.as_ref().is_none_or(|(other, _)| *other < closed_for) {
-                        longest = Some((closed_for, refuse()));
+                        blocked.push(refuse());
+                    } else if longest.as_ref().is_none_or(|(other, _)| *other < blocked_for) {
+                        longest = Some((blocked_for, refuse()));
                     }
                 }
                 Access::Limited if limit.is_shadow() => shadows.push((index, part)),
@@ -212,15 +212,15 @@ impl<'a> SortedParts<'a> {
             // Shadows alone are decided together.
             first = mem::take(&mut shadows);
         }
-        Ok(Self { first, shadows, closed })
+        Ok(Self { first, shadows, blocked })
     }
 }
 
 impl TrailingParts {
     /// Decides the shadows of a call that was admitted.
     async fn decide(self, admission: AdmittedCall) -> CallResult {
-        for closed in self.closed {
-            let _ = closed.end();
+        for blocked in self.blocked {
+            let _ = blocked.end();
         }
         let mut shadows = Vec::new();
         if !self.shadows.is_empty() {

@@ -117,7 +117,7 @@ impl AmountsSite {
         let of = |access, kept, derived| CallLimit { site, kept, derived, access };
         let Some(threshold) = threshold else { return of(Access::Unlimited, template, None) };
         if threshold == 0 || burst == Some(0) {
-            return of(Access::Closed, template, None);
+            return of(Access::Blocked, template, None);
         }
         let given = GivenAmounts { threshold, burst, lease };
         let first = given.home();

@@ -194,18 +194,18 @@ pub fn count_if<T: ?Sized>(permit: Permit, output: &T, counts: impl FnOnce(&T) -
     }
 }
 
-/// The longest time for which a return value closes a key, without `close_at_most`.
-pub const CLOSE_AT_MOST: Duration = Duration::from_secs(3600);
+/// The longest time for which a return value blocks a key, without `block_at_most`.
+pub const BLOCK_AT_MOST: Duration = Duration::from_secs(3600);
 
-/// Closes the key of a call for as long as `time` says, by its return value, and for `at_most` if that is shorter. The
-/// permit closes it once it is settled or kept.
-pub fn close<T: ?Sized>(
+/// Blocks the key of a call for as long as `time` says, by its return value, and for `at_most` if that is shorter. The
+/// permit blocks it once it is settled or kept.
+pub fn block<T: ?Sized>(
     permit: Permit,
     at_most: Duration,
     output: &T,
     time: impl FnOnce(&T) -> Option<Duration>,
 ) -> Permit {
-    permit.closing(time(output), at_most)
+    permit.block(time(output), at_most)
 }
 
 /// Returns the ceiling of a constant. Zero is an error at its path.
@@ -215,18 +215,18 @@ pub fn close<T: ?Sized>(
 /// If the ceiling is zero.
 #[must_use]
 #[track_caller]
-pub const fn close_at_most(at_most: Duration) -> Duration {
+pub const fn block_at_most(at_most: Duration) -> Duration {
     assert!(
         !at_most.is_zero(),
-        "`close_at_most` is zero, so `close` would never close the key: write a longer time, or remove `close`"
+        "`block_at_most` is zero, so `block` would never block the key: write a longer time, or remove `block`"
     );
     at_most
 }
 
-/// Returns the permit with which the body settles a charge, and one that closes its key.
-pub fn split_for_close(mut permit: Permit) -> (Permit, Permit) {
-    let closing = permit.part(0);
-    (permit, closing)
+/// Returns the permit with which the body settles a charge, and one that blocks its key.
+pub fn split_for_block(mut permit: Permit) -> (Permit, Permit) {
+    let blocking = permit.part(0);
+    (permit, blocking)
 }
 
 /// Returns a copy of a key, which borrows nothing.

@@ -101,7 +101,7 @@ impl Site {
         self.limit.get().is_some_and(|limit| {
             limit.name.as_str() == rejection.name()
                 && match rejection {
-                    Rejection::Limited { quota, .. } | Rejection::Closed { quota, .. } => {
+                    Rejection::Limited { quota, .. } | Rejection::Blocked { quota, .. } => {
                         quota.period() == limit.period.duration()
                     }
                     _ => true,

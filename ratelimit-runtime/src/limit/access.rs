@@ -10,13 +10,13 @@ pub enum Access {
     /// Anything: the limit does not count the call.
     Unlimited,
     /// Nothing.
-    Closed,
+    Blocked,
 }
 
 impl Limit {
     /// Returns how much the code says that a call may take.
     #[inline]
     pub(crate) const fn access(&self) -> Access {
-        if self.policy.closed { Access::Closed } else { Access::Limited }
+        if self.policy.blocked { Access::Blocked } else { Access::Limited }
     }
 }

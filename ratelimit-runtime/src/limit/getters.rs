@@ -20,10 +20,10 @@ impl Limit {
     }
 
     /// Returns the units that are admitted per period, or that may be in flight; 0 if an
-    /// [amount of 0](Self::try_amounts) closes the limit.
+    /// [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn threshold(&self) -> u64 {
-        if self.policy.closed { 0 } else { self.terms.amounts.threshold }
+        if self.policy.blocked { 0 } else { self.terms.amounts.threshold }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -34,10 +34,10 @@ impl Limit {
     }
 
     /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
-    /// window; 0 if an [amount of 0](Self::try_amounts) closes the limit.
+    /// window; 0 if an [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
-        if self.policy.closed { 0 } else { self.terms.amounts.capacity }
+        if self.policy.blocked { 0 } else { self.terms.amounts.capacity }
     }
 
     /// Returns the [burst](Self::burst), if one is set.

@@ -22,8 +22,8 @@ pub(crate) struct Policy {
     pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
     pub(super) varies: bool,
-    /// Whether an amount is 0. The limit keeps other amounts, because a rule can open it.
-    pub(super) closed: bool,
+    /// Whether an amount is 0. The limit keeps other amounts, because a rule can admit its calls.
+    pub(super) blocked: bool,
     /// Whether the capacity is not the default one of the threshold.
     pub(super) has_burst: bool,
 }
@@ -38,7 +38,7 @@ impl Policy {
         hold_ms: 0,
         hidden: false,
         varies: false,
-        closed: false,
+        blocked: false,
         has_burst: false,
     };
 
@@ -72,7 +72,7 @@ impl Policy {
             hold_ms: _,
             hidden: _,
             varies: _,
-            closed: _,
+            blocked: _,
             has_burst: _,
         } = self;
         let has_same_wait = match (self.wait(), other.wait()) {
@@ -106,7 +106,7 @@ impl Limit {
             hold_ms: _,
             hidden: _,
             varies: _,
-            closed: _,
+            blocked: _,
             has_burst: _,
         } = &self.policy;
         wait.is_none()
@@ -218,7 +218,7 @@ impl fmt::Display for Policy {
             hold_ms: _,
             hidden,
             varies: _,
-            closed: _,
+            blocked: _,
             has_burst: _,
         } = *self;
         if scope != Scope::Global {

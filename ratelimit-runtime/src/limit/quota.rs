@@ -26,7 +26,7 @@ impl Quota {
     pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: 0 };
 
     /// Returns this quota for a call whose threshold or burst is 0.
-    pub(crate) const fn closed(self) -> Self {
+    pub(crate) const fn blocked(self) -> Self {
         Self { threshold: 0, capacity: 0, period: self.period }
     }
 

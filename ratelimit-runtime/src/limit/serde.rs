@@ -209,7 +209,7 @@ fn seconds_field<E: de::Error>(digits: &str) -> Result<PeriodField, E> {
     Ok(PeriodField(Duration::from_micros(micros)))
 }
 
-/// Writes the fields that [`Deserialize`] reads. A limit that is closed by an amount of 0 is an error.
+/// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -222,13 +222,13 @@ impl Serialize for Limit {
             hold_ms: _,
             hidden,
             varies: _,
-            closed,
+            blocked,
             has_burst,
         } = self.policy;
-        if closed {
+        if blocked {
             let name = self.name();
             return Err(ser::Error::custom(format_args!(
-                "the limit `{name}` is closed by an amount of 0, which a configuration cannot say: write another limit"
+                "the limit `{name}` is blocked by an amount of 0, which a configuration cannot say: write another limit"
             )));
         }
         let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());

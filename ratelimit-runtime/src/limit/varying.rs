@@ -8,8 +8,8 @@ impl Limit {
     /// charged stays charged, and the amounts of a call decide that call. Without a `burst`, the capacity of a token
     /// bucket is the threshold, and that of a leaky bucket 1. The limit does not [lease](Self::lease).
     ///
-    /// With an amount of 0, the limit is closed: each call is a [`Rejection::Closed`](crate::Rejection::Closed), unless
-    /// a [rule](crate::Rule) sets another threshold.
+    /// With an amount of 0, the limit is blocked: each call is a [`Rejection::Blocked`](crate::Rejection::Blocked),
+    /// unless a [rule](crate::Rule) sets another threshold.
     ///
     /// ```
     /// use std::time::Duration;
@@ -23,7 +23,7 @@ impl Limit {
     /// let limit = API.try_amounts(5_000, Some(200))?;
     /// assert_eq!(limiter.check(&limit, "acme", 1).await?.remaining, 199);
     /// let blocked = API.try_amounts(0, None)?;
-    /// assert!(matches!(limiter.check(&blocked, "acme", 1).await, Err(Rejection::Closed { .. })));
+    /// assert!(matches!(limiter.check(&blocked, "acme", 1).await, Err(Rejection::Blocked { .. })));
     /// # Ok(())
     /// # }
     /// ```
@@ -33,14 +33,14 @@ impl Limit {
     /// On a burst of a limit that is not a bucket; on amounts that are too large, as [`new`](Self::new) says; on a
     /// bucket that takes more than 100 years to fill.
     pub fn try_amounts(&self, threshold: u64, burst: Option<u64>) -> Result<Self, LimitError> {
-        let policy = Policy { lease: Lease::None, has_burst: false, closed: false, ..self.policy };
+        let policy = Policy { lease: Lease::None, has_burst: false, blocked: false, ..self.policy };
         if let Some(burst) = burst
             && !self.terms.is_bucket()
         {
             return self.try_burst(burst);
         }
         if threshold == 0 || burst == Some(0) {
-            return Ok(Self { policy: Policy { closed: true, ..policy }, ..*self });
+            return Ok(Self { policy: Policy { blocked: true, ..policy }, ..*self });
         }
         if self.is_in_flight() && threshold > MOST_IN_FLIGHT {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));

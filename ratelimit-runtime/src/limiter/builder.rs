@@ -133,7 +133,7 @@ impl Builder {
     /// prefers a key without a rejected call, and of several such keys the one that resets first. So a client that
     /// sends fresh keys does not get its exhausted key back. With a threshold of 1 it can: before its first rejection,
     /// an exhausted key looks like any used key. Up to half of the store stays with keys that were not rejected. A
-    /// closed key is evicted only if more than half of the keys are closed.
+    /// blocked key is evicted only if more than half of the keys are blocked.
     ///
     /// A key with calls [in flight](crate::Limit::in_flight) is not evicted. Once such keys take twice the number, a
     /// call in flight of another key is rejected as [`Busy`](crate::Rejection::Busy), and an event warns once.

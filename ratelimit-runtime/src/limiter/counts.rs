@@ -1,9 +1,9 @@
-//! Looks at counts and changes them by hand: credits units, resets counts, closes and opens keys.
+//! Looks at counts and changes them by hand: credits units, resets counts, blocks and unblocks keys.
 
 use std::time::Duration;
 
 use super::RateLimiter;
-use crate::algorithm::{MOST, OpeningChange};
+use crate::algorithm::{BlockChange, MOST};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::reply::{Answer, Decision};
@@ -48,10 +48,10 @@ impl RateLimiter {
         self.checker.count(limit, &key).credit(units.min(MOST))
     }
 
-    /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the
-    /// key had never been used. Returns whether the store had a count of the key. `false` means that the key was not
-    /// used for a while, or that calls use another limit or another key. `true` can also mean a count that has expired,
-    /// because the store keeps it a little longer.
+    /// Removes the count of `key`, and unblocks the key if it is [blocked](Self::block): the next call is decided as if
+    /// the key had never been used. Returns whether the store had a count of the key. `false` means that the key was
+    /// not used for a while, or that calls use another limit or another key. `true` can also mean a count that has
+    /// expired, because the store keeps it a little longer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -76,20 +76,21 @@ impl RateLimiter {
         self.checker.count(limit, &key).reset()
     }
 
-    /// Closes `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
-    /// call of the key, also calls of cost 0, with [`Rejection::Closed`](crate::Rejection::Closed). Calls that
-    /// [wait](Limit::wait) are admitted after the opening, first come, first served. A waiting call whose turn has come
-    /// before the closing still starts if it is polled within one [deadline](crate::Builder::deadline) of its turn. Use
-    /// it to obey a `Retry-After`, or to stop a client.
+    /// Blocks `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
+    /// call of the key, also calls of cost 0, with [`Rejection::Blocked`](crate::Rejection::Blocked). Calls that
+    /// [wait](Limit::wait) are admitted after the end of the block, first come, first served. A waiting call whose turn
+    /// has come before the block still starts if it is polled within one [deadline](crate::Builder::deadline) of its
+    /// turn. Use it to obey a `Retry-After`, or to stop a client.
     ///
-    /// If the key is closed, the later opening holds; a `duration` of zero changes nothing. While a key is closed, its
+    /// If the key is blocked, the later end holds; a `duration` of zero changes nothing. While a key is blocked, its
     /// window ages and its bucket refills as before.
     ///
-    /// With Redis, the key is closed in all processes. Another process obeys with its next request; a rejection in its
+    /// With Redis, the key is blocked in all processes. Another process obeys with its next request; a rejection in its
     /// cache, leased units and reservations can delay that by a second. While Redis is down, only the process that
-    /// closed the key rejects its calls. [`open`](Self::open) and [`reset`](Self::reset) open the key before its time.
+    /// blocked the key rejects its calls. [`unblock`](Self::unblock) and [`reset`](Self::reset) end the block before
+    /// its time.
     ///
-    /// The attribute closes a key by the result of a call: see `close` of
+    /// The attribute blocks a key by the result of a call: see `block` of
     /// [`rate_limit`](macro@crate::rate_limit).
     ///
     /// ```
@@ -101,13 +102,13 @@ impl RateLimiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::embedded();
-    /// limiter.close(&UPSTREAM, "api.example.com", Duration::from_secs(30)).await?;
+    /// limiter.block(&UPSTREAM, "api.example.com", Duration::from_secs(30)).await?;
     ///
     /// let rejection = limiter.check(&UPSTREAM, "api.example.com", 1).await.unwrap_err();
-    /// assert!(matches!(rejection, Rejection::Closed { .. }));
+    /// assert!(matches!(rejection, Rejection::Blocked { .. }));
     /// assert!(rejection.retry_after() > Some(Duration::from_secs(29)));
     ///
-    /// assert!(limiter.open(&UPSTREAM, "api.example.com").await?);
+    /// assert!(limiter.unblock(&UPSTREAM, "api.example.com").await?);
     /// limiter.check(&UPSTREAM, "api.example.com", 1).await?;
     /// # Ok(())
     /// # }
@@ -115,22 +116,22 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key closed.
-    /// This process then rejects the calls that it decides without Redis.
-    pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
-        self.checker.count(limit, &key).close(OpeningChange::close_for(duration)).map(drop)
+    /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key
+    /// blocked. This process then rejects the calls that it decides without Redis.
+    pub fn block(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
+        self.checker.count(limit, &key).block(BlockChange::block_for(duration)).map(drop)
     }
 
-    /// Opens a key that is [closed](Self::close). Returns whether it was closed: `false` can mean another limit or
-    /// another key. Units are not given back.
+    /// Ends the block of a key: see [`block`](Self::block). Returns whether it was blocked: `false` can mean another
+    /// limit or another key. Units are not given back.
     ///
     /// Waiting calls of this process continue at once, those of other processes within a second. Other processes can
     /// also reject calls from their caches for a second.
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been opened.
-    pub fn open(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
-        self.checker.count(limit, &key).close(OpeningChange::Open)
+    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been unblocked.
+    pub fn unblock(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
+        self.checker.count(limit, &key).block(BlockChange::Unblock)
     }
 }

@@ -76,7 +76,7 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 /// | `acquire` | [`Acquire`] | [`Rejection`] |
 /// | `acquire_all` | [`AcquireAll`] | [`Rejection`] |
 /// | `admit` | [`Admit`] | none: a rejection is `false` |
-/// | all others, such as `credit`, `reset`, `close`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
+/// | all others, such as `credit`, `reset`, `block`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
 ///
 /// The first four rows decide a call, or return the decision about one. The others read or change counts, rules and the
 /// limiter.
@@ -110,7 +110,7 @@ impl RateLimiter {
         let leases = OptionalLeases::new(&backend);
         if let Some(leases) = &leases.0 {
             let holder = Arc::downgrade(leases);
-            backend.notices().on_closing(move |key_id| {
+            backend.notices().on_block(move |key_id| {
                 if let Some(leases) = holder.upgrade() {
                     leases.give_back(key_id);
                 }
@@ -157,8 +157,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Closed`] while the key is
-    /// [closed](Self::close), [`Rejection::CostExceedsCapacity`] when `cost` is
+    /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Blocked`] while the key is
+    /// [blocked](Self::block), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
     /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]

@@ -40,7 +40,7 @@ impl Operator<'_> {
     /// let limiter = RateLimiter::embedded();
     /// limiter.check(&API.try_amounts(50, None)?, "acme", 40).await?;
     /// let usage = limiter.operator().usage(&API, "acme").await?;
-    /// assert_eq!((usage.used, usage.closed_for), (40, None));
+    /// assert_eq!((usage.used, usage.blocked_for), (40, None));
     /// # Ok(())
     /// # }
     /// ```
@@ -58,7 +58,7 @@ impl Operator<'_> {
     /// `most` of them, the ones with the most rejections first.
     ///
     /// A rejection is [`Rejection::Limited`](crate::Rejection::Limited),
-    /// [`Rejection::Closed`](crate::Rejection::Closed) or [`Rejection::Busy`](crate::Rejection::Busy), or what a
+    /// [`Rejection::Blocked`](crate::Rejection::Blocked) or [`Rejection::Busy`](crate::Rejection::Busy), or what a
     /// [shadow](crate::Limit::shadow) reports in place of one. If several limits are decided together, only the limit
     /// that the rejection names counts it.
     ///

@@ -53,7 +53,7 @@ impl Local {
         };
         let mut decide = || {
             if let Some(replacement) = calls.replacement()
-                && !apply(0, Op::Peek, 0).0.is_closed()
+                && !apply(0, Op::Peek, 0).0.is_blocked()
                 && !apply(0, Op::Correct(replacement), 0).0.is_allowed()
             {
                 return;
@@ -142,13 +142,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{OpeningChange, Reservation};
+    use crate::algorithm::{BlockChange, Reservation};
     use crate::clock::{Clock, VirtualClock};
     use crate::limit::{Algorithm, Limit};
     use crate::store::Charge;
 
     #[test]
-    fn a_closed_key_gives_up_no_moment() {
+    fn a_blocked_key_gives_up_no_moment() {
         let store = Local::new(100, Clock::Virtual(VirtualClock::new()));
         let terms = *Limit::leaky_bucket("far", 1, Duration::from_secs(1)).terms();
         let key_id = store.key_id(&terms, "key");
@@ -167,10 +167,10 @@ mod tests {
         let replaced = Some(Reservation { receipt: far.receipts[0], moment });
         assert!(decide(replaced).outcomes.is_empty(), "a later charge exists");
 
-        let closing = OpeningChange::close_for(Duration::from_secs(1));
-        store.change_opening(key_id, Algorithm::LeakyBucket, closing);
+        let block = BlockChange::block_for(Duration::from_secs(1));
+        store.change_block(key_id, Algorithm::LeakyBucket, block);
         let before = used();
-        assert!(decide(replaced).outcomes[0].is_closed());
+        assert!(decide(replaced).outcomes[0].is_blocked());
         assert_eq!(used(), before);
     }
 

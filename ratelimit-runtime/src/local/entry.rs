@@ -1,4 +1,4 @@
-//! An entry of the store: the state of a count, and until when its key is closed.
+//! An entry of the store: the state of a count, and until when its key is blocked.
 
 use super::LocalCharge;
 use crate::algorithm::bucket::Bucket;
@@ -37,8 +37,8 @@ macro_rules! with_state {
 #[repr(align(64))]
 pub(super) struct CountEntry {
     pub(super) key_id: KeyId,
-    /// The time at which the key opens, or 0, and in the lowest bit whether the count has rejected a call.
-    closed_until_and_rejected: u64,
+    /// The time until which the key is blocked, or 0, and in the lowest bit whether the count has rejected a call.
+    blocked_until_and_rejected: u64,
     state: CountState,
 }
 
@@ -56,31 +56,31 @@ impl CountEntry {
             Algorithm::SlidingCounter => CountState::Counters(Counters::default()),
             Algorithm::InFlight => CountState::Slots(Slots::default()),
         };
-        Self { key_id, closed_until_and_rejected: 0, state }
+        Self { key_id, blocked_until_and_rejected: 0, state }
     }
 
-    /// Returns the time at which the key opens; 0 if it is open.
+    /// Returns the time until which the key is blocked, or 0.
     #[inline]
-    pub(super) fn closed_until(&self) -> u64 {
-        self.closed_until_and_rejected >> 1
+    pub(super) fn blocked_until(&self) -> u64 {
+        self.blocked_until_and_rejected >> 1
     }
 
-    pub(super) fn set_closed_until(&mut self, time: u64) {
-        self.closed_until_and_rejected = time << 1 | u64::from(self.has_rejected());
+    pub(super) fn set_blocked_until(&mut self, time: u64) {
+        self.blocked_until_and_rejected = time << 1 | u64::from(self.has_rejected());
     }
 
     /// Returns whether the count has rejected a call.
     #[inline]
     pub(super) fn has_rejected(&self) -> bool {
-        self.closed_until_and_rejected & 1 != 0
+        self.blocked_until_and_rejected & 1 != 0
     }
 
     pub(super) fn set_rejected(&mut self) {
-        self.closed_until_and_rejected |= 1;
+        self.blocked_until_and_rejected |= 1;
     }
 
     /// Applies an operation. Returns the receipt of an admitted charge that can be settled. A state without a birth
-    /// gets `birth`. While the key is closed, takes are rejected, and everything else goes on.
+    /// gets `birth`. While the key is blocked, takes are rejected, and everything else goes on.
     #[inline(always)]
     pub(super) fn apply(
         &mut self,
@@ -89,17 +89,17 @@ impl CountEntry {
         charge: LocalCharge<'_>,
         clock: u64,
     ) -> Applied {
-        if self.closed_until() > clock {
-            return self.apply_to_closed(op, birth, charge, clock);
+        if self.blocked_until() > clock {
+            return self.apply_to_blocked(op, birth, charge, clock);
         }
         let LocalCharge { terms, cost, .. } = charge;
         with_state!(&mut self.state, state => state.apply(op, birth, terms, clock, cost))
     }
 
-    /// Applies an operation while the key is closed. On its own, so that an open key copies neither the operation nor
-    /// the outcome (`benches/all -- embedded`). Twin of `lua/answer.lua`.
+    /// Applies an operation while the key is blocked. On its own, so that a key that is not blocked copies neither the
+    /// operation nor the outcome (`benches/all -- embedded`). Twin of `lua/answer.lua`.
     #[cold]
-    fn apply_to_closed(
+    fn apply_to_blocked(
         &mut self,
         op: Op,
         birth: u64,
@@ -110,29 +110,29 @@ impl CountEntry {
         let state = &mut self.state;
         let (outcome, receipt) =
             with_state!(state, state => state.apply(applied, birth, terms, clock, cost));
-        let opens = self.closed_until() - outcome.clock;
-        let reset_us = outcome.reset_us.max(opens);
+        let rest = self.blocked_until() - outcome.clock;
+        let reset_us = outcome.reset_us.max(rest);
         let is_measured = op == Op::Measure;
         let remaining = if is_measured { outcome.remaining } else { 0 };
         if outcome.is_allowed() && !op.is_take() && !is_measured {
             return (Outcome { remaining, reset_us, ..outcome }, receipt);
         }
-        let verdict = Verdict::Closed { also_limited: outcome.retry_us > opens };
-        let retry_us = outcome.retry_us.max(opens);
+        let verdict = Verdict::Blocked { also_limited: outcome.retry_us > rest };
+        let retry_us = outcome.retry_us.max(rest);
         (Outcome { verdict, remaining, retry_us, reset_us, ..outcome }, receipt)
     }
 
     /// Returns the time from which this entry equals that of a key that was never used; [`u64::MAX`] if calls hold
     /// units.
     pub(super) fn expires(&self) -> u64 {
-        with_state!(&self.state, state => state.expires()).max(self.closed_until())
+        with_state!(&self.state, state => state.expires()).max(self.blocked_until())
     }
 
     /// Returns whether nothing is lost with this entry, except that a count without held units does not wait for the
     /// next call of its key if the shard `is_crowded`.
     pub(super) fn can_go(&self, now: u64, is_crowded: bool) -> bool {
         let ends_early =
-            is_crowded && self.closed_until() <= now && matches!(self.state, CountState::Slots(_));
+            is_crowded && self.blocked_until() <= now && matches!(self.state, CountState::Slots(_));
         self.expires() <= if ends_early { u64::MAX - 1 } else { now }
     }
 

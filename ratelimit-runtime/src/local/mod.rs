@@ -25,7 +25,7 @@ use loom::thread;
 pub(crate) use self::calls::FEW;
 use self::shard::Shard;
 use crate::algorithm::{
-    Applied, Charged, Correction, Op, OpeningChange, Outcome, Receipt, Reservation, Verdict,
+    Applied, BlockChange, Charged, Correction, Op, Outcome, Receipt, Reservation, Verdict,
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, Secret};
@@ -159,23 +159,23 @@ impl Local {
         self.shard(shard_of(key_id)).slots(key_id).is_some_and(|slots| slots.has(receipt))
     }
 
-    /// Closes or opens a key, and returns whether it was closed; or removes its count, and returns whether it was
+    /// Blocks or unblocks a key, and returns whether it was blocked; or removes its count, and returns whether it was
     /// there.
-    pub(crate) fn change_opening(
+    pub(crate) fn change_block(
         &self,
         key_id: KeyId,
         algorithm: Algorithm,
-        change: OpeningChange,
+        change: BlockChange,
     ) -> bool {
         match change {
-            OpeningChange::Reset => self.remove(key_id),
+            BlockChange::Reset => self.remove(key_id),
             _ => self.in_shard(key_id, |shard, clock| {
-                shard.change_opening(key_id, algorithm, change, clock)
+                shard.change_block(key_id, algorithm, change, clock)
             }),
         }
     }
 
-    /// Removes a count, and opens its key. Returns whether the count was there.
+    /// Removes a count, and unblocks its key. Returns whether the count was there.
     pub(crate) fn remove(&self, key_id: KeyId) -> bool {
         // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
         self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some()
@@ -311,17 +311,17 @@ mod tests {
     }
 
     #[test]
-    fn units_go_back_to_the_count_of_a_closed_key() {
+    fn units_go_back_to_the_count_of_a_blocked_key() {
         let store = Local::new(100, Clock::Store);
-        let limit = Limit::in_flight("closed", 3);
+        let limit = Limit::in_flight("blocked", 3);
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let charge = |cost| LocalCharge { key_id, terms, cost };
         let (_, receipt) = store.acquire(charge(2));
-        let set_opening = |to| store.change_opening(key_id, terms.algorithm(), to);
-        set_opening(OpeningChange::close_for(Duration::from_secs(60)));
+        let set_block = |to| store.change_block(key_id, terms.algorithm(), to);
+        set_block(BlockChange::block_for(Duration::from_secs(60)));
         assert!(store.holds(key_id, receipt));
         store.release(key_id, receipt, 1);
-        set_opening(OpeningChange::Open);
+        set_block(BlockChange::Unblock);
         let remaining = store.apply_one(Op::Peek, charge(1)).0.remaining;
         assert_eq!(remaining, 2);
     }

@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use super::LocalCharge;
 use super::entry::CountEntry;
 use crate::algorithm::slots::Slots;
-use crate::algorithm::{Applied, Op, OpeningChange, Verdict};
+use crate::algorithm::{Applied, BlockChange, Op, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::report;
@@ -37,8 +37,8 @@ pub(super) struct Shard {
     entries: HashTable<CountEntry>,
     /// The most entries that the shard keeps.
     capacity: usize,
-    /// The number of entries whose key was closed.
-    closed: usize,
+    /// The number of entries whose key was blocked.
+    blocked: usize,
     /// The number of entries that have rejected a call.
     rejecting: usize,
     /// Where the next sweep continues.
@@ -54,7 +54,7 @@ impl Shard {
         Self {
             entries: HashTable::new(),
             capacity,
-            closed: 0,
+            blocked: 0,
             rejecting: 0,
             hand: 0,
             unreported: Unreported::default(),
@@ -98,9 +98,9 @@ impl Shard {
         let Some(entry) = self.entries.find_mut(hash(charge.key_id), is(charge.key_id)) else {
             return self.apply_to_new(op, charge, clock);
         };
-        if entry.closed_until() > 0 && entry.closed_until() <= clock {
-            entry.set_closed_until(0);
-            self.closed -= 1;
+        if entry.blocked_until() > 0 && entry.blocked_until() <= clock {
+            entry.set_blocked_until(0);
+            self.blocked -= 1;
         }
         let decided = entry.apply(op, self.births, charge, clock);
         if decided.0.verdict == Verdict::Rejected && !entry.has_rejected() {
@@ -128,32 +128,32 @@ impl Shard {
         self.entries.find_mut(hash(key_id), is(key_id))?.slots()
     }
 
-    /// Closes or opens a key. Returns whether it was closed.
-    pub(super) fn change_opening(
+    /// Blocks or unblocks a key. Returns whether it was blocked.
+    pub(super) fn change_block(
         &mut self,
         key_id: KeyId,
         algorithm: Algorithm,
-        change: OpeningChange,
+        change: BlockChange,
         clock: u64,
     ) -> bool {
         let entry = self.entries.find_mut(hash(key_id), is(key_id));
-        let before = entry.as_ref().map_or(0, |entry| entry.closed_until());
+        let before = entry.as_ref().map_or(0, |entry| entry.blocked_until());
         let until = match change {
-            OpeningChange::None | OpeningChange::CloseFor(0) => before,
-            OpeningChange::CloseFor(time) => before.max(clock + time),
-            OpeningChange::Open | OpeningChange::Reset => 0,
+            BlockChange::None | BlockChange::BlockFor(0) => before,
+            BlockChange::BlockFor(time) => before.max(clock + time),
+            BlockChange::Unblock | BlockChange::Reset => 0,
         };
         match entry {
             Some(entry) => {
-                entry.set_closed_until(until);
-                self.closed = self.closed + usize::from(until > 0) - usize::from(before > 0);
+                entry.set_blocked_until(until);
+                self.blocked = self.blocked + usize::from(until > 0) - usize::from(before > 0);
                 if entry.can_go(clock, false) {
                     self.remove(key_id);
                 }
             }
             None if until > 0 => {
                 let mut entry = CountEntry::new(key_id, algorithm);
-                entry.set_closed_until(until);
+                entry.set_blocked_until(until);
                 self.insert(entry, clock);
             }
             None => {}
@@ -161,7 +161,7 @@ impl Shard {
         before > clock
     }
 
-    /// Removes a count, and opens its key. The caller drops the entry after the shard is unlocked.
+    /// Removes a count, and unblocks its key. The caller drops the entry after the shard is unlocked.
     pub(super) fn remove(&mut self, key_id: KeyId) -> Option<CountEntry> {
         let entry = self.entries.find_entry(hash(key_id), is(key_id)).ok()?;
         let bucket = entry.bucket_index();
@@ -181,7 +181,7 @@ impl Shard {
             self.evict(hash(entry.key_id) as usize);
         }
         self.unreported.keys += 1;
-        self.closed += usize::from(entry.closed_until() > 0);
+        self.blocked += usize::from(entry.blocked_until() > 0);
         self.entries.insert_unique(hash(entry.key_id), entry, |entry| hash(entry.key_id));
     }
 
@@ -193,9 +193,9 @@ impl Shard {
             if let Some(entry) = self.entries.get_bucket_mut(self.hand) {
                 if entry.can_go(now, is_crowded) {
                     self.take(self.hand);
-                } else if entry.closed_until() > 0 && entry.closed_until() <= now {
-                    entry.set_closed_until(0);
-                    self.closed -= 1;
+                } else if entry.blocked_until() > 0 && entry.blocked_until() <= now {
+                    entry.set_blocked_until(0);
+                    self.blocked -= 1;
                 }
             }
             self.hand += 1;
@@ -214,18 +214,18 @@ impl Shard {
         }
     }
 
-    /// Evicts one entry of a sample. A closed one goes only if more than half of all entries are closed. An entry that
-    /// has rejected no call goes first, because its key would have admitted the next call as well. If more than half of
-    /// all entries have, one that has goes first: otherwise, exhausted keys would evict all others. Of several such
-    /// entries, the one that expires first goes; one whose units are held stays. `spread` is any number that differs
-    /// from call to call.
+    /// Evicts one entry of a sample. A blocked one goes only if more than half of all entries are blocked. An entry
+    /// that has rejected no call goes first, because its key would have admitted the next call as well. If more than
+    /// half of all entries have, one that has goes first: otherwise, exhausted keys would evict all others. Of several
+    /// such entries, the one that expires first goes; one whose units are held stays. `spread` is any number that
+    /// differs from call to call.
     fn evict(&mut self, spread: usize) {
         let (len, buckets) = (self.len(), self.entries.num_buckets());
-        let (closed_go, rejecting_first) = (2 * self.closed > len, 2 * self.rejecting > len);
+        let (blocked_go, rejecting_first) = (2 * self.blocked > len, 2 * self.rejecting > len);
         let rank = |bucket: usize| {
             let entry = self.entries.get_bucket(bucket)?;
             let expires = entry.expires();
-            let can_go = expires < u64::MAX && (entry.closed_until() > 0) == closed_go;
+            let can_go = expires < u64::MAX && (entry.blocked_until() > 0) == blocked_go;
             can_go.then_some((entry.has_rejected() != rejecting_first, expires, bucket))
         };
         // The sample is spread over the map.
@@ -242,7 +242,7 @@ impl Shard {
     fn take(&mut self, bucket: usize) -> Option<CountEntry> {
         let (entry, _) = self.entries.get_bucket_entry(bucket).ok()?.remove();
         self.unreported.keys -= 1;
-        self.closed -= usize::from(entry.closed_until() > 0);
+        self.blocked -= usize::from(entry.blocked_until() > 0);
         self.rejecting -= usize::from(entry.has_rejected());
         Some(entry)
     }
@@ -298,9 +298,9 @@ mod tests {
         shard.apply(Op::TAKE, charge(limit, index, cost), now).0
     }
 
-    fn close(shard: &mut Shard, limit: &Limit, index: u64, time: u64, now: u64) -> bool {
-        let change = OpeningChange::CloseFor(time);
-        shard.change_opening(key_id(index), limit.terms().algorithm(), change, now)
+    fn block(shard: &mut Shard, limit: &Limit, index: u64, time: u64, now: u64) -> bool {
+        let change = BlockChange::BlockFor(time);
+        shard.change_block(key_id(index), limit.terms().algorithm(), change, now)
     }
 
     fn has(shard: &mut Shard, index: u64) -> bool {
@@ -345,70 +345,70 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_key_stays_until_most_of_a_full_shard_are_closed() {
+    fn a_blocked_key_stays_until_most_of_a_full_shard_are_blocked() {
         let mut shard = Shard::new(100);
         for index in 0..50 {
-            close(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
+            block(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
         }
         for index in 1_000..5_000 {
             decide(&mut shard, &WINDOW, index, 1, SECOND);
         }
         assert!((0..50).all(|index| has(&mut shard, index)));
         for index in 50..200 {
-            close(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
+            block(&mut shard, &WINDOW, index, 60 * SECOND, SECOND);
         }
         assert_eq!(shard.len(), 100);
-        // All closings end.
+        // All blocks end.
         for index in 5_000..6_000 {
             decide(&mut shard, &WINDOW, index, 1, 61 * SECOND + index);
         }
-        assert_eq!((shard.len(), shard.closed), (100, 0));
+        assert_eq!((shard.len(), shard.blocked), (100, 0));
     }
 
     #[test]
-    fn a_closed_key_rejects_until_the_later_of_its_opening_and_its_limit() {
+    fn a_blocked_key_rejects_until_the_later_of_its_block_and_its_limit() {
         let mut shard = Shard::new(100);
         decide(&mut shard, &WINDOW, 1, 3, SECOND);
         for (time, until, also_limited) in [(SECOND / 2, 2, true), (3 * SECOND, 4, false)] {
-            close(&mut shard, &WINDOW, 1, time, SECOND);
+            block(&mut shard, &WINDOW, 1, time, SECOND);
             let outcome = decide(&mut shard, &WINDOW, 1, 1, SECOND);
-            assert_eq!(outcome.verdict, Verdict::Closed { also_limited });
+            assert_eq!(outcome.verdict, Verdict::Blocked { also_limited });
             assert_eq!((outcome.remaining, outcome.retry_us), (0, (until - 1) * SECOND));
         }
-        // The later opening holds.
-        assert!(close(&mut shard, &WINDOW, 1, SECOND, SECOND));
+        // The later end holds.
+        assert!(block(&mut shard, &WINDOW, 1, SECOND, SECOND));
         assert_eq!(decide(&mut shard, &WINDOW, 1, 0, SECOND).retry_us, 3 * SECOND);
-        let opened = decide(&mut shard, &WINDOW, 1, 1, 4 * SECOND);
-        assert_eq!((opened.is_allowed(), opened.remaining, shard.closed), (true, 2, 0));
+        let unblocked = decide(&mut shard, &WINDOW, 1, 1, 4 * SECOND);
+        assert_eq!((unblocked.is_allowed(), unblocked.remaining, shard.blocked), (true, 2, 0));
     }
 
     #[test]
-    fn a_bucket_refills_and_is_corrected_while_its_key_is_closed() {
+    fn a_bucket_refills_and_is_corrected_while_its_key_is_blocked() {
         let mut shard = Shard::new(100);
         let acquired = shard.apply(Op::ACQUIRE, charge(&BUCKET, 1, 10), SECOND);
-        close(&mut shard, &BUCKET, 1, SECOND, SECOND);
+        block(&mut shard, &BUCKET, 1, SECOND, SECOND);
         let settled = Op::Correct(Correction::settled(acquired.1, 10, 7));
         let settled = shard.apply(settled, charge(&BUCKET, 1, 0), SECOND);
         assert_eq!((settled.0.remaining, settled.0.reset_us), (0, SECOND));
         let measured = shard.apply(Op::Measure, charge(&BUCKET, 1, 0), SECOND);
         assert_eq!((measured.0.remaining, measured.0.retry_us), (7, SECOND));
-        assert_eq!(measured.0.verdict, Verdict::Closed { also_limited: false });
-        let opening = OpeningChange::Open;
-        assert!(shard.change_opening(key_id(1), Algorithm::TokenBucket, opening, 3 * SECOND / 2));
+        assert_eq!(measured.0.verdict, Verdict::Blocked { also_limited: false });
+        let unblock = BlockChange::Unblock;
+        assert!(shard.change_block(key_id(1), Algorithm::TokenBucket, unblock, 3 * SECOND / 2));
         assert_eq!(decide(&mut shard, &BUCKET, 1, 1, 3 * SECOND / 2).remaining, 7);
     }
 
     #[test]
-    fn a_closing_makes_an_entry_and_an_opening_drops_an_unused_one() {
+    fn a_block_makes_an_entry_and_an_unblock_drops_an_unused_one() {
         let mut shard = Shard::new(100);
-        assert!(!close(&mut shard, &WINDOW, 1, 0, SECOND) && shard.len() == 0);
-        assert!(!close(&mut shard, &WINDOW, 1, SECOND, SECOND));
-        assert_eq!((shard.len(), shard.closed), (1, 1));
+        assert!(!block(&mut shard, &WINDOW, 1, 0, SECOND) && shard.len() == 0);
+        assert!(!block(&mut shard, &WINDOW, 1, SECOND, SECOND));
+        assert_eq!((shard.len(), shard.blocked), (1, 1));
         let open = |shard: &mut Shard| {
-            shard.change_opening(key_id(1), Algorithm::Fixed, OpeningChange::Open, SECOND)
+            shard.change_block(key_id(1), Algorithm::Fixed, BlockChange::Unblock, SECOND)
         };
         assert!(open(&mut shard) && !open(&mut shard));
-        assert_eq!((shard.len(), shard.closed, shard.take_unreported().keys), (0, 0, 0));
+        assert_eq!((shard.len(), shard.blocked, shard.take_unreported().keys), (0, 0, 0));
     }
 
     #[test]

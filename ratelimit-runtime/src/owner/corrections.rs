@@ -1,8 +1,8 @@
 //! The corrections that wait for the shared store, as a plain value: no clock, no lock, no I/O. `models/` checks it.
 //!
 //! A lane has the corrections of one hash slot, and one request of a lane is pending at a time: a second one would only
-//! wait behind the first in the server, and might fail. Corrections of one key keep their order, except that a closing
-//! passes settlements and give-backs, and is not sent once the key is opened. A correction that was certainly not
+//! wait behind the first in the server, and might fail. Corrections of one key keep their order, except that a block
+//! passes settlements and give-backs, and is not sent once the key is unblocked. A correction that was certainly not
 //! executed stays in its lane, which pauses. After a request without a reply, the lane first sends one that corrects
 //! nothing, so that a server that stands still does not lose what waits.
 
@@ -18,13 +18,13 @@ use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::{CorrectError, MAX_CORRECTED};
 
-/// The most corrections that wait for one server. As many closings again wait at most.
+/// The most corrections that wait for one server. As many blocks again wait at most.
 pub(super) const MAX_WAITING: usize = 65_536;
 
 /// The most requests that are pending.
 const MAX_REQUESTS: usize = 64;
 
-/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes that close
+/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes that block
 /// the breaker.
 const PAUSES: [u64; 2] = [50_000, 400_000];
 
@@ -34,9 +34,9 @@ pub(super) trait Queueable {
 
     fn kind(&self) -> Kind;
 
-    /// Returns whether this closes the key; or opens it, so that closings that wait need not be sent.
-    fn closes(&self) -> bool;
-    fn opens(&self) -> bool;
+    /// Returns whether this blocks the key; or unblocks it, so that blocks that wait need not be sent.
+    fn blocks(&self) -> bool;
+    fn unblocks(&self) -> bool;
 
     /// Returns whether something is left to correct at `now`, by the clock of the limiter.
     fn is_due(&self, now: u64) -> bool;
@@ -53,7 +53,7 @@ pub(super) enum Kind {
     /// A settlement that is more than a give-back.
     Settlement,
     /// Passes give-backs and settlements.
-    Closing,
+    Block,
     /// A caller waits for it: it ends with the first failure, and is sent during a pause. It passes corrections of
     /// other keys.
     Awaited,
@@ -75,7 +75,7 @@ pub(super) struct Corrections<E> {
     agenda: Agenda<u64, u16>,
     /// How many requests are pending.
     requests: usize,
-    /// How many corrections wait for each server, and how many closings.
+    /// How many corrections wait for each server, and how many blocks.
     waiting: BTreeMap<usize, [usize; 2]>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Corrections<E> {
 struct Lane<E> {
     /// The server of the hash slot when the lane began.
     server: usize,
-    /// Closings and what callers wait for: sent before the others.
+    /// Blocks and what callers wait for: sent before the others.
     first: VecDeque<E>,
     rest: VecDeque<E>,
     /// How many callers wait for a correction in `rest`, and how many give-backs it has.
@@ -111,8 +111,8 @@ impl<E: Queueable> Corrections<E> {
     ) -> Option<E> {
         let lane = self.lanes.entry(slot).or_insert_with(|| Lane::new(server));
         let (kind, server, mut lost, before) = (added.kind(), lane.server, None, left.len());
-        if added.opens() {
-            let is_undone = |it: &E| it.kind() == Kind::Closing && it.key_id() == added.key_id();
+        if added.unblocks() {
+            let is_undone = |it: &E| it.kind() == Kind::Block && it.key_id() == added.key_id();
             left.extend(take_out(&mut lane.first, is_undone));
         }
         let waiting = self.waiting.entry(server).or_default();
@@ -305,7 +305,7 @@ impl<E: Queueable> Lane<E> {
         let count = match entry.kind() {
             Kind::Awaited => &mut self.awaited,
             Kind::GiveBack => &mut self.give_backs,
-            Kind::Settlement | Kind::Closing => return,
+            Kind::Settlement | Kind::Block => return,
         };
         *count = if comes { *count + 1 } else { *count - 1 };
     }
@@ -326,11 +326,11 @@ impl<E: Queueable> Lane<E> {
         let sent = || self.sent.iter().flatten().map(|(_, it)| it);
         match added.kind() {
             Kind::GiveBack | Kind::Settlement => false,
-            Kind::Closing | Kind::Awaited if added.closes() => {
+            Kind::Block | Kind::Awaited if added.blocks() => {
                 let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
                 self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
             }
-            Kind::Closing | Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
+            Kind::Block | Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
         }
     }
 
@@ -409,5 +409,5 @@ fn take_out<E>(queue: &mut VecDeque<E>, is_taken: impl Fn(&E) -> bool) -> Vec<E>
 
 /// Returns the place of a kind in the numbers of waiting corrections.
 fn index_of(kind: Kind) -> usize {
-    usize::from(kind == Kind::Closing)
+    usize::from(kind == Kind::Block)
 }

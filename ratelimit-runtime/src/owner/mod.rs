@@ -1,7 +1,7 @@
 //! The owner of what outlives a call. It has one task on the thread of the limiter, so it depends on no runtime of a
 //! caller, and on no future that a caller must poll.
 //!
-//! It owns the corrections of the shared store: settlements, give-backs, closings and resets (`corrections.rs`); and
+//! It owns the corrections of the shared store: settlements, give-backs, blocks and resets (`corrections.rs`); and
 //! the units in flight that this process holds there (`slots.rs`). Both are plain values under one lock, which callers
 //! change as well. The task sends what is due, and goes on until the limiter and its permits are dropped and nothing
 //! waits.
@@ -12,7 +12,7 @@
 )]
 
 mod agenda;
-mod closings;
+mod blocks;
 mod corrections;
 mod held;
 mod holding;
@@ -31,13 +31,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 pub(crate) use self::agenda::Agenda;
-use self::closings::{PendingClosing, PendingClosings};
+use self::blocks::{PendingBlock, PendingBlocks};
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::holding::HeldReply;
 pub(crate) use self::holding::HeldSlot;
 pub(crate) use self::notices::{CountChange, Notices};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest};
-use crate::algorithm::{Charged, Correction, OpeningChange, Outcome};
+use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
 use crate::background::{
     Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own, read_process,
 };
@@ -71,7 +71,7 @@ struct Core {
     notices: Arc<Notices>,
     clock: Clock,
     queue: Mutex<OwnValue<Queue>>,
-    closings: Arc<PendingClosings>,
+    blocks: Arc<PendingBlocks>,
     /// The corrections that are not done.
     pending: WorkCount,
     /// The beginning of real time.
@@ -113,7 +113,7 @@ struct QueuedCorrection {
     /// The time at which it was added, by the steady clock of the limiter.
     at: u64,
     reply_to: ReplyTo,
-    closing: Option<PendingClosing>,
+    pending_block: Option<PendingBlock>,
     /// Dropped last: a flush reads the losses once nothing is pending.
     pending: PendingWork,
 }
@@ -144,7 +144,7 @@ impl Owner {
             notices: Arc::clone(notices),
             clock: clock.clone(),
             queue: Mutex::default(),
-            closings: Arc::default(),
+            blocks: Arc::default(),
             pending: WorkCount::default(),
             start: Instant::now(),
         };
@@ -164,17 +164,17 @@ impl Owner {
         owner
     }
 
-    /// Corrects a charge. A closing holds for this process at once.
+    /// Corrects a charge. A block holds for this process at once.
     pub(crate) fn settle(self: &Arc<Self>, corrected: CorrectedCharge) {
-        let CorrectedCharge { charge, correction, opening } = corrected;
-        // Apart, because a closing that waits is not sent once the key is opened.
-        if opening != OpeningChange::None {
+        let CorrectedCharge { charge, correction, block } = corrected;
+        // Apart, because a block that waits is not sent once the key is unblocked.
+        if block != BlockChange::None {
             let (charge, correction) = (Arc::clone(&charge), Correction::default());
-            self.add(CorrectedCharge { charge, correction, opening }, ReplyTo::Nobody);
+            self.add(CorrectedCharge { charge, correction, block }, ReplyTo::Nobody);
         }
         if correction.change != 0 {
-            let opening = OpeningChange::None;
-            self.add(CorrectedCharge { charge, correction, opening }, ReplyTo::Nobody);
+            let block = BlockChange::None;
+            self.add(CorrectedCharge { charge, correction, block }, ReplyTo::Nobody);
         }
     }
 
@@ -182,7 +182,7 @@ impl Owner {
     pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
         let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
-        let corrected = CorrectedCharge { charge, correction, opening: OpeningChange::None };
+        let corrected = CorrectedCharge { charge, correction, block: BlockChange::None };
         self.add(corrected, ReplyTo::Whoever(sender));
         given_back
     }
@@ -194,10 +194,10 @@ impl Owner {
         result
     }
 
-    /// Returns when a key opens that this process is about to close.
+    /// Returns until when a key is blocked that this process is about to block.
     #[inline]
-    pub(crate) fn opening_of(&self, key_id: KeyId) -> Option<u64> {
-        self.core.closings.opening_of(key_id)
+    pub(crate) fn blocked_until(&self, key_id: KeyId) -> Option<u64> {
+        self.core.blocks.blocked_until(key_id)
     }
 
     /// Returns whether a flush would succeed now.
@@ -259,13 +259,13 @@ impl Core {
         // A child that has no runtime yet would add to the copy of its parent's queue.
         read_process();
         let (key_id, at) = (corrected.charge.key_id, self.clock.steady());
-        let closing = match corrected.opening {
-            OpeningChange::CloseFor(time) => Some(self.closings.begin(key_id, at + time)),
-            OpeningChange::None | OpeningChange::Open | OpeningChange::Reset => None,
+        let pending_block = match corrected.block {
+            BlockChange::BlockFor(time) => Some(self.blocks.begin(key_id, at + time)),
+            BlockChange::None | BlockChange::Unblock | BlockChange::Reset => None,
         };
         let slot = self.store.slot(&corrected.charge);
         let (server, pending) = (self.store.server_of(slot), self.pending.begin());
-        let added = QueuedCorrection { corrected, at, reply_to, closing, pending };
+        let added = QueuedCorrection { corrected, at, reply_to, pending_block, pending };
         let (mut queue, mut left) = (self.lock(), Vec::new());
         let lost = queue.corrections.add(slot, server, added, self.real(), &mut left);
         queue.changed.notify_one();
@@ -396,7 +396,7 @@ impl Core {
         }
         for (charge, charged) in ends.returns {
             let correction = Correction::give_back(charged, charge.cost);
-            let corrected = CorrectedCharge { charge, correction, opening: OpeningChange::None };
+            let corrected = CorrectedCharge { charge, correction, block: BlockChange::None };
             self.add(corrected, ReplyTo::Whoever(oneshot::channel().0));
         }
     }
@@ -450,18 +450,18 @@ impl Core {
 
     /// Tells everyone what has become of a correction. All of them are foreign code, and a panic there loses nothing.
     fn end(&self, queued: QueuedCorrection, result: CorrectResult) {
-        let QueuedCorrection { corrected, reply_to, closing, pending, .. } = queued;
-        let CorrectedCharge { charge, correction, opening } = corrected;
-        drop(closing);
+        let QueuedCorrection { corrected, reply_to, pending_block, pending, .. } = queued;
+        let CorrectedCharge { charge, correction, block } = corrected;
+        drop(pending_block);
         if let Ok(outcome) = &result
-            && opening == OpeningChange::Reset
+            && block == BlockChange::Reset
             && charge.statement.is_some()
         {
             self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
         }
         if !matches!(result, Err(CorrectError::NotExecuted(_))) {
             foreign(|| self.notices.corrected(charge.key_id, correction));
-            foreign(|| self.notices.changed(charge.key_id, opening));
+            foreign(|| self.notices.changed(charge.key_id, block));
         }
         match (result, reply_to) {
             (Ok(_), ReplyTo::Nobody) => {
@@ -533,20 +533,20 @@ pub(crate) fn ended() -> StoreError {
 impl QueuedCorrection {
     /// Returns what is to be sent at `now`.
     fn due(&self, now: u64) -> CorrectedCharge {
-        let (correction, opening) = self.rest(now);
-        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, opening }
+        let (correction, block) = self.rest(now);
+        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, block }
     }
 
     /// Returns a request that corrects nothing.
     fn probe(&self) -> CorrectedCharge {
-        let (correction, opening) = (Correction::default(), OpeningChange::None);
-        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, opening }
+        let (correction, block) = (Correction::default(), BlockChange::None);
+        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, block }
     }
 
-    fn rest(&self, now: u64) -> (Correction, OpeningChange) {
-        let CorrectedCharge { correction, opening, .. } = self.corrected;
+    fn rest(&self, now: u64) -> (Correction, BlockChange) {
+        let CorrectedCharge { correction, block, .. } = self.corrected;
         let correction = if self.has_left(now) { Correction::default() } else { correction };
-        (correction, opening.after(now.saturating_sub(self.at)))
+        (correction, block.after(now.saturating_sub(self.at)))
     }
 
     /// Returns whether neither the charge nor a debt of this settlement would count any more. A bucket that never
@@ -567,21 +567,21 @@ impl Queueable for QueuedCorrection {
     }
 
     fn kind(&self) -> Kind {
-        let CorrectedCharge { correction, opening, .. } = &self.corrected;
+        let CorrectedCharge { correction, block, .. } = &self.corrected;
         match self.reply_to {
             ReplyTo::Caller(_) => Kind::Awaited,
-            _ if *opening != OpeningChange::None => Kind::Closing,
+            _ if *block != BlockChange::None => Kind::Block,
             _ if correction.less() > 0 => Kind::GiveBack,
             _ => Kind::Settlement,
         }
     }
 
-    fn closes(&self) -> bool {
-        matches!(self.corrected.opening, OpeningChange::CloseFor(_))
+    fn blocks(&self) -> bool {
+        matches!(self.corrected.block, BlockChange::BlockFor(_))
     }
 
-    fn opens(&self) -> bool {
-        matches!(self.corrected.opening, OpeningChange::Open | OpeningChange::Reset)
+    fn unblocks(&self) -> bool {
+        matches!(self.corrected.block, BlockChange::Unblock | BlockChange::Reset)
     }
 
     fn is_abandoned(&self) -> bool {
@@ -593,8 +593,8 @@ impl Queueable for QueuedCorrection {
             ReplyTo::Caller(sender) => !sender.is_closed(),
             ReplyTo::Whoever(_) => !self.has_left(now),
             ReplyTo::Nobody => {
-                let (correction, opening) = self.rest(now);
-                correction.change != 0 || opening != OpeningChange::None
+                let (correction, block) = self.rest(now);
+                correction.change != 0 || block != BlockChange::None
             }
         }
     }
@@ -625,7 +625,7 @@ fn leave(left: Vec<QueuedCorrection>) {
             ReplyTo::Whoever(sender) => drop(sender.send(Ok(Outcome::UNDECIDED))),
             ReplyTo::Nobody | ReplyTo::Caller(_) => {}
         });
-        foreign(|| drop((queued.closing, queued.pending)));
+        foreign(|| drop((queued.pending_block, queued.pending)));
     }
 }
 

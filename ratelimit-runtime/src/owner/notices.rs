@@ -1,37 +1,37 @@
 //! Notifies the other rooms of counts that have changed: calls wait for units that go back, a rejection that is cached
-//! does not hold any more, and leased units of a key that is closed go back.
+//! does not hold any more, and leased units of a key that is blocked go back.
 
 use std::sync::Arc;
 
 use once_cell::sync::OnceCell;
 
 use super::rejections::RejectionCache;
-use crate::algorithm::{Correction, OpeningChange};
+use crate::algorithm::{BlockChange, Correction};
 use crate::key::KeyId;
 
 /// A change of a count, after which its lines ask the store again.
 #[derive(Clone, Copy)]
 pub(crate) enum CountChange {
-    /// Some were given back, or the key was opened.
+    /// Some were given back, or the key was unblocked.
     GiveBack,
     /// The count was reset.
     Reset,
-    /// The key was closed: no call starts before it opens.
-    Closing,
+    /// The key was blocked: no call starts before the block ends.
+    Block,
 }
 
-/// The rejection cache, and the listeners to units that go back and to closings.
+/// The rejection cache, and the listeners to units that go back and to blocks.
 pub(crate) struct Notices {
     pub(crate) rejections: RejectionCache,
     returned: OnceCell<Box<dyn Fn(KeyId, CountChange) + Send + Sync>>,
-    closed: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
+    blocked: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
 }
 
 impl Notices {
     /// Creates a value without listeners. `caches_rejections` says whether the rejections of a shared store are cached.
     pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
         let rejections = RejectionCache::new(caches_rejections);
-        Arc::new(Self { rejections, returned: OnceCell::new(), closed: OnceCell::new() })
+        Arc::new(Self { rejections, returned: OnceCell::new(), blocked: OnceCell::new() })
     }
 
     /// Sets the function that is called with each count to which this process has given units back.
@@ -40,10 +40,10 @@ impl Notices {
         debug_assert!(is_first, "a limiter sets its listener once");
     }
 
-    /// Sets the function that is called with each key that this process closes: once the process obeys, and again once
-    /// the shared store has closed the key.
-    pub(crate) fn on_closing(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
-        let is_first = self.closed.set(Box::new(listener)).is_ok();
+    /// Sets the function that is called with each key that this process blocks: once the process obeys, and again once
+    /// the shared store has blocked the key.
+    pub(crate) fn on_block(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
+        let is_first = self.blocked.set(Box::new(listener)).is_ok();
         debug_assert!(is_first, "a limiter sets its listener once");
     }
 
@@ -72,16 +72,16 @@ impl Notices {
         }
     }
 
-    /// Notifies that a key was closed, opened or reset: waiting calls ask again, and leased units of a closed key go
-    /// back.
-    pub(crate) fn changed(&self, key_id: KeyId, change: OpeningChange) {
+    /// Notifies that a key was blocked, unblocked or reset: waiting calls ask again, and leased units of a blocked key
+    /// go back.
+    pub(crate) fn changed(&self, key_id: KeyId, change: BlockChange) {
         let change = match change {
-            OpeningChange::None => return,
-            OpeningChange::CloseFor(_) => CountChange::Closing,
-            OpeningChange::Open => CountChange::GiveBack,
-            OpeningChange::Reset => CountChange::Reset,
+            BlockChange::None => return,
+            BlockChange::BlockFor(_) => CountChange::Block,
+            BlockChange::Unblock => CountChange::GiveBack,
+            BlockChange::Reset => CountChange::Reset,
         };
-        if let (CountChange::Closing, Some(listener)) = (change, self.closed.get()) {
+        if let (CountChange::Block, Some(listener)) = (change, self.blocked.get()) {
             listener(key_id);
         }
         self.returned(key_id, change);

@@ -91,8 +91,8 @@ impl RejectionCache {
         if charge.cost != 1 || source != Source::Redis {
             return;
         }
-        // Once the key opens, the call is rejected for another reason.
-        if outcome.verdict == (Verdict::Closed { also_limited: true }) {
+        // Once the block ends, the call is rejected for another reason.
+        if outcome.verdict == (Verdict::Blocked { also_limited: true }) {
             return;
         }
         // The store decided between `sent` and now, by a clock that may run a little faster. If the clock of this

@@ -18,12 +18,12 @@ impl Queueable for Numbered {
         self.2
     }
 
-    fn closes(&self) -> bool {
-        self.2 == Kind::Closing
+    fn blocks(&self) -> bool {
+        self.2 == Kind::Block
     }
 
-    fn opens(&self) -> bool {
-        self.0 == OPENS
+    fn unblocks(&self) -> bool {
+        self.0 == UNBLOCKS
     }
 
     fn is_due(&self, _: u64) -> bool {
@@ -35,8 +35,8 @@ impl Queueable for Numbered {
     }
 }
 
-/// The number of an opening, and the first one of what a caller does not wait for any more.
-const OPENS: u32 = 1_000_000;
+/// The number of an unblock, and the first one of what a caller does not wait for any more.
+const UNBLOCKS: u32 = 1_000_000;
 const ABANDONED: u32 = 2_000_000;
 
 type Lanes = Corrections<Numbered>;
@@ -71,16 +71,16 @@ fn refused() -> Result<(), CorrectError> {
 }
 
 #[test]
-fn closings_and_what_callers_wait_for_pass_other_corrections() {
+fn blocks_and_what_callers_wait_for_pass_other_corrections() {
     let mut lanes = Lanes::default();
     add(&mut lanes, 0, 1, Kind::GiveBack);
     add(&mut lanes, 1, 2, Kind::Settlement);
-    add(&mut lanes, 2, 1, Kind::Closing);
+    add(&mut lanes, 2, 1, Kind::Block);
     add(&mut lanes, 3, 3, Kind::Awaited);
     // These come after a correction of their key.
     add(&mut lanes, 4, 2, Kind::Awaited);
-    add(&mut lanes, 5, 2, Kind::Closing);
-    add(&mut lanes, 6, 1, Kind::Closing);
+    add(&mut lanes, 5, 2, Kind::Block);
+    add(&mut lanes, 6, 1, Kind::Block);
     assert_eq!(send(&mut lanes, 0), Some(vec![2, 3, 6, 0, 1, 4, 5]));
     assert_eq!(send(&mut lanes, 0), None, "one request is pending");
     // What is sent can come back, so it is passed neither.
@@ -151,8 +151,8 @@ fn a_full_lane_drops_give_backs_first() {
     assert_eq!(add(&mut lanes, full + 1, 1, Kind::Settlement), Some(2));
     assert_eq!(add(&mut lanes, full + 2, 1, Kind::Settlement), Some(full + 2));
     assert_eq!(add(&mut lanes, full + 3, 1, Kind::Awaited), Some(full + 3));
-    // Closings have places of their own, and so has another server.
-    assert_eq!(add(&mut lanes, full + 4, 1, Kind::Closing), None);
+    // Blocks have places of their own, and so has another server.
+    assert_eq!(add(&mut lanes, full + 4, 1, Kind::Block), None);
     assert_eq!(add_to(&mut lanes, (8, 1), Numbered(0, 1, Kind::GiveBack, true)), None);
     let sent = send(&mut lanes, 0).expect("a request");
     assert_eq!(sent[..3], [full + 4, 0, 1]);
@@ -184,19 +184,19 @@ fn what_has_nothing_left_to_correct_is_not_sent() {
 }
 
 #[test]
-fn a_closing_that_waits_is_not_sent_after_the_opening() {
+fn a_block_that_waits_is_not_sent_after_an_unblock() {
     let mut lanes = Lanes::default();
-    add(&mut lanes, 0, 1, Kind::Closing);
+    add(&mut lanes, 0, 1, Kind::Block);
     assert_eq!(send(&mut lanes, 0), Some(vec![0]));
-    add(&mut lanes, 1, 1, Kind::Closing);
-    add(&mut lanes, 2, 2, Kind::Closing);
-    let (opening, mut left) = (Numbered(OPENS, 1, Kind::Awaited, true), Vec::new());
-    assert_eq!(lanes.add(SLOT, 0, opening, 0, &mut left), None);
+    add(&mut lanes, 1, 1, Kind::Block);
+    add(&mut lanes, 2, 2, Kind::Block);
+    let (unblock, mut left) = (Numbered(UNBLOCKS, 1, Kind::Awaited, true), Vec::new());
+    assert_eq!(lanes.add(SLOT, 0, unblock, 0, &mut left), None);
     assert_eq!(left.iter().map(|it| it.0).collect::<Vec<_>>(), [1]);
-    // What was sent comes back, and is followed by the opening.
+    // What was sent comes back, and is followed by the unblock.
     assert_eq!(reply(&mut lanes, &refused(), 0), [0; 0]);
-    assert_eq!(send(&mut lanes, 10), None, "nothing passes a closing of its key");
-    assert_eq!(send(&mut lanes, 50_000), Some(vec![0, 2, OPENS]));
+    assert_eq!(send(&mut lanes, 10), None, "nothing passes a block of its key");
+    assert_eq!(send(&mut lanes, 50_000), Some(vec![0, 2, UNBLOCKS]));
 }
 
 #[test]

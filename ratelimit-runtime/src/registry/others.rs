@@ -112,8 +112,8 @@ mod tests {
         let amount_and_kind =
             |others: &Others| (others.limits[0].limit.threshold(), others.limits[0].is_computed);
         assert_eq!(amount_and_kind(&others), (1, true));
-        let (mut others, closed) = (self::others(), LIMIT.try_amounts(0, None).expect("valid"));
-        assert!(others.see(&closed));
+        let (mut others, blocked) = (self::others(), LIMIT.try_amounts(0, None).expect("valid"));
+        assert!(others.see(&blocked));
         assert_eq!(amount_and_kind(&others), (1, true), "0 is no amount that all calls have");
     }
 

@@ -72,7 +72,7 @@ pub enum Source {
     /// By [`OnError`](crate::OnError), because Redis did not decide.
     Fallback,
     /// In this process, by a rejection that it knows: Redis rejected a call on the key at most a second ago, and its
-    /// `retry_after` has not passed; or this process is about to close the key in Redis.
+    /// `retry_after` has not passed; or this process is about to block the key in Redis.
     Cache,
     /// In this process, from leased units, which Redis charged in advance; see [`Limit::lease`](crate::Limit::lease).
     Lease,

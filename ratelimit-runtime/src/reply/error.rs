@@ -59,7 +59,8 @@ pub enum StoreError {
     RulesChanged,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
-    /// Charges were not corrected, or keys not closed, in Redis: see [`RateLimiter::flush`](crate::RateLimiter::flush).
+    /// Charges were not corrected, or keys not blocked, in Redis: see
+    /// [`RateLimiter::flush`](crate::RateLimiter::flush).
     #[non_exhaustive]
     SettlementsLost {
         /// The number of settlements that were lost.

@@ -24,16 +24,16 @@ pub enum Rejection {
         /// The decision, with the wait in `retry_after`.
         decision: Decision,
     },
-    /// The key is closed, by [`RateLimiter::close`](crate::RateLimiter::close) or by `close` in the attribute; or the
+    /// The key is blocked, by [`RateLimiter::block`](crate::RateLimiter::block) or by `block` in the attribute; or the
     /// `threshold` or the `burst` of this call is 0. On the web, the status is 429.
     #[non_exhaustive]
-    Closed {
+    Blocked {
         /// The name of the limit.
         name: Name,
         /// The threshold and the period of the limit.
         quota: Quota,
-        /// The decision. Its `retry_after` is the later of the opening and the time at which the limit admits the call;
-        /// [`Duration::MAX`] if the threshold or the burst is 0.
+        /// The decision. Its `retry_after` is the later of the end of the block and the time at which the limit admits
+        /// the call; [`Duration::MAX`] if the threshold or the burst is 0.
         decision: Decision,
     },
     /// As many calls are in flight as [`Limit::in_flight`] admits. When one of them ends is not known, so there is no
@@ -107,11 +107,11 @@ impl Rejection {
         Self::Limited { name, quota, decision: Self::decision(limit, retry_after) }
     }
 
-    /// Creates the rejection of a call whose key is closed for `retry_after`, for tests of the code that handles it.
+    /// Creates the rejection of a call whose key is blocked for `retry_after`, for tests of the code that handles it.
     #[must_use]
-    pub fn closed(limit: &Limit, retry_after: Duration) -> Self {
+    pub fn blocked(limit: &Limit, retry_after: Duration) -> Self {
         let LimitLabel { name, quota, .. } = limit.label();
-        Self::Closed { name, quota, decision: Self::decision(limit, retry_after) }
+        Self::Blocked { name, quota, decision: Self::decision(limit, retry_after) }
     }
 
     /// Creates the rejection of a call while as many calls are in flight as `limit` admits, for tests.
@@ -156,11 +156,11 @@ impl Rejection {
         Self::mistake_by(&limit.label(), mistake)
     }
 
-    /// Creates the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
+    /// Creates the rejection of a call that is blocked by its amounts or by a rule, for `retry_after`, or
     /// `Duration::MAX` without an end.
-    pub(crate) fn closed_without_count(limit: &Limit, retry_after: Duration) -> Self {
+    pub(crate) fn blocked_without_count(limit: &Limit, retry_after: Duration) -> Self {
         let decision = Decision { limit: 0, ..Self::decision(limit, retry_after) };
-        Self::Closed { name: limit.label().name, quota: limit.quota().closed(), decision }
+        Self::Blocked { name: limit.label().name, quota: limit.quota().blocked(), decision }
     }
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u64) -> Self {
@@ -177,13 +177,13 @@ impl Rejection {
         Self::Mistake { name: label.name, mistake, hidden: label.quota.is_hidden() }
     }
 
-    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the
+    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Blocked`. `None` if the
     /// threshold or the burst of the call is 0, for `CostExceedsCapacity`, because waiting does not help, and for
     /// `Busy`, `Unavailable` and `Mistake`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
+            Self::Limited { decision, .. } | Self::Blocked { decision, .. } => {
                 Some(decision.retry_after).filter(|wait| *wait < Duration::MAX)
             }
             _ => None,
@@ -195,9 +195,9 @@ impl Rejection {
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         match self {
-            Self::Limited { quota, .. } | Self::Closed { quota, .. } | Self::Busy { quota, .. } => {
-                quota.is_hidden()
-            }
+            Self::Limited { quota, .. }
+            | Self::Blocked { quota, .. }
+            | Self::Busy { quota, .. } => quota.is_hidden(),
             Self::CostExceedsCapacity { hidden, .. }
             | Self::Unavailable { hidden, .. }
             | Self::Mistake { hidden, .. } => *hidden,
@@ -209,7 +209,7 @@ impl Rejection {
     pub fn name(&self) -> &str {
         match self {
             Self::Limited { name, .. }
-            | Self::Closed { name, .. }
+            | Self::Blocked { name, .. }
             | Self::Busy { name, .. }
             | Self::CostExceedsCapacity { name, .. }
             | Self::Unavailable { name, .. }
@@ -221,10 +221,10 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed { decision, .. } if decision.retry_after == Duration::MAX => {
+            Self::Blocked { decision, .. } if decision.retry_after == Duration::MAX => {
                 f.write_str("requests are blocked until further notice")
             }
-            Self::Closed { decision, .. } => {
+            Self::Blocked { decision, .. } => {
                 f.write_str("requests are blocked for now, try again in ")?;
                 write_wait(f, decision.retry_after)
             }
@@ -379,8 +379,11 @@ mod tests {
         let blocked = "requests are blocked for now, try again in 10 minutes";
         let unavailable = Rejection::unavailable(&LIMIT, StoreError::ShuttingDown);
         for (rejection, text) in [
-            (Rejection::closed(&LIMIT, Duration::from_secs(600)), blocked),
-            (Rejection::closed(&LIMIT, Duration::MAX), "requests are blocked until further notice"),
+            (Rejection::blocked(&LIMIT, Duration::from_secs(600)), blocked),
+            (
+                Rejection::blocked(&LIMIT, Duration::MAX),
+                "requests are blocked until further notice",
+            ),
             (
                 Rejection::cost_exceeds_capacity(&LIMIT, 6),
                 "this request is too large: it needs 6 units, and at most 5 are allowed at once",

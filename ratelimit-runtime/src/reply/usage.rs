@@ -14,8 +14,8 @@ pub struct Usage {
     pub used: u64,
     /// The time until all of them are free if no other call comes, rounded up to a microsecond.
     pub reset_after: Duration,
-    /// The time until a [closed](crate::RateLimiter::close) key opens; `None` if it is open.
-    pub closed_for: Option<Duration>,
+    /// For how long the key is still [blocked](crate::RateLimiter::block); `None` if it is not.
+    pub blocked_for: Option<Duration>,
     /// The store that has counted them.
     pub source: Source,
 }
@@ -24,7 +24,7 @@ impl Usage {
     /// Returns the usage that the outcome of a measure describes.
     pub(crate) fn new(outcome: &Outcome, source: Source) -> Self {
         let Outcome { remaining: used, retry_us, reset_us, .. } = *outcome;
-        let closed_for = outcome.is_closed().then(|| Duration::from_micros(retry_us));
-        Self { used, reset_after: Duration::from_micros(reset_us), closed_for, source }
+        let blocked_for = outcome.is_blocked().then(|| Duration::from_micros(retry_us));
+        Self { used, reset_after: Duration::from_micros(reset_us), blocked_for, source }
     }
 }

@@ -93,8 +93,8 @@ pub(super) fn record_part(started: &Started, label: &LimitLabel, part: PartEnd) 
         PartEnd::Charged(source) => {
             (either(MetricOutcome::Allowed, MetricOutcome::ShadowAllowed), Some(source))
         }
-        PartEnd::Closed(source) => {
-            (either(MetricOutcome::Closed, MetricOutcome::ShadowLimited), Some(source))
+        PartEnd::Blocked(source) => {
+            (either(MetricOutcome::Blocked, MetricOutcome::ShadowLimited), Some(source))
         }
         PartEnd::Busy(source) => {
             (either(MetricOutcome::Busy, MetricOutcome::ShadowLimited), Some(source))
@@ -129,7 +129,7 @@ fn record_outcome(
 enum MetricOutcome {
     Allowed,
     Limited,
-    Closed,
+    Blocked,
     Busy,
     CostExceedsCapacity,
     Unavailable,
@@ -144,7 +144,7 @@ impl MetricOutcome {
     const NAMES: [&str; 10] = [
         "allowed",
         "limited",
-        "closed",
+        "blocked",
         "busy",
         "cost_exceeds_capacity",
         "unavailable",
@@ -162,8 +162,8 @@ impl MetricOutcome {
             Err(Rejection::Limited { decision, .. }) => {
                 (either(Self::Limited, Self::ShadowLimited), Some(decision.source))
             }
-            Err(Rejection::Closed { decision, .. }) => {
-                (either(Self::Closed, Self::ShadowLimited), Some(decision.source))
+            Err(Rejection::Blocked { decision, .. }) => {
+                (either(Self::Blocked, Self::ShadowLimited), Some(decision.source))
             }
             Err(Rejection::Busy { decision, .. }) => {
                 (either(Self::Busy, Self::ShadowLimited), Some(decision.source))

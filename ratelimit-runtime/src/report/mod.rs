@@ -149,7 +149,7 @@ fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     if let Ok(decision)
     | Err(
         Rejection::Limited { decision, .. }
-        | Rejection::Closed { decision, .. }
+        | Rejection::Blocked { decision, .. }
         | Rejection::Busy { decision, .. },
     ) = result
     {
@@ -215,13 +215,13 @@ pub(crate) fn store_overfull() {
     }
 }
 
-/// Reports that a result asked to close its key for longer than its ceiling. The limit bounds how often that happens.
-pub(crate) fn closing_cut(limit: &Name, asked: Duration, closed_for: Duration) {
+/// Reports that a result asked to block its key for longer than its ceiling. The limit bounds how often that happens.
+pub(crate) fn block_cut(limit: &Name, asked: Duration, blocked_for: Duration) {
     tracing::warn!(
         limit = limit.as_str(),
         ?asked,
-        ?closed_for,
-        "the result of a call asked to close its key for longer than `close_at_most`"
+        ?blocked_for,
+        "the result of a call asked to block its key for longer than `block_at_most`"
     );
 }
 
@@ -257,8 +257,8 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
 pub(crate) enum PartEnd {
     Charged(Source),
     Rejecting(Source),
-    /// As `Rejecting`, because the key is closed.
-    Closed(Source),
+    /// As `Rejecting`, because the key is blocked.
+    Blocked(Source),
     /// As `Rejecting`, because no slot is free.
     Busy(Source),
     /// The limit would have admitted the call, but another limit rejected it.
@@ -325,9 +325,9 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
     let verb = if shadow { "would be rejected" } else { "rejected" };
     match rejection {
-        Rejection::Limited { name, decision, .. } | Rejection::Closed { name, decision, .. } => {
-            let is_closed = matches!(rejection, Rejection::Closed { .. });
-            let reason = if is_closed { ": the key is closed" } else { "" };
+        Rejection::Limited { name, decision, .. } | Rejection::Blocked { name, decision, .. } => {
+            let is_blocked = matches!(rejection, Rejection::Blocked { .. });
+            let reason = if is_blocked { ": the key is blocked" } else { "" };
             let has_end = decision.retry_after < Duration::MAX;
             tracing::debug!(
                 limit = name.as_str(),

@@ -14,10 +14,10 @@ use crate::limit::{Access, Limit, LimitError};
 /// let mut rules = RuleSet::new();
 /// rules.set("api", Rule::new().threshold(300))?;
 /// rules.set_key("api", "acme", Rule::new().threshold(5_000).burst(200))?;
-/// rules.set_key("api", "mallory", Rule::new().closed(true))?;
+/// rules.set_key("api", "mallory", Rule::new().blocked(true))?;
 ///
 /// let of_acme = rules.key_rule("api", "acme").expect("set above");
-/// assert_eq!((of_acme.get_threshold(), of_acme.get_closed()), (Some(5_000), None));
+/// assert_eq!((of_acme.get_threshold(), of_acme.get_blocked()), (Some(5_000), None));
 /// # Ok::<(), ratelimit_runtime::RuleSetError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Rule {
 
 /// The message of an amount of 0.
 pub(super) const NO_AMOUNT: &str =
-    "an amount must be at least 1: to admit nothing, write `closed = true`";
+    "an amount must be at least 1: to admit nothing, write `blocked = true`";
 
 impl Rule {
     /// Creates a rule that changes nothing.
@@ -62,15 +62,15 @@ impl Rule {
         self
     }
 
-    /// With `true`, rejects all calls with [`Rejection::Closed`](crate::Rejection::Closed). With `false`, limits calls
-    /// also if a rule for the whole limit closes or exempts them.
-    pub fn closed(mut self, closed: bool) -> Self {
-        self.access = Some(if closed { Access::Closed } else { Access::Limited });
+    /// With `true`, rejects all calls with [`Rejection::Blocked`](crate::Rejection::Blocked). With `false`, limits
+    /// calls also if a rule for the whole limit blocks or exempts them.
+    pub fn blocked(mut self, blocked: bool) -> Self {
+        self.access = Some(if blocked { Access::Blocked } else { Access::Limited });
         self
     }
 
     /// With `true`, admits all calls without counting and reporting them. With `false`, limits calls also if a rule for
-    /// the whole limit closes or exempts them.
+    /// the whole limit blocks or exempts them.
     pub fn exempt(mut self, exempt: bool) -> Self {
         self.access = Some(if exempt { Access::Unlimited } else { Access::Limited });
         self
@@ -142,8 +142,8 @@ impl Rule {
 
     /// Returns whether the rule rejects all calls; `None` if the rule does not set it.
     #[must_use]
-    pub fn get_closed(&self) -> Option<bool> {
-        self.access.map(|access| access == Access::Closed)
+    pub fn get_blocked(&self) -> Option<bool> {
+        self.access.map(|access| access == Access::Blocked)
     }
 
     /// Returns whether the rule admits all calls; `None` if the rule does not set it.
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_rule_is_read_as_it_was_set() {
         let read = |rule: Rule| {
-            let access = (rule.get_closed(), rule.get_exempt());
+            let access = (rule.get_blocked(), rule.get_exempt());
             (rule.get_threshold(), rule.get_burst(), access, rule.get_shadow(), rule.get_until())
         };
         assert_eq!(read(Rule::new()), (None, None, (None, None), None, None));
@@ -245,14 +245,14 @@ mod tests {
         assert_eq!((in_flight(Rule::new()), in_flight(Rule::new().in_flight(4))), (None, Some(4)));
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
         assert_eq!((Rule::new().get_trial(), Rule::new().trial(7).get_trial()), (None, Some(7)));
-        let rule = Rule::new().threshold(3).burst(5).closed(true).shadow(false).until(until);
+        let rule = Rule::new().threshold(3).burst(5).blocked(true).shadow(false).until(until);
         let access = (Some(true), Some(false));
         assert_eq!(read(rule), (Some(3), Some(5), access, Some(false), Some(until)));
         for (rule, access) in [
             (Rule::new().exempt(true), (Some(false), Some(true))),
-            (Rule::new().exempt(true).closed(false), (Some(false), Some(false))),
+            (Rule::new().exempt(true).blocked(false), (Some(false), Some(false))),
         ] {
-            assert_eq!((rule.get_closed(), rule.get_exempt()), access);
+            assert_eq!((rule.get_blocked(), rule.get_exempt()), access);
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::limit::{Access, Limit};
 pub(crate) struct Ruled {
     pub(crate) limit: Limit,
     pub(crate) access: Access,
-    /// The end of the rule that closes the limit.
-    pub(crate) closed_until: Option<u64>,
+    /// The end of the rule that blocks the limit.
+    pub(crate) blocked_until: Option<u64>,
     /// Whether a rule sets the threshold.
     pub(crate) has_threshold: bool,
     /// When the first of the rules ends.
@@ -28,7 +28,7 @@ impl Ruled {
         Self {
             limit: *limit,
             access: Access::Limited,
-            closed_until: None,
+            blocked_until: None,
             has_threshold: false,
             changes_at: None,
             trial: None,
@@ -53,9 +53,9 @@ impl Ruled {
         ruled
     }
 
-    /// Returns for how long a rule closes the limit after `now`; `Duration::MAX` if it has no end.
-    pub(crate) fn closed_for(&self, now: u64) -> Duration {
+    /// Returns for how long a rule blocks the limit after `now`; `Duration::MAX` if it has no end.
+    pub(crate) fn blocked_for(&self, now: u64) -> Duration {
         let rest = |until: u64| Duration::from_micros(until.saturating_sub(now));
-        self.closed_until.map_or(Duration::MAX, rest)
+        self.blocked_until.map_or(Duration::MAX, rest)
     }
 }

@@ -193,13 +193,13 @@ impl CountRules {
         }
         let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(|| *now));
         let mut ruled = self.derive(limit, [own, of_limit])?;
-        if ruled.access == Access::Closed {
-            ruled.closed_until = self.opening(of_key, *now);
+        if ruled.access == Access::Blocked {
+            ruled.blocked_until = self.end_of_block(of_key, *now);
         }
         Some(ruled)
     }
 
-    /// Returns a limit under the rule of a key and its own, without the end of a closing.
+    /// Returns a limit under the rule of a key and its own, without the end of a block.
     fn derive(&self, limit: &Limit, in_force: [Option<&Rule>; 2]) -> Option<Ruled> {
         if in_force[0].is_none() && in_force[1].is_none_or(|rule| *rule == Rule::default()) {
             return None;
@@ -238,15 +238,15 @@ impl CountRules {
         }
     }
 
-    /// Returns the first moment after `now` at which no rule closes the limit; `None` if there is none.
-    fn opening(&self, of_key: Option<&Rule>, now: u64) -> Option<u64> {
+    /// Returns the first moment after `now` at which no rule blocks the limit; `None` if there is none.
+    fn end_of_block(&self, of_key: Option<&Rule>, now: u64) -> Option<u64> {
         let rules = || of_key.into_iter().chain([&self.rule]);
         let mut ends: Vec<_> = rules().filter_map(|rule| rule.until).collect();
         ends.sort_unstable();
-        let is_open = |at: &u64| {
+        let is_unblocked = |at: &u64| {
             let mut in_force = rules().filter(|rule| rule.is_in_force(|| *at));
-            in_force.find_map(|rule| rule.access) != Some(Access::Closed)
+            in_force.find_map(|rule| rule.access) != Some(Access::Blocked)
         };
-        ends.into_iter().filter(|at| *at > now).find(is_open)
+        ends.into_iter().filter(|at| *at > now).find(is_unblocked)
     }
 }

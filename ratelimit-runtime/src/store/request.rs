@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Stated, Statement};
-use crate::algorithm::{Charged, Correction, Op, OpeningChange, Outcome, Receipt, Reservation};
+use crate::algorithm::{BlockChange, Charged, Correction, Op, Outcome, Receipt, Reservation};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::one_or_many::OneOrMany;
@@ -49,8 +49,8 @@ impl Charge {
 pub(crate) struct CorrectedCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) correction: Correction,
-    /// Whether the key is closed, opened or left alone.
-    pub(crate) opening: OpeningChange,
+    /// Whether the key is blocked, unblocked or left alone.
+    pub(crate) block: BlockChange,
 }
 
 /// The most charges that one request corrects, because Redis does nothing else while it runs a script.
@@ -68,7 +68,7 @@ pub(crate) struct Calls {
     pub(crate) charges: OneOrMany<Arc<Charge>>,
     pub(crate) runs: OneOrMany<EqualCalls>,
     /// The moment of the first call, which gives it up for an earlier one. If a later charge exists, the moment stays,
-    /// and no call is decided. If the key is closed, the moment stays, and the first call is rejected.
+    /// and no call is decided. If the key is blocked, the moment stays, and the first call is rejected.
     pub(crate) replaces: Option<Reservation>,
     /// Whether the calls are of different callers, each of some of the counts: of those for which its cost is not 0.
     /// All calls are decided then, also after a rejected one.

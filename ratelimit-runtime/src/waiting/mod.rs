@@ -132,7 +132,7 @@ impl Waiting {
 
     /// Decides a call, as [`admit`](Self::admit) says.
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
-        let is_open = |destination: &Destination| !destination.is_closed;
+        let is_open = |destination: &Destination| !destination.is_blocked;
         if !is_in_runtime() && !self.clock().can_sleep() {
             return self.resolve(ticket).filter(is_open).map(|_| Err(ended()));
         }
@@ -144,10 +144,10 @@ impl Waiting {
             let request = ticket.request(charges);
             let result = Box::pin(self.backend.execute(ticket.policy(), request)).await;
             let wait = ticket.deadline.saturating_sub(self.clock().steady());
-            let opens_in_time = |reply: &Reply| {
+            let is_unblocked_in_time = |reply: &Reply| {
                 !reply.is_allowed() && reply.outcomes.iter().all(|it| it.retry_us <= wait)
             };
-            if !result.as_ref().is_ok_and(opens_in_time) {
+            if !result.as_ref().is_ok_and(is_unblocked_in_time) {
                 return Some(result);
             }
         }
@@ -233,7 +233,7 @@ impl Waiting {
         // It grows only while the lines are locked, and falls at any time.
         if self.calls.load(Ordering::Relaxed) >= self.max_calls {
             let is_behind = |line: Arc<SharedLine>| !lock(&line.line).is_deserted();
-            if destination.is_closed || !lines.find(&destination).is_some_and(is_behind) {
+            if destination.is_blocked || !lines.find(&destination).is_some_and(is_behind) {
                 return false;
             }
             waiter.deadline = self.clock().steady();
@@ -264,10 +264,10 @@ impl Waiting {
     }
 
     fn new_line(&self, policy: Policy, destination: &Destination) -> Arc<SharedLine> {
-        let Destination { charges, is_shared, is_closed, .. } = destination;
+        let Destination { charges, is_shared, is_blocked, .. } = destination;
         let settings = LineSettings {
             is_shared: *is_shared,
-            is_closed: *is_closed,
+            is_blocked: *is_blocked,
             is_virtual: self.clock().is_virtual(),
             validity: self.backend.deadline(),
         };
@@ -300,8 +300,8 @@ impl Waiting {
             let mut inner = lock(&line.line);
             match change {
                 CountChange::GiveBack => inner.record_give_back(key_id),
-                CountChange::Reset | CountChange::Closing => {
-                    inner.record_reset_or_closing(self.now());
+                CountChange::Reset | CountChange::Block => {
+                    inner.record_reset_or_block(self.now());
                 }
             }
             drop(inner);

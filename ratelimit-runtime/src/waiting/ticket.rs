@@ -45,8 +45,8 @@ pub(super) struct Destination {
     /// The counts, with the units that the call takes from each.
     pub(super) charges: OneOrMany<Arc<Charge>>,
     pub(super) is_shared: bool,
-    /// Whether rules close the call, and open it before its wait ends.
-    pub(super) is_closed: bool,
+    /// Whether rules block the call, until a time before its wait ends.
+    pub(super) is_blocked: bool,
     /// When the first of the rules ends, by the clock of the limiter.
     pub(super) changes_at: Option<u64>,
 }
@@ -88,19 +88,19 @@ impl Ticket {
     }
 
     /// Returns the line in which the call waits with these limits. Returns `None` if it does not wait: no limit can
-    /// reject it, a rule closes it for longer, it costs more than a capacity, or the limits have a mistake.
+    /// reject it, a rule blocks it for longer, it costs more than a capacity, or the limits have a mistake.
     pub(super) fn destination(
         &self,
         backend: &Arc<Backend>,
         ruled: &[Ruled],
     ) -> Option<Destination> {
-        let (clock, mut is_closed) = (backend.clock(), false);
+        let (clock, mut is_blocked) = (backend.clock(), false);
         let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
         let can_reject =
             |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.is_shadow();
-        for closed in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Closed) {
-            closed.closed_until.filter(|until| until.saturating_sub(now) <= rest)?;
-            is_closed = true;
+        for blocked in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Blocked) {
+            blocked.blocked_until.filter(|until| until.saturating_sub(now) <= rest)?;
+            is_blocked = true;
         }
         let parts = self.parts.iter().zip(ruled).filter(|(_, ruled)| can_reject(ruled));
         let mut parts =
@@ -117,7 +117,7 @@ impl Ticket {
         Some(Destination {
             charges: counts.into_map(|count| count.address(backend)),
             is_shared: backend.is_shared(self.policy().scope()),
-            is_closed,
+            is_blocked,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })
     }

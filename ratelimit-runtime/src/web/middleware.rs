@@ -393,7 +393,7 @@ pub(crate) fn note(rejection: &Rejection) {
 
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
     if let Rejection::Limited { name, quota, decision }
-    | Rejection::Closed { name, quota, decision }
+    | Rejection::Blocked { name, quota, decision }
     | Rejection::Busy { name, quota, decision, .. } = rejection
         && request_log::wait(rejection).is_some()
     {

@@ -94,8 +94,8 @@ use crate::report::request_log;
 /// - A retry layer outside of this one sends each attempt through the limits.
 /// - In front of a tonic `Channel`, the error of a rejected request becomes a status `UNKNOWN` whose source is the
 ///   [`Rejection`].
-/// - The layer does not read responses. To obey `Retry-After`, close the key for the time that
-///   [`retry_after`](super::retry_after) reads, with [`RateLimiter::close`] or `close` in the attribute.
+/// - The layer does not read responses. To obey `Retry-After`, block the key for the time that
+///   [`retry_after`](super::retry_after) reads, with [`RateLimiter::block`] or `block` in the attribute.
 /// - A timeout outside of it includes the time that a request waits; a timeout inside does not.
 /// - A request that waits holds what the layers inside of it reserved, such as the permit of a concurrency limit. Put
 ///   a concurrency limit outside, if requests may wait.

@@ -70,7 +70,7 @@ impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
         let namesakes = match rejection {
             Rejection::Limited { name, quota, .. }
-            | Rejection::Closed { name, quota, .. }
+            | Rejection::Blocked { name, quota, .. }
             | Rejection::Busy { name, quota, .. } => {
                 let before = log.limits().take_while(|it| it.identity() != (name, *quota));
                 before.filter(|it| it.name == *name).count()
@@ -138,7 +138,7 @@ impl<'a> RejectedRequest<'a> {
     pub fn problem_json(&self) -> String {
         let (kind, title, has_policies) = match self.rejection {
             Rejection::Limited { .. }
-            | Rejection::Closed { .. }
+            | Rejection::Blocked { .. }
             | Rejection::Busy { .. }
             | Rejection::CostExceedsCapacity { varies: true, .. } => {
                 (QUOTA_EXCEEDED, "Quota Exceeded", true)
@@ -199,7 +199,7 @@ impl fmt::Debug for RequestFacts {
 pub(crate) fn status(rejection: &Rejection) -> u16 {
     match rejection {
         Rejection::Limited { .. }
-        | Rejection::Closed { .. }
+        | Rejection::Blocked { .. }
         | Rejection::Busy { .. }
         | Rejection::CostExceedsCapacity { varies: true, .. } => 429,
         Rejection::CostExceedsCapacity { .. } => 413,

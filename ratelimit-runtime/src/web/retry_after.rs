@@ -31,7 +31,7 @@ use httpdate::parse_http_date;
 /// - Of several values, the longest wait counts. Values that cannot be read are ignored.
 /// - A fraction is rounded up to whole seconds. More seconds than fit into a `u64` are `u64::MAX`.
 ///
-/// Read the header of the statuses 429 and 503 only, and bound the time that you obey, as `close_at_most` does: a
+/// Read the header of the statuses 429 and 503 only, and bound the time that you obey, as `block_at_most` does: a
 /// service can ask for a hundred years.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {

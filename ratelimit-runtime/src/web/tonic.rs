@@ -90,7 +90,7 @@ impl From<&Rejection> for Status {
             quota_id: name.to_owned(),
             quota_value: match rejection {
                 Rejection::Limited { quota, .. }
-                | Rejection::Closed { quota, .. }
+                | Rejection::Blocked { quota, .. }
                 | Rejection::Busy { quota, .. } => quota.threshold().cast_signed(),
                 Rejection::CostExceedsCapacity { capacity, .. } => capacity.cast_signed(),
                 Rejection::Unavailable { .. } | Rejection::Mistake { .. } => 0,

@@ -1,4 +1,4 @@
-//! `settle`, `count_if`, `permit` and `close`.
+//! `settle`, `count_if`, `permit` and `block`.
 
 use ratelimit_runtime::{Rejection, rate_limit};
 
@@ -77,29 +77,29 @@ async fn moved(prompt: String) -> Result<String, Rejection> {
     Ok(prompt)
 }
 
-#[rate_limit(period = 1, threshold = 10, close = "30s")]
+#[rate_limit(period = 1, threshold = 10, block = "30s")]
 async fn a_time() -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 10, close = |_| None, lease = 5)]
-async fn leased_and_closed() -> Result<(), Rejection> {
+#[rate_limit(period = 1, threshold = 10, block = |_| None, lease = 5)]
+async fn leased_and_blocked() -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 10, close = |_| None)]
-async fn hidden_from_close() -> impl std::fmt::Debug {
+#[rate_limit(period = 1, threshold = 10, block = |_| None)]
+async fn hidden_from_block() -> impl std::fmt::Debug {
     5
 }
 
-#[rate_limit(period = 1, threshold = 10, close = |_| times.first().copied())]
-async fn moved_before_close(times: Vec<std::time::Duration>) -> Result<(), Rejection> {
+#[rate_limit(period = 1, threshold = 10, block = |_| times.first().copied())]
+async fn moved_before_block(times: Vec<std::time::Duration>) -> Result<(), Rejection> {
     drop(times);
     Ok(())
 }
 
 #[rate_limit(period = 1, threshold = 10, retry_after = |_| None)]
-async fn another_word_for_close() -> Result<(), Rejection> {
+async fn another_word_for_block() -> Result<(), Rejection> {
     Ok(())
 }
 

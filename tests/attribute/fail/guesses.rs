@@ -12,11 +12,6 @@ async fn tokens(user: u8) -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 5, block = true)]
-async fn block() -> Result<(), Rejection> {
-    Ok(())
-}
-
 #[rate_limit(period = "15m", threshold = 5, key = user, lockout = "15m")]
 async fn lockout(user: u8) -> Result<(), Rejection> {
     Ok(())

@@ -17,7 +17,7 @@ async fn log_in(tenant: u64, user: &str) -> Result<(), Rejection> {
 #[rate_limit(
     limit(period = 1, threshold = most, algo = "token_bucket", burst = 5, key = "{most}"),
     limit(in_flight = 2, hold = "30s"),
-    limit(limit = LOGIN, count_if = Result::is_err, close = |_| None),
+    limit(limit = LOGIN, count_if = Result::is_err, block = |_| None),
     wait = "1s",
     crate = ::acme::limits
 )]

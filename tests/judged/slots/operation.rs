@@ -20,7 +20,7 @@ pub(crate) enum RuleOf {
     InFlight(u64),
     Exempt,
     Shadow,
-    Closed,
+    Blocked,
     /// Another number is tried beside the limit.
     Trial(u64),
 }
@@ -67,13 +67,13 @@ pub(crate) enum Operation {
     Change {
         most: u64,
     },
-    /// Closes the key of the units in flight, or of the rate beside them.
-    Close {
+    /// Blocks the key of the units in flight, or of the rate beside them.
+    Block {
         process: usize,
         ticks: u64,
         is_of_rate: bool,
     },
-    Open {
+    Unblock {
         process: usize,
         is_of_rate: bool,
     },
@@ -131,8 +131,8 @@ impl Operation {
             Self::Rule { rule: RuleOf::Exempt | RuleOf::Shadow, .. } => &[OperationKind::Free],
             Self::Rule { .. } => &[OperationKind::Rule],
             Self::Change { .. } => &[OperationKind::Change],
-            Self::Close { .. } => &[OperationKind::Close],
-            Self::Open { .. } => &[OperationKind::Open],
+            Self::Block { .. } => &[OperationKind::Block],
+            Self::Unblock { .. } => &[OperationKind::Unblock],
             Self::Reset { .. } => &[OperationKind::Reset],
             Self::Advance { .. } => &[OperationKind::Advance],
             Self::LoseReply { .. }
@@ -169,7 +169,7 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         4 => (1..=MOST).prop_map(RuleOf::InFlight),
         1 => Just(RuleOf::Exempt),
         1 => Just(RuleOf::Shadow),
-        1 => Just(RuleOf::Closed),
+        1 => Just(RuleOf::Blocked),
         1 => (1..=MOST).prop_map(RuleOf::Trial),
     ];
     prop_oneof![
@@ -186,10 +186,10 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         4 => (process(), rule).prop_map(|(process, rule)| Operation::Rule { process, rule }),
         1 => (1..=MOST).prop_map(|most| Operation::Change { most }),
         2 => (process(), ticks(), any::<bool>()).prop_map(
-            |(process, ticks, is_of_rate)| Operation::Close { process, ticks, is_of_rate }
+            |(process, ticks, is_of_rate)| Operation::Block { process, ticks, is_of_rate }
         ),
         1 => (process(), any::<bool>()).prop_map(
-            |(process, is_of_rate)| Operation::Open { process, is_of_rate }
+            |(process, is_of_rate)| Operation::Unblock { process, is_of_rate }
         ),
         1 => process().prop_map(|process| Operation::Reset { process }),
         8 => ticks().prop_map(|ticks| Operation::Advance { ticks }),
@@ -231,8 +231,8 @@ fn plays_everything() {
         | OperationKind::Debt
         | OperationKind::Keep
         | OperationKind::Reset
-        | OperationKind::Close
-        | OperationKind::Open
+        | OperationKind::Block
+        | OperationKind::Unblock
         | OperationKind::Change
         | OperationKind::Rule
         | OperationKind::Free

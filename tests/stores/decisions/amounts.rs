@@ -77,62 +77,62 @@ on_both_stores! {
     }
 
     /// What was counted stays, and a rule opens the limit.
-    async fn an_amount_of_0_closes(test: TestLimiter) {
+    async fn an_amount_of_0_blocks(test: TestLimiter) {
         let limiter = &test.limiter;
         for algorithm in ALGORITHMS {
             let open = Limit::new("amounts", algorithm, 4, MINUTE).expect("valid");
             assert!(test.allows(&open, 1).await, "{algorithm}");
-            let closed = open.try_amounts(0, None).expect("valid");
-            assert_eq!((closed.threshold(), closed.capacity()), (0, 0));
+            let blocked = open.try_amounts(0, None).expect("valid");
+            assert_eq!((blocked.threshold(), blocked.capacity()), (0, 0));
             let part = |limit, cost| Part::new(limit, &"key", cost);
-            let waiting = closed.wait(MINUTE);
+            let waiting = blocked.wait(MINUTE);
             for cost in [0, 1, 9] {
                 let rejected = [
-                    limiter.check(&closed, "key", cost).await.map(drop),
+                    limiter.check(&blocked, "key", cost).await.map(drop),
                     limiter.check(&waiting, "key", cost).await.map(drop),
-                    limiter.acquire(&closed, "key", cost).await.map(drop),
-                    limiter.check_all(&[part(&open, 1), part(&closed, cost)]).await.map(drop),
-                    limiter.check_all(&[part(&closed, cost)]).await.map(drop),
-                    limiter.acquire_all(&[part(&closed, cost), part(&open, 1)]).await.map(drop),
+                    limiter.acquire(&blocked, "key", cost).await.map(drop),
+                    limiter.check_all(&[part(&open, 1), part(&blocked, cost)]).await.map(drop),
+                    limiter.check_all(&[part(&blocked, cost)]).await.map(drop),
+                    limiter.acquire_all(&[part(&blocked, cost), part(&open, 1)]).await.map(drop),
                 ];
                 for (call, result) in rejected.into_iter().enumerate() {
-                    let is_closed = matches!(result, Err(Rejection::Closed { .. }));
-                    assert!(is_closed, "{algorithm}, {cost} units, call {call}: {result:?}");
+                    let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
+                    assert!(is_blocked, "{algorithm}, {cost} units, call {call}: {result:?}");
                 }
             }
-            assert!(!limiter.peek(&closed, "key", 0).await.expect("a peek").allowed);
-            assert_eq!(limiter.operator().usage(&closed, "key").await.expect("usage").used, 1, "{algorithm}");
-            limiter.check(&closed.shadow(true), "key", 1).await.expect("a shadow");
+            assert!(!limiter.peek(&blocked, "key", 0).await.expect("a peek").allowed);
+            assert_eq!(limiter.operator().usage(&blocked, "key").await.expect("usage").used, 1, "{algorithm}");
+            limiter.check(&blocked.shadow(true), "key", 1).await.expect("a shadow");
             limiter.reset(&open, "key").await.expect("reset");
-            let other = closed.try_amounts(5, None).expect("valid");
+            let other = blocked.try_amounts(5, None).expect("valid");
             assert_eq!(other.threshold(), 5);
 
             let mut rules = RuleSet::new();
             rules.set("amounts", Rule::new().threshold(3)).expect("valid");
             limiter.set_rules(rules).expect("valid");
-            assert!(test.allows(&closed, 1).await, "{algorithm}");
+            assert!(test.allows(&blocked, 1).await, "{algorithm}");
             limiter.set_rules(RuleSet::new()).expect("valid");
-            assert!(!limiter.peek(&closed, "key", 0).await.expect("a peek").allowed);
+            assert!(!limiter.peek(&blocked, "key", 0).await.expect("a peek").allowed);
             limiter.reset(&open, "key").await.expect("reset");
         }
     }
 }
 
 #[test]
-fn a_burst_of_0_closes_a_bucket() {
+fn a_burst_of_0_blocks_a_bucket() {
     let limits = ALGORITHMS.map(|it| Limit::new("amounts", it, 4, MINUTE).expect("valid"));
     for limit in limits {
-        let closed = limit.try_amounts(4, Some(0)).map(|limit| limit.threshold());
+        let blocked = limit.try_amounts(4, Some(0)).map(|limit| limit.threshold());
         if is_bucket(limit.algorithm()) {
-            assert_eq!(closed, Ok(0));
+            assert_eq!(blocked, Ok(0));
         } else {
-            closed.expect_err("not a bucket");
+            blocked.expect_err("not a bucket");
             limit.try_amounts(0, Some(4)).expect_err("not a bucket");
         }
     }
-    let closed = limits[0].try_amounts(0, None).expect("valid");
-    let error = serde_json::to_string(&closed).expect_err("no such configuration");
-    assert!(error.to_string().contains("closed by an amount of 0"), "{error}");
+    let blocked = limits[0].try_amounts(0, None).expect("valid");
+    let error = serde_json::to_string(&blocked).expect_err("no such configuration");
+    assert!(error.to_string().contains("blocked by an amount of 0"), "{error}");
 }
 
 #[tokio::test]

@@ -98,10 +98,10 @@ async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
     let limiter = server.builder().deadline(MINUTE).build().expect("valid");
     let limit = Limit::sliding("batch", 5, MINUTE);
     for key in 0..20 {
-        limiter.close(&limit, ("closed", key), MINUTE).await.expect("a reply");
+        limiter.block(&limit, ("blocked", key), MINUTE).await.expect("a reply");
     }
     let calls = (0..40).map(|call| {
-        let (word, cost) = if call % 2 == 0 { ("closed", 0) } else { ("open", 1) };
+        let (word, cost) = if call % 2 == 0 { ("blocked", 0) } else { ("open", 1) };
         limiter.acquire(&limit, (word, call / 2), cost)
     });
     for (call, result) in futures::future::join_all(calls).await.into_iter().enumerate() {
@@ -113,7 +113,7 @@ async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
                 );
                 permit.settle(0);
             }
-            Err(Rejection::Closed { .. }) if call % 2 == 0 => {}
+            Err(Rejection::Blocked { .. }) if call % 2 == 0 => {}
             other => panic!("{call}: {other:?}"),
         }
     }

@@ -57,7 +57,7 @@ fn plays_calls_of_several_limits() {
             match kind {
                 Several | Advance => true,
                 Check | Burst | Acquire | Wait | Drop | Pause | Lease | Return | Settle | Debt
-                | Keep | Refund | Peek | Reset | Close | Open | Change | Rule | Free | Idle
+                | Keep | Refund | Peek | Reset | Block | Unblock | Change | Rule | Free | Idle
                 | Step | Retry | Evict | LostReply | Crash | MoveSlot => false,
             }
         },

@@ -33,7 +33,7 @@ on_both_stores! {
             assert_eq!(test.limiter.peek(&announced, "key", 1).await.expect("a decision").remaining, 0);
             for asking in [1, 41, 42, 43, 1_000_000] {
                 let used = usage(&test, &with(&announced, asking)).await;
-                assert_eq!((used.used, used.closed_for), (42, None), "{algorithm} by {asking}");
+                assert_eq!((used.used, used.blocked_for), (42, None), "{algorithm} by {asking}");
                 assert!(used.reset_after > Duration::ZERO);
             }
             // The same as what a peek says that is left, where a peek knows the amounts.
@@ -59,20 +59,20 @@ on_both_stores! {
         }
     }
 
-    async fn a_debt_is_in_use_and_so_are_the_units_of_a_closed_key(test: TestLimiter) {
+    async fn a_debt_is_in_use_and_so_are_the_units_of_a_blocked_key(test: TestLimiter) {
         for algorithm in ALGORITHMS {
-            let asked = limit("closed", algorithm, 1, HOUR);
+            let asked = limit("blocked", algorithm, 1, HOUR);
             let permit = test.limiter.acquire(&with(&asked, 20), "key", 10).await.expect("fits");
             permit.settle(70);
             test.limiter.flush().await.expect("settled");
             assert_eq!(usage(&test, &asked).await.used, 70, "{algorithm}");
-            test.limiter.close(&asked, "key", 90 * SECOND).await.expect("closed");
+            test.limiter.block(&asked, "key", 90 * SECOND).await.expect("blocked");
             for _ in 0..2 {
-                let closed = usage(&test, &asked).await;
-                assert_eq!((closed.used, closed.closed_for), (70, Some(90 * SECOND)), "{algorithm}");
-                assert!(closed.reset_after >= 90 * SECOND);
+                let blocked = usage(&test, &asked).await;
+                assert_eq!((blocked.used, blocked.blocked_for), (70, Some(90 * SECOND)), "{algorithm}");
+                assert!(blocked.reset_after >= 90 * SECOND);
             }
-            test.limiter.open(&asked, "key").await.expect("opened");
+            test.limiter.unblock(&asked, "key").await.expect("unblocked");
             assert_eq!(usage(&test, &asked).await.used, 70, "{algorithm}");
         }
     }
@@ -82,7 +82,7 @@ on_both_stores! {
         test.limiter.check(&asked, "key", 40).await.expect("fits");
         for rule in [
             Rule::new().threshold(7),
-            Rule::new().closed(true),
+            Rule::new().blocked(true),
             Rule::new().exempt(true),
             Rule::new().shadow(true),
         ] {
@@ -90,7 +90,7 @@ on_both_stores! {
             rules.set("ruled", rule).expect("valid");
             test.limiter.set_rules(rules).expect("valid");
             let used = usage(&test, &asked).await;
-            assert_eq!((used.used, used.closed_for), (40, None), "{rule}");
+            assert_eq!((used.used, used.blocked_for), (40, None), "{rule}");
         }
     }
 }
@@ -115,18 +115,18 @@ fn both_stores_count_the_same_units() {
                         let limit = with(&asked, *threshold);
                         test.advance(*pause);
                         match act {
-                            0 => drop(test.limiter.close(&asked, "key", 20 * SECOND).await),
-                            1 => drop(test.limiter.open(&asked, "key").await),
+                            0 => drop(test.limiter.block(&asked, "key", 20 * SECOND).await),
+                            1 => drop(test.limiter.unblock(&asked, "key").await),
                             2 => drop(test.limiter.credit(&limit, "key", *cost).await),
                             _ => drop(test.limiter.check(&limit, "key", *cost).await),
                         }
                     }
                     let (one, other) = (usage(&here, &asked).await, usage(&there, &asked).await);
-                    let parts = |usage: Usage| (usage.used, usage.reset_after, usage.closed_for);
+                    let parts = |usage: Usage| (usage.used, usage.reset_after, usage.blocked_for);
                     prop_assert_eq!(parts(one), parts(other), "{}", algorithm);
                     let peeked = here.limiter.peek(&with(&asked, 1_000), "key", 1).await;
                     let left = peeked.expect("a decision").remaining;
-                    if one.closed_for.is_none() && !support::limits::is_bucket(algorithm) {
+                    if one.blocked_for.is_none() && !support::limits::is_bucket(algorithm) {
                         // A part of a unit in use counts as a whole one, and a part that is left as none.
                         prop_assert_eq!(one.used, 1_000 - left, "{}", algorithm);
                     }

@@ -277,7 +277,7 @@ fn close_all(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
+async fn a_connection_that_the_server_blocked_is_replaced_before_the_next_call() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for _ in 0..5 {
@@ -379,7 +379,7 @@ async fn a_ping_reports_whether_the_store_can_decide() {
 
 /// The limiter outlives the runtime.
 #[test]
-fn a_connection_closes_with_the_runtime_that_opened_it() {
+fn a_connection_blocks_with_the_runtime_that_opened_it() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for _ in 0..20 {

@@ -108,7 +108,7 @@ async fn obeys_rules(limiter: &RateLimiter, server: &Server) {
     for _ in 0..3_000 {
         let result = limiter.scope(api("mallory")).await;
         let announced: RedisResult<bool> = server.connection().exists("rl:{rules}:processes");
-        if matches!(result, Err(Rejection::Closed { .. })) && announced.expect("EXISTS") {
+        if matches!(result, Err(Rejection::Blocked { .. })) && announced.expect("EXISTS") {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -136,7 +136,7 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
     let tool = build(&operator);
     let share = async |limiter: &RateLimiter, key: &str| {
         let mut shared = limiter.operator().shared_rules().await?;
-        shared.rules.set_key("api", key, Rule::new().closed(true)).expect("a rule");
+        shared.rules.set_key("api", key, Rule::new().blocked(true)).expect("a rule");
         limiter.operator().share_rules(shared, "alice").await
     };
     share(&tool, "mallory").await.expect("an operator may");

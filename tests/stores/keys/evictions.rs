@@ -78,12 +78,12 @@ fn exhausted_keys_take_no_more_than_half_of_the_store_from_others() {
 }
 
 #[test]
-fn a_closed_key_outlives_exhausted_keys() {
+fn a_blocked_key_outlives_exhausted_keys() {
     for algorithm in ALGORITHMS {
         let clock = VirtualClock::new();
         let limiter = full_store(&clock);
         let limit = limit("flooded", algorithm, 1, MINUTE);
-        poll_once(limiter.close(&limit, 0, MINUTE)).expect("closed");
+        poll_once(limiter.block(&limit, 0, MINUTE)).expect("blocked");
         for key in 1..=3 * MAX_KEYS {
             admits(&limiter, &limit, key);
             admits(&limiter, &limit, key);
@@ -92,9 +92,9 @@ fn a_closed_key_outlives_exhausted_keys() {
     }
 }
 
-/// Closed keys are bounded as well, as far as clients can cause them.
+/// Blocked keys are bounded as well, as far as clients can cause them.
 #[test]
-fn closed_keys_take_no_more_than_half_of_the_store() {
+fn blocked_keys_take_no_more_than_half_of_the_store() {
     let clock = VirtualClock::new();
     let limiter = full_store(&clock);
     let limit = Limit::sliding("flooded", 5, MINUTE);
@@ -103,7 +103,7 @@ fn closed_keys_take_no_more_than_half_of_the_store() {
         assert!(admits(&limiter, &limit, key));
     }
     for key in keys..4 * MAX_KEYS {
-        poll_once(limiter.close(&limit, key, MINUTE)).expect("closed");
+        poll_once(limiter.block(&limit, key, MINUTE)).expect("blocked");
     }
     let held = |key: &u64| poll_once(limiter.peek(&limit, key, 1)).expect("read").remaining < 5;
     let held = (0..keys).filter(held).count() as u64;

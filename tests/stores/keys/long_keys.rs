@@ -57,9 +57,9 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     // The process that has cached the rejection obeys its own reset at once.
     limiter.reset(&LIMIT, key).await.expect("reset");
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
-    limiter.close(&LIMIT, key, HOUR).await.expect("closed");
-    let closed = limiter.check(&LIMIT, long('a'), 1).await;
-    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+    limiter.block(&LIMIT, key, HOUR).await.expect("blocked");
+    let blocked = limiter.check(&LIMIT, long('a'), 1).await;
+    assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
     limiter.check(&LIMIT, long('b'), 1).await.expect("another key");
 }
 

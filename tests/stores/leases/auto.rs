@@ -149,17 +149,17 @@ async fn nothing_is_leased_after_a_shutdown() {
     }
 }
 
-/// While a key is closed, no units are spent, also by a process that holds some.
+/// While a key is blocked, no units are spent, also by a process that holds some.
 #[tokio::test]
-async fn a_closed_key_spends_no_units() {
+async fn a_blocked_key_spends_no_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = server.limiter_on(&clock);
     for limit in [WINDOW, BUCKET] {
         let calls = warm(&limiter, &limit).await;
-        limiter.close(&limit, "key", TERM / 2).await.expect("closed");
+        limiter.block(&limit, "key", TERM / 2).await.expect("blocked");
         for _ in 0..2 * BUSY {
-            let closed = limiter.check(&limit, "key", 1).await.expect_err("closed");
-            assert!(matches!(closed, Rejection::Closed { .. }), "{closed}");
+            let blocked = limiter.check(&limit, "key", 1).await.expect_err("blocked");
+            assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked}");
         }
         clock.advance(TERM / 2);
         let first = limiter.check(&limit, "key", 1).await.expect("open");

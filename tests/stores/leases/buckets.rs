@@ -260,7 +260,7 @@ fn plays_leases_and_what_stands_beside_them() {
         match kind {
             Check | Acquire | Lease | Return | Settle | Refund | Peek | Change | Advance
             | Retry => true,
-            Burst | Wait | Drop | Pause | Debt | Keep | Reset | Close | Open | Rule | Free
+            Burst | Wait | Drop | Pause | Debt | Keep | Reset | Block | Unblock | Rule | Free
             | Several | Idle | Step | Evict | LostReply | Crash | MoveSlot => false,
         }
     });

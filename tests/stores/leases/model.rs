@@ -54,8 +54,8 @@ fn plays_calls_of_limits_that_lease() {
             match kind {
                 Check | Burst | Lease | Return | Advance => true,
                 Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund | Peek | Reset
-                | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry | Evict
-                | LostReply | Crash | MoveSlot => false,
+                | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry
+                | Evict | LostReply | Crash | MoveSlot => false,
             }
         },
     );

@@ -98,7 +98,7 @@ fn plays_leases() {
         match kind {
             Lease | Return | Advance => true,
             Check | Burst | Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund
-            | Peek | Reset | Close | Open | Change | Rule | Free | Several | Idle | Step
+            | Peek | Reset | Block | Unblock | Change | Rule | Free | Several | Idle | Step
             | Retry | Evict | LostReply | Crash | MoveSlot => false,
         }
     });

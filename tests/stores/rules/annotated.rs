@@ -88,7 +88,7 @@ on_both_stores! {
         assert_eq!(calls().await, [(true, true), (false, false), (true, true)]);
         test.set_rules(of_annotated(None, Rule::new().threshold(1)));
         assert_eq!(calls().await, [(true, false); 3]);
-        test.set_rules(of_annotated(None, Rule::new().closed(true)));
+        test.set_rules(of_annotated(None, Rule::new().blocked(true)));
         assert_eq!(calls().await, [(false, false); 3]);
         test.set_rules(of_annotated(None, Rule::new().exempt(true)));
         assert_eq!(calls().await, [(true, true); 3]);
@@ -118,8 +118,8 @@ on_both_stores! {
                 assert_eq!(test.limiter.scope(group(plan)).await.is_ok(), expected, "{plan:?}");
             }
         }
-        // The rule says that the limit is not closed, and not what it admits.
-        test.set_rules(of_annotated(None, Rule::new().closed(false)));
+        // The rule says that the limit is not blocked, and not what it admits.
+        test.set_rules(of_annotated(None, Rule::new().blocked(false)));
         for _ in 0..3 {
             test.limiter.scope(call(None)).await.expect("unlimited");
             test.limiter.scope(call(Some(0))).await.expect_err("0");

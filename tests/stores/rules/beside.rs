@@ -8,7 +8,7 @@ use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
 
-use super::{closed, of_limit};
+use super::{blocked, of_limit};
 use crate::{TestLimiter, on_both_stores};
 
 on_both_stores! {
@@ -25,8 +25,8 @@ on_both_stores! {
             test.set_rules(of_limit(Rule::new().exempt(true)));
             permit.settle(1);
             acquire(100).await.expect("exempt").settle(7);
-            test.set_rules(of_limit(Rule::new().closed(true)));
-            assert!(matches!(acquire(1).await, Err(Rejection::Closed { .. })));
+            test.set_rules(of_limit(Rule::new().blocked(true)));
+            assert!(matches!(acquire(1).await, Err(Rejection::Blocked { .. })));
             test.set_rules(RuleSet::new());
             test.limiter.flush().await.expect("settled");
             assert_eq!(left(&limit).await, 4);
@@ -34,7 +34,7 @@ on_both_stores! {
             for (rule, charged) in [
                 (Rule::new().exempt(true), 0),
                 (Rule::new().shadow(true), 1),
-                (Rule::new().shadow(true).closed(true), 0),
+                (Rule::new().shadow(true).blocked(true), 0),
                 (Rule::new().threshold(20).burst(20), 1),
             ] {
                 test.set_rules(of_limit(rule));
@@ -47,7 +47,7 @@ on_both_stores! {
                 }
                 test.limiter.flush().await.expect("settled");
                 let after = (left(&limit).await, left(&other).await);
-                if rule != Rule::new().exempt(true) && rule != Rule::new().shadow(true).closed(true) {
+                if rule != Rule::new().exempt(true) && rule != Rule::new().shadow(true).blocked(true) {
                     assert_eq!(before.0 - after.0, charged, "{rule:?}");
                 }
                 assert_eq!(before.1 - after.1, 1, "{rule:?}");
@@ -82,8 +82,8 @@ async fn leases_obey_a_rule() {
         check().await.expect("admitted");
     }
     assert_eq!(check().await.expect("admitted").source, Source::Lease);
-    test.set_rules(of_limit(Rule::new().closed(true)));
-    assert_eq!(closed(&check().await), None);
+    test.set_rules(of_limit(Rule::new().blocked(true)));
+    assert_eq!(blocked(&check().await), None);
     test.set_rules(of_limit(Rule::new().exempt(true)));
     assert_eq!(check().await.expect("exempt").remaining, u64::MAX);
     // Its count is the same, and the units were leased under another threshold.

@@ -7,7 +7,7 @@ use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, Rule, RuleSet, St
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 
 use super::crowd::{Crowd, amounts};
-use super::{closed, of_limit};
+use super::{blocked, of_limit};
 use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
@@ -31,7 +31,7 @@ on_both_stores! {
         }
     }
 
-    async fn a_closed_line_is_rejected_with_the_closing(test: TestLimiter) {
+    async fn a_blocked_line_is_rejected_with_the_block(test: TestLimiter) {
         for limit in limits("ruled", 10, HOUR) {
             let waiting = limit.wait(9 * HOUR);
             let before = test.limiter.check(&limit, "key", 8).await.expect("a new key");
@@ -40,12 +40,12 @@ on_both_stores! {
                 for _ in 0..3 {
                     crowd.start(&test, &waiting, 5).await;
                 }
-                let rule = Rule::new().closed(true);
+                let rule = Rule::new().blocked(true);
                 let rule = end.map_or(rule, |end| rule.until(test.in_time(end)));
                 crowd.set(&test, of_limit(rule)).await;
                 assert_eq!(crowd.ended.len(), 3, "{limit:?}");
                 for (_, result) in &crowd.ended {
-                    assert_eq!(closed(result), retry_after, "{limit:?}");
+                    assert_eq!(blocked(result), retry_after, "{limit:?}");
                 }
                 test.set_rules(RuleSet::new());
             }

@@ -116,9 +116,9 @@ fn a_wrong_file_fails_the_build() {
     let folder = Folder::new("wrong");
     let build = |path| RateLimiter::builder().rules(Rules::file(path)).build();
     let path =
-        folder.write("rules.toml", "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"close\"\n");
+        folder.write("rules.toml", "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"bloked\"\n");
     let error = build(path.clone()).expect_err("a wrong word").to_string();
-    for words in ["rules.toml", "line 5", "`acme` of `api`", "did you mean `closed`?"] {
+    for words in ["rules.toml", "line 5", "`acme` of `api`", "did you mean `blocked`?"] {
         assert!(error.contains(words), "{error}");
     }
     let error = build(folder.0.join("none.toml")).expect_err("no file").to_string();
@@ -148,7 +148,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     assert!(matches!(again, Err(StoreError::RulesChanged)));
     let mut shared = operator.operator().shared_rules().await.expect("read");
     assert!(shared.version().starts_with("1-"));
-    shared.rules.set("api", Rule::new().closed(true)).expect("valid");
+    shared.rules.set("api", Rule::new().blocked(true)).expect("valid");
     assert!(shared.rules.unset_key("api", "acme"));
     operator.operator().share_rules(shared, "bob").await.expect("written");
     let changes = operator.operator().rule_changes(10).await.expect("read");
@@ -161,7 +161,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
             (
                 "bob",
                 lines(&[
-                    "`api`: none becomes `closed = true`",
+                    "`api`: none becomes `blocked = true`",
                     "`api` of `acme`: `threshold = 50` becomes none",
                 ])
             ),
@@ -175,7 +175,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     let late = limiter();
     late.ping().await.expect("ready");
     let result = late.check(&API, "key", 1).await;
-    assert!(matches!(result, Err(Rejection::Closed { .. })), "{result:?}");
+    assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
 }
 
 /// A command that a server has executed, with the beginnings of its arguments in fourth place.

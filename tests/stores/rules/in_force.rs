@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratelimit_runtime::{Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet};
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 
-use super::{closed, of_limit};
+use super::{blocked, of_limit};
 use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
@@ -52,15 +52,15 @@ on_both_stores! {
         assert_eq!(capacity(limit(Algorithm::Sliding)).await, 10);
     }
 
-    async fn a_rule_closes_and_exempts(test: TestLimiter) {
+    async fn a_rule_blocks_and_exempts(test: TestLimiter) {
         for limit in limits("ruled", 10, MINUTE) {
             let check = async |key: &str, cost| test.limiter.check(&limit, key, cost).await;
-            let mut rules = of_limit(Rule::new().closed(true));
+            let mut rules = of_limit(Rule::new().blocked(true));
             rules.set_key("ruled", "free", Rule::new().exempt(true)).expect("valid");
-            rules.set_key("ruled", "open", Rule::new().closed(false)).expect("valid");
+            rules.set_key("ruled", "open", Rule::new().blocked(false)).expect("valid");
             test.set_rules(rules);
             for cost in [0, 1, 11] {
-                assert_eq!(closed(&check("key", cost).await), None);
+                assert_eq!(blocked(&check("key", cost).await), None);
             }
             let peek = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
             assert!(!peek.allowed);
@@ -70,7 +70,7 @@ on_both_stores! {
             assert!(test.limiter.peek(&limit, "free", 11).await.expect("a decision").allowed);
             assert_eq!(check("open", 1).await.expect("limited").remaining, 9);
             test.set_rules(RuleSet::new());
-            // Neither closed nor exempt calls were counted.
+            // Neither blocked nor exempt calls were counted.
             assert_eq!(check("key", 1).await.expect("open").remaining, 9);
             assert_eq!(check("free", 1).await.expect("limited").remaining, 9);
             for key in ["key", "free", "open"] {
@@ -82,11 +82,11 @@ on_both_stores! {
     async fn a_rule_ends_at_its_moment(test: TestLimiter) {
         let limit = Limit::sliding("ruled", 1, HOUR);
         let until = test.in_time(MINUTE);
-        test.set_rules(of_limit(Rule::new().closed(true).until(until)));
+        test.set_rules(of_limit(Rule::new().blocked(true).until(until)));
         let check = async || test.limiter.check(&limit, "key", 1).await;
-        assert_eq!(closed(&check().await), Some(MINUTE));
+        assert_eq!(blocked(&check().await), Some(MINUTE));
         test.advance(59_999_999);
-        assert_eq!(closed(&check().await), Some(Duration::from_micros(1)));
+        assert_eq!(blocked(&check().await), Some(Duration::from_micros(1)));
         test.advance(1);
         assert!(check().await.is_ok());
         assert!(matches!(check().await, Err(Rejection::Limited { .. })));
@@ -112,8 +112,8 @@ on_both_stores! {
             test.set_rules(of_limit(Rule::new().shadow(false)));
             let shadow = limit.shadow(true);
             assert!(matches!(check(&shadow, 1).await, Err(Rejection::Limited { .. })));
-            // A closed shadow rejects nothing.
-            test.set_rules(of_limit(Rule::new().shadow(true).closed(true)));
+            // A blocked shadow rejects nothing.
+            test.set_rules(of_limit(Rule::new().shadow(true).blocked(true)));
             assert!(!check(&limit, 1).await.expect("a shadow").allowed);
             test.limiter.reset(&limit, "key").await.expect("reset");
         }
@@ -130,8 +130,8 @@ on_both_stores! {
             test.set_rules(of_limit(Rule::new().threshold(4).burst(4)));
             assert!(check().await.is_ok());
             assert!(matches!(check().await, Err(Rejection::Limited { .. })));
-            test.set_rules(of_limit(Rule::new().closed(true)));
-            assert_eq!(closed(&check().await), None);
+            test.set_rules(of_limit(Rule::new().blocked(true)));
+            assert_eq!(blocked(&check().await), None);
             assert_eq!(left(&other).await, 4, "nothing was charged");
             test.set_rules(of_limit(Rule::new().exempt(true)));
             assert_eq!(check().await.expect("the other admits").remaining, 3);
@@ -141,7 +141,7 @@ on_both_stores! {
             assert_eq!(check().await.expect("admitted").remaining, 2);
             assert_eq!(check().await.expect("admitted").remaining, 1);
             assert_eq!(left(&limit).await, 2);
-            test.set_rules(of_limit(Rule::new().shadow(true).closed(true)));
+            test.set_rules(of_limit(Rule::new().shadow(true).blocked(true)));
             assert_eq!(check().await.expect("admitted").remaining, 0);
             // What the other limit rejects is not charged to the shadow.
             test.set_rules(of_limit(Rule::new().shadow(true).threshold(100).burst(100)));
@@ -152,30 +152,30 @@ on_both_stores! {
         }
     }
 
-    async fn a_closed_call_knows_when_no_rule_closes_it(test: TestLimiter) {
+    async fn a_blocked_call_knows_when_no_rule_blocks_it(test: TestLimiter) {
         let limit = Limit::sliding("ruled", 1, MINUTE);
-        let retry = async || closed(&test.limiter.check(&limit, "key", 1).await);
-        let until = |seconds: u32| Rule::new().closed(true).until(test.in_time(SECOND * seconds));
+        let retry = async || blocked(&test.limiter.check(&limit, "key", 1).await);
+        let until = |seconds: u32| Rule::new().blocked(true).until(test.in_time(SECOND * seconds));
         let mut rules = of_limit(until(5));
         rules.set_key("ruled", "key", until(1)).expect("valid");
         test.set_rules(rules.clone());
         assert_eq!(retry().await, Some(5 * SECOND));
-        rules.set("ruled", Rule::new().closed(true)).expect("valid");
+        rules.set("ruled", Rule::new().blocked(true)).expect("valid");
         test.set_rules(rules.clone());
         assert_eq!(retry().await, None);
-        let opened = Rule::new().closed(false).until(test.in_time(SECOND * 3));
+        let opened = Rule::new().blocked(false).until(test.in_time(SECOND * 3));
         rules.set_key("ruled", "key", opened).expect("valid");
         rules.set("ruled", until(7)).expect("valid");
         test.set_rules(rules.clone());
         assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
 
-        // A group names the limit that is closed for longest.
+        // A group names the limit that is blocked for longest.
         let mut rules = of_limit(until(1));
         rules.set("other", until(9)).expect("valid");
         test.set_rules(rules);
         let other = Limit::sliding("other", 1, MINUTE);
         let parts = [Part::new(&limit, &"key", 1), Part::new(&other, &"key", 1)];
-        assert_eq!(closed(&test.limiter.check_all(&parts).await), Some(9 * SECOND));
+        assert_eq!(blocked(&test.limiter.check_all(&parts).await), Some(9 * SECOND));
 
         // A call that waits goes on when the rule ends.
         test.limiter.reset(&limit, "key").await.expect("reset");
@@ -189,31 +189,31 @@ on_both_stores! {
     }
 }
 
-/// Each set closes one of the limits of a group, so no call is admitted while they replace each other.
+/// Each set blocks one of the limits of a group, so no call is admitted while they replace each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_decided_by_one_set_of_rules() {
     let limiter = RateLimiter::embedded();
     let names = ["one of two", "two of two"];
     let limits = names.map(|name| Limit::fixed(name, 1_000_000_000, HOUR));
-    let closing = |name| {
+    let block = |name| {
         let mut rules = RuleSet::new();
-        rules.set(name, Rule::new().closed(true)).expect("valid");
+        rules.set(name, Rule::new().blocked(true)).expect("valid");
         limiter.set_rules(rules).expect("valid");
     };
-    closing(names[0]);
+    block(names[0]);
     let calls = tokio::spawn({
         let limiter = limiter.clone();
         async move {
             let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
             for call in 0..100_000 {
                 let result = limiter.check_all(&parts).await;
-                assert!(matches!(result, Err(Rejection::Closed { .. })), "{call}: {result:?}");
+                assert!(matches!(result, Err(Rejection::Blocked { .. })), "{call}: {result:?}");
             }
         }
     });
     while !calls.is_finished() {
-        names.into_iter().for_each(closing);
+        names.into_iter().for_each(block);
         tokio::task::yield_now().await;
     }
-    calls.await.expect("closed by each set");
+    calls.await.expect("blocked by each set");
 }

@@ -54,12 +54,12 @@ impl TestLimiter {
 }
 
 #[track_caller]
-fn closed(result: &Result<Decision, Rejection>) -> Option<Duration> {
+fn blocked(result: &Result<Decision, Rejection>) -> Option<Duration> {
     match result {
-        Err(rejection @ Rejection::Closed { decision, .. }) => {
+        Err(rejection @ Rejection::Blocked { decision, .. }) => {
             assert_eq!((decision.allowed, decision.limit, decision.remaining), (false, 0, 0));
             rejection.retry_after()
         }
-        other => panic!("not closed: {other:?}"),
+        other => panic!("not blocked: {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::crowd::{Crowd, amounts, computed};
-use super::{closed, of_limit};
+use super::{blocked, of_limit};
 use crate::waiting::{limiters, rest};
 use crate::{on_both_stores, wait_until_idle};
 
@@ -90,7 +90,7 @@ on_both_stores! {
             for _ in 0..4 {
                 crowd.start(&test, &waiting, 1).await;
             }
-            for rule in [Rule::new().exempt(true), Rule::new().closed(true), Rule::new()] {
+            for rule in [Rule::new().exempt(true), Rule::new().blocked(true), Rule::new()] {
                 test.set_rules(of_limit(rule));
                 wait_until_idle(&test.limiter).await;
             }
@@ -103,8 +103,8 @@ on_both_stores! {
         }
     }
 
-    /// The calls that wait keep their places until the opening, and later calls wait behind them.
-    async fn the_order_survives_a_closing_that_ends_within_the_wait(test: TestLimiter) {
+    /// The calls that wait keep their places until the end of the block, and later calls wait behind them.
+    async fn the_order_survives_a_block_that_ends_within_the_wait(test: TestLimiter) {
         for limit in limits("ruled", 1, SECOND) {
             let waiting = limit.wait(MINUTE);
             test.limiter.check(&limit, "key", 1).await.expect("a new key");
@@ -112,13 +112,13 @@ on_both_stores! {
             for _ in 0..6 {
                 crowd.start(&test, &waiting, 1).await;
             }
-            let closing = Rule::new().closed(true).until(test.in_time(5 * SECOND));
-            crowd.set(&test, of_limit(closing)).await;
+            let block = Rule::new().blocked(true).until(test.in_time(5 * SECOND));
+            crowd.set(&test, of_limit(block)).await;
             for _ in 0..4 {
                 crowd.start(&test, &waiting, 1).await;
             }
             let impatient = test.limiter.check(&limit.wait(SECOND), "key", 1).await;
-            assert_eq!(closed(&impatient), Some(5 * SECOND), "{limit:?}");
+            assert_eq!(blocked(&impatient), Some(5 * SECOND), "{limit:?}");
             crowd.pass(&test, 49, SECOND / 10).await;
             assert_eq!(crowd.ended.len(), 0, "{limit:?}: {:?}", crowd.ended);
             crowd.pass(&test, 200, SECOND / 10).await;

@@ -46,8 +46,8 @@ async fn cached_rejections_are_those_of_the_rule() {
         set(&limiter, Rule::new().threshold(2).burst(2));
         let Err(Rejection::Limited { decision, .. }) = check().await else { panic!("limited") };
         assert_eq!(decision.limit, 2);
-        set(&limiter, Rule::new().closed(true));
-        assert!(matches!(check().await, Err(Rejection::Closed { .. })));
+        set(&limiter, Rule::new().blocked(true));
+        assert!(matches!(check().await, Err(Rejection::Blocked { .. })));
         set(&limiter, Rule::new().exempt(true));
         check().await.expect("exempt");
         set(&limiter, Rule::new().shadow(true).threshold(1).burst(1));
@@ -70,9 +70,9 @@ async fn a_fallback_shares_the_amounts_of_the_rule() {
             }
             assert_eq!(admitted, share, "{limit:?}");
         }
-        set(&limiter, Rule::new().closed(true));
-        let closed = limiter.check(&limit, "key", 1).await;
-        assert!(matches!(closed, Err(Rejection::Closed { .. })));
+        set(&limiter, Rule::new().blocked(true));
+        let blocked = limiter.check(&limit, "key", 1).await;
+        assert!(matches!(blocked, Err(Rejection::Blocked { .. })));
     }
 }
 
@@ -104,13 +104,13 @@ fn rules_hold_without_a_runtime() {
     assert_eq!(decide(Rule::new().threshold(3)), [3, 3]);
     assert_eq!(decide(Rule::new().threshold(5)), [2, 2]);
     assert_eq!(decide(Rule::new().exempt(true)), [20, 20]);
-    set(&limiter, Rule::new().closed(true));
+    set(&limiter, Rule::new().blocked(true));
     assert!(matches!(
         limiter.scope(async { sync() }).now_or_never().expect("decided at once"),
-        Err(Rejection::Closed { .. })
+        Err(Rejection::Blocked { .. })
     ));
     let waited = block_on(limiter.scope(waits()));
-    assert!(matches!(waited, Err(Rejection::Closed { .. })), "{waited:?}");
+    assert!(matches!(waited, Err(Rejection::Blocked { .. })), "{waited:?}");
 }
 
 on_both_stores! {

@@ -14,8 +14,8 @@ async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
     assert!(error.to_string().contains("`two` and `two/60s` name the same limit"), "{error}");
     let mut of_all = RuleSet::new();
     of_all.set("two", Rule::new().threshold(3)).expect("valid");
-    let mut closed = RuleSet::new();
-    closed.set("two", Rule::new().closed(true)).expect("valid");
+    let mut blocked = RuleSet::new();
+    blocked.set("two", Rule::new().blocked(true)).expect("valid");
     for order in [[&minute, &hour, &minute], [&hour, &minute, &hour]] {
         let limiter = RateLimiter::embedded();
         let capacity = async |limit: &Limit| limiter.peek(limit, "key", 1).await.unwrap().limit;
@@ -25,10 +25,10 @@ async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
         for limit in order {
             assert_eq!(capacity(limit).await, 3, "{limit:?}");
         }
-        limiter.set_rules(closed.clone()).expect("valid");
+        limiter.set_rules(blocked.clone()).expect("valid");
         for limit in order {
             let result = limiter.check(limit, "key", 1).await;
-            assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}");
+            assert!(matches!(result, Err(Rejection::Blocked { .. })), "{limit:?}");
         }
     }
 }
@@ -39,12 +39,12 @@ async fn a_name_that_ends_like_a_period_is_tried_as_it_is_written() {
         let limit = Limit::fixed(name, 5, MINUTE);
         let mut rules = RuleSet::new();
         rules.set(name, Rule::new().threshold(7)).expect("valid");
-        rules.set_key(name, "mallory", Rule::new().closed(true)).expect("valid");
+        rules.set_key(name, "mallory", Rule::new().blocked(true)).expect("valid");
         let limiter = RateLimiter::embedded();
         limiter.set_rules(RuleSet::from_json(&rules.to_json()).expect("its own")).expect("valid");
         assert_eq!(limiter.check(&limit, "alice", 1).await.expect("admitted").limit, 7, "{name}");
-        let closed = limiter.check(&limit, "mallory", 1).await;
-        assert!(matches!(closed, Err(Rejection::Closed { .. })), "{name}: {closed:?}");
+        let blocked = limiter.check(&limit, "mallory", 1).await;
+        assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{name}: {blocked:?}");
         // Its period can be written as well.
         let mut rules = RuleSet::new();
         rules.set(&format!("{name}/1m"), Rule::new().threshold(9)).expect("valid");
@@ -101,7 +101,7 @@ fn wrong_rules_say_what_to_write() {
     assert!(error.contains("write the name of a limit"), "{error}");
     let error = rules.set_key("api", "acme", Rule::new().threshold(0)).expect_err("0").to_string();
     assert!(
-        error.contains("the rule of the key `acme` of `api`") && error.contains("`closed = true`")
+        error.contains("the rule of the key `acme` of `api`") && error.contains("`blocked = true`")
     );
     let error = rules.set_key("api", "(a", Rule::new()).expect_err("a parenthesis").to_string();
     assert!(error.contains("`(a` of `api`") && error.contains("%28"), "{error}");
@@ -120,6 +120,6 @@ fn a_limit_with_rules_of_keys_alone_has_no_rule() {
     let mut rules = RuleSet::new();
     rules.set_key("api", "acme", Rule::new().threshold(3)).expect("valid");
     assert_eq!((rules.rule("api"), rules.iter().count()), (None, 1));
-    rules.set("api", Rule::new().closed(true)).expect("valid");
-    assert_eq!((rules.rule("api"), rules.iter().count()), (Some(Rule::new().closed(true)), 2));
+    rules.set("api", Rule::new().blocked(true)).expect("valid");
+    assert_eq!((rules.rule("api"), rules.iter().count()), (Some(Rule::new().blocked(true)), 2));
 }

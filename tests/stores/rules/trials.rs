@@ -70,13 +70,13 @@ on_both_stores! {
 
     async fn a_trial_is_of_limited_calls_only_and_ends_with_its_rule(test: TestLimiter) {
         let enforced = Limit::fixed("ruled", 10, HOUR);
-        let closes = Rule::new().closed(true);
-        for rule in [closes, Rule::new().exempt(true)] {
+        let blocks = Rule::new().blocked(true);
+        for rule in [blocks, Rule::new().exempt(true)] {
             test.set_rules(of_limit(rule.trial(1)));
             for _ in 0..3 {
                 let result = test.limiter.check(&enforced, "key", 1).await;
-                let is_closed = matches!(result, Err(Rejection::Closed { .. }));
-                assert_eq!((result.is_ok(), is_closed), (rule != closes, rule == closes));
+                let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
+                assert_eq!((result.is_ok(), is_blocked), (rule != blocks, rule == blocks));
             }
             assert_eq!(rejected(&test.limiter).1, 0, "{rule}");
         }
@@ -102,7 +102,7 @@ on_both_stores! {
         for _ in 0..2 {
             test.limiter.check(&enforced, "of a shadow", 1).await.expect("a shadow");
         }
-        assert_eq!(rejected(&test.limiter), (3, 5), "the closed limit has rejected three");
+        assert_eq!(rejected(&test.limiter), (3, 5), "the blocked limit has rejected three");
     }
 
     async fn a_trial_beside_permits_waits_leases_and_several_limits(test: TestLimiter) {

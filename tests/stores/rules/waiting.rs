@@ -4,7 +4,7 @@ use ratelimit_runtime::{Limit, Rejection, Rule, RuleSet};
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{closed, of_key, of_limit};
+use super::{blocked, of_key, of_limit};
 use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
@@ -33,8 +33,8 @@ on_both_stores! {
             let call = start();
             wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
-            test.set_rules(of_limit(Rule::new().closed(true)));
-            assert_eq!(closed(&end(call).await), None);
+            test.set_rules(of_limit(Rule::new().blocked(true)));
+            assert_eq!(blocked(&end(call).await), None);
 
             fill().await;
             let call = start();
@@ -93,7 +93,7 @@ on_both_stores! {
         }
         for step in 0_u64..30 {
             let mut rules = of_key("other", Rule::new().threshold(step + 1));
-            rules.set("another", Rule::new().closed(true)).expect("valid");
+            rules.set("another", Rule::new().blocked(true)).expect("valid");
             test.set_rules(rules);
             test.advance(1_000_000);
             wait_until_idle(&test.limiter).await;

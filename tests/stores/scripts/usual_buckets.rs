@@ -135,7 +135,7 @@ fn plays_calls_that_share_a_script() {
             match kind {
                 Check | Burst | Change | Advance | Step => true,
                 Acquire | Wait | Drop | Pause | Lease | Return | Settle | Debt | Keep | Refund
-                | Peek | Reset | Close | Open | Rule | Free | Several | Idle | Retry | Evict
+                | Peek | Reset | Block | Unblock | Rule | Free | Several | Idle | Retry | Evict
                 | LostReply | Crash | MoveSlot => false,
             }
         },

@@ -207,7 +207,7 @@ async fn settlements_wait_while_redis_executes_nothing() {
 
 /// A server that refuses writes has executed nothing, so nothing is lost.
 #[tokio::test]
-async fn settlements_and_closings_wait_while_redis_refuses_writes() {
+async fn settlements_and_blocks_wait_while_redis_refuses_writes() {
     let Outage { server, limiter, clock, .. } = &Outage::new();
     let there = server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
     let refusals = [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")];
@@ -216,10 +216,10 @@ async fn settlements_and_closings_wait_while_redis_refuses_writes() {
         let before = remaining(&there, &SLIDING).await;
         configure(server, name, refusing);
         settle_all(permits, 1);
-        let pending = limiter.close(&CLOSED, key, MINUTE).await.expect_err("refused");
+        let pending = limiter.block(&BLOCKED, key, MINUTE).await.expect_err("refused");
         assert!(matches!(pending, StoreError::Server { .. }), "{pending:?}");
-        let permit = limiter.acquire(&CLOSED, key, 1).await.expect_err("closed here");
-        assert!(matches!(permit, Rejection::Closed { .. }), "{permit:?}");
+        let permit = limiter.acquire(&BLOCKED, key, 1).await.expect_err("blocked here");
+        assert!(matches!(permit, Rejection::Blocked { .. }), "{permit:?}");
         sleep(SECOND / 4).await;
         configure(server, name, usual);
         assert_eq!(flush(limiter).await, 0, "{name}");
@@ -248,21 +248,21 @@ async fn a_reset_does_not_pass_a_settlement_that_redis_refuses() {
     assert_eq!(there.operator().usage(&SLIDING, "key").await.expect("a reply").used, 0);
 }
 
-/// A closing that waits is not sent once its key is opened.
+/// A block that waits is not sent once its key is unblocked.
 #[tokio::test]
-async fn an_opened_key_stays_open() {
+async fn an_unblocked_key_stays_unblocked() {
     let Outage { server, limiter, clock, .. } = &Outage::new();
     let there = server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
     for key in 20..30 {
         configure(server, "maxmemory", "1");
-        // Decided by the fallback, and closed: Redis refuses the call and the closing.
-        limiter.scope(close(key)).await.expect("admitted by the fallback");
+        // Decided by the fallback, and blocked: Redis refuses the call and the block.
+        limiter.scope(block(key)).await.expect("admitted by the fallback");
         sleep(SECOND / 20).await;
         configure(server, "maxmemory", "0");
-        limiter.open(&CLOSED, key).await.expect("open");
+        limiter.unblock(&BLOCKED, key).await.expect("open");
         limiter.flush().await.expect("sent");
-        assert!(there.peek(&CLOSED, key, 1).await.expect("a decision").allowed, "{key}");
-        limiter.acquire(&CLOSED, key, 1).await.expect("open").keep();
+        assert!(there.peek(&BLOCKED, key, 1).await.expect("a decision").allowed, "{key}");
+        limiter.acquire(&BLOCKED, key, 1).await.expect("open").keep();
     }
 }
 
@@ -320,73 +320,73 @@ async fn settlements_of_windows_that_have_passed_are_dropped() {
 }
 
 #[rate_limit(
-    period = "1d", threshold = 1000, name = "closing", key = key, close = |_| Some(MINUTE)
+    period = "1d", threshold = 1000, name = "block", key = key, block = |_| Some(MINUTE)
 )]
-async fn close(key: u64) -> Result<(), Rejection> {
+async fn block(key: u64) -> Result<(), Rejection> {
     let _ = key;
     Ok(())
 }
 
-const CLOSED: Limit = Limit::sliding("closing", 1_000, DAY);
+const BLOCKED: Limit = Limit::sliding("block", 1_000, DAY);
 
-/// A closing is sent before the settlements that are queued.
+/// A block is sent before the settlements that are queued.
 #[tokio::test]
-async fn a_closing_does_not_wait_for_settlements() {
+async fn a_block_does_not_wait_for_settlements() {
     let server = Server::start();
     let distant = Proxy::with_latency(server.port(), Duration::from_millis(20));
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", distant.port));
     let limiter = builder.deadline(10 * SECOND).build().expect("valid settings");
     let permits = join_all((0..5_000).map(|_| acquire(&limiter, &SLIDING, 10))).await;
     settle_all(permits, 1);
-    limiter.scope(close(1)).await.expect("admitted");
+    limiter.scope(block(1)).await.expect("admitted");
     let there = server.builder().build().expect("valid settings");
-    let is_closed = async || there.peek(&CLOSED, 1, 1).await.is_ok_and(|peek| !peek.allowed);
+    let is_blocked = async || there.peek(&BLOCKED, 1, 1).await.is_ok_and(|peek| !peek.allowed);
     timeout(SECOND, async {
-        while !is_closed().await {
+        while !is_blocked().await {
             sleep(SECOND / 100).await;
         }
     })
     .await
-    .expect("closed");
+    .expect("blocked");
     assert!(remaining(&there, &SLIDING).await < 1_000_000 - 5_000, "settlements are pending");
     limiter.flush().await.expect("settled");
     assert_eq!(remaining(&there, &SLIDING).await, 1_000_000 - 5_000);
 }
 
-/// While Redis is down, the process obeys without a pause. Afterwards, all processes do until the opening.
+/// While Redis is down, the process obeys without a pause. Afterwards, all processes do until the end of the block.
 #[tokio::test]
-async fn closings_wait_for_the_end_of_an_outage() {
+async fn blocks_wait_for_the_end_of_an_outage() {
     let outage = Outage::new();
     let Outage { limiter, clock, .. } = &outage;
     acquire(limiter, &SLIDING, 10).await.settle(1);
     limiter.flush().await.expect("settled");
     outage.cut().await;
-    limiter.scope(close(1)).await.expect("admitted by the fallback");
+    limiter.scope(block(1)).await.expect("admitted by the fallback");
     let start = Instant::now();
     for _ in 0..100 {
-        let rejection = limiter.check(&CLOSED, 1, 1).await.expect_err("closed");
-        assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+        let rejection = limiter.check(&BLOCKED, 1, 1).await.expect_err("blocked");
+        assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
     }
     assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
     clock.advance(MINUTE / 2);
-    limiter.scope(close(2)).await.expect("admitted by the fallback");
+    limiter.scope(block(2)).await.expect("admitted by the fallback");
     clock.advance(MINUTE / 4);
     outage.proxy.set(Network::Up);
     flush(limiter).await;
     let there = outage.other();
     for (key, left) in [(1, MINUTE / 4), (2, 3 * MINUTE / 4)] {
-        let peek = there.peek(&CLOSED, key, 1).await.expect("a decision");
+        let peek = there.peek(&BLOCKED, key, 1).await.expect("a decision");
         assert_eq!((peek.allowed, peek.retry_after), (false, left));
     }
-    assert!(there.peek(&CLOSED, 3, 1).await.expect("a decision").allowed);
+    assert!(there.peek(&BLOCKED, 3, 1).await.expect("a decision").allowed);
 
-    // A closing that has ended is not sent.
+    // A block that has ended is not sent.
     outage.cut().await;
-    limiter.scope(close(4)).await.expect("admitted by the fallback");
+    limiter.scope(block(4)).await.expect("admitted by the fallback");
     clock.advance(MINUTE);
     outage.proxy.set(Network::Up);
     flush(limiter).await;
-    assert!(there.peek(&CLOSED, 4, 1).await.expect("a decision").allowed);
+    assert!(there.peek(&BLOCKED, 4, 1).await.expect("a decision").allowed);
 }
 
 /// A waker can be any code.

@@ -27,9 +27,9 @@ enum Step {
     /// Drops one of the open permits.
     Drop(usize),
     Peek(u64),
-    /// Closes the key by eighths of a period and microseconds.
-    Close(u64, u64),
-    Open,
+    /// Blocks the key by eighths of a period and microseconds.
+    Block(u64, u64),
+    Unblock,
     /// Gives units back to the newest charges, whoever made them. The model does not know that.
     Refund(u64),
     Reset,
@@ -50,8 +50,8 @@ impl Step {
             Self::Settle(..) => &[K::Settle, K::Debt],
             Self::Drop(_) => &[K::Keep],
             Self::Peek(_) => &[K::Peek],
-            Self::Close(..) => &[K::Close],
-            Self::Open => &[K::Open],
+            Self::Block(..) => &[K::Block],
+            Self::Unblock => &[K::Unblock],
             Self::Refund(_) => &[K::Refund],
             Self::Reset => &[K::Reset],
             Self::Wait(..) => &[K::Advance],
@@ -77,8 +77,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (any::<usize>(), used).prop_map(|(which, used)| Step::Settle(which, used)),
         1 => any::<usize>().prop_map(Step::Drop),
         1 => cost().prop_map(Step::Peek),
-        1 => (0_u64..12, 0_u64..10).prop_map(|(eighths, micros)| Step::Close(eighths, micros)),
-        1 => Just(Step::Open),
+        1 => (0_u64..12, 0_u64..10).prop_map(|(eighths, micros)| Step::Block(eighths, micros)),
+        1 => Just(Step::Unblock),
         1 => cost().prop_map(Step::Refund),
         1 => Just(Step::Reset),
         6 => (eighths, 0_u64..10).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
@@ -167,13 +167,13 @@ impl Settling {
         let (mut limit, mut retry, mut decisions) = (trace.limits[0], None, 0);
         for (index, step) in trace.steps.iter().enumerate() {
             match *step {
-                Step::Close(eighths, micros) => {
+                Step::Block(eighths, micros) => {
                     retry = None;
                     let time = eighths_of(&limit, eighths, micros);
-                    self.model.close(self.now(), time);
+                    self.model.block(self.now(), time);
                     for limiter in [&self.embedded, &self.redis] {
-                        let closed = limiter.close(&limit, &self.key, Duration::from_micros(time));
-                        closed.await.expect("closed");
+                        let blocked = limiter.block(&limit, &self.key, Duration::from_micros(time));
+                        blocked.await.expect("blocked");
                     }
                     self.peek(index, &limit, 1).await?;
                     decisions += 1;
@@ -186,12 +186,12 @@ impl Settling {
                     self.peek(index, &limit, 1).await?;
                     decisions += 1;
                 }
-                Step::Open => {
+                Step::Unblock => {
                     retry = None;
-                    let was_closed = self.model.open(self.now());
+                    let was_blocked = self.model.unblock(self.now());
                     for limiter in [&self.embedded, &self.redis] {
-                        let opened = limiter.open(&limit, &self.key).await.expect("opened");
-                        prop_assert_eq!(opened, was_closed, "step {}", index);
+                        let opened = limiter.unblock(&limit, &self.key).await.expect("unblocked");
+                        prop_assert_eq!(opened, was_blocked, "step {}", index);
                     }
                     self.peek(index, &limit, 1).await?;
                     decisions += 1;
@@ -277,8 +277,8 @@ impl Settling {
             return self.checked(index, limit, cost, embedded, decision(checked).into());
         };
         for result in [&embedded, &redis] {
-            let is_closed = matches!(result, Err(Rejection::Closed { .. }));
-            prop_assert_eq!(is_closed, self.model.is_closed(now), "step {}", index);
+            let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
+            prop_assert_eq!(is_blocked, self.model.is_blocked(now), "step {}", index);
         }
         let (embedded, redis) = (split(embedded), split(redis));
         let expected = self.compare(index, limit, cost, embedded.0, redis.0)?;
@@ -365,7 +365,7 @@ fn plays_charges_that_are_settled() {
     assert_plays(&step(), Step::kinds, |kind| {
         use OperationKind::*;
         match kind {
-            Check | Acquire | Settle | Debt | Keep | Refund | Peek | Reset | Close | Open
+            Check | Acquire | Settle | Debt | Keep | Refund | Peek | Reset | Block | Unblock
             | Change | Advance | Retry => true,
             Burst | Wait | Drop | Pause | Lease | Return | Rule | Free | Several | Idle | Step
             | Evict | LostReply | Crash | MoveSlot => false,

@@ -227,7 +227,7 @@ fn plays_what_holds_units() {
         match kind {
             Wait | Drop | Pause | Lease | Advance | Crash => true,
             Check | Burst | Acquire | Return | Settle | Debt | Keep | Refund | Peek | Reset
-            | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry | Evict
+            | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry | Evict
             | LostReply | MoveSlot => false,
         }
     });

@@ -100,7 +100,7 @@ async fn a_clock_that_steps_back_does_not_keep_a_line_busy() {
         assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
         clock.set(clock.now() - SECOND / 10);
         // The line asks again.
-        limiter.open(&limit, "key").await.expect("a reply");
+        limiter.unblock(&limit, "key").await.expect("a reply");
         assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
         clock.advance(5 * SECOND);
         unpolled.await.expect("admitted");

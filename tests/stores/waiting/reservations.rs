@@ -305,38 +305,38 @@ async fn a_far_moment_before_another_stays() {
 }
 
 /// Another process blocks the key of a call that has reserved a far moment. The call does not start, and its units are
-/// free once the key opens.
+/// free once the block ends.
 #[tokio::test]
-async fn a_far_moment_goes_back_when_another_process_closes_the_key() {
+async fn a_far_moment_goes_back_when_another_process_blocks_the_key() {
     let server = Server::start();
     let (mut fleet, limit) = start_far_call(&server).await;
-    fleet.processes[1].close(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
+    fleet.processes[1].block(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
     let (_, call) = fleet.waiting.remove(&0).expect("it waits");
     fleet.advance(1_100).await;
     let (at, result) = call.await.expect("no panic");
-    // It learns within a second that the key opens too late for it.
+    // It learns within a second that the block ends too late for it.
     let took = at - (fleet.clock.now() - 1_100 * TICK);
     assert!(result.is_err() && took <= Duration::from_secs(1), "{took:?}: {result:?}");
-    fleet.processes[1].open(&limit, "key").await.expect("a decision");
+    fleet.processes[1].unblock(&limit, "key").await.expect("a decision");
     assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
 }
 
 /// The same, while another process has a later moment.
 #[tokio::test]
-async fn a_far_moment_before_another_goes_back_when_another_process_closes_the_key() {
+async fn a_far_moment_before_another_goes_back_when_another_process_blocks_the_key() {
     let server = Server::start();
     let (mut fleet, limit) = start_far_call(&server).await;
     fleet.advance(10).await;
     fleet.start_call(1, 1, &limit.wait(Duration::from_secs(60)), "key", 1).await;
-    fleet.processes[2].close(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
+    fleet.processes[2].block(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
     let calls = [0, 1].map(|number| fleet.waiting.remove(&number).expect("it waits"));
     for ((_, call), ticks) in calls.into_iter().zip([90, 10]) {
         fleet.advance(ticks).await;
         assert!(call.is_finished(), "it learns within a second");
-        call.await.expect("no panic").1.expect_err("the key opens too late for it");
+        call.await.expect("no panic").1.expect_err("the block ends too late for it");
     }
     fleet.advance(1_000).await;
-    fleet.processes[2].open(&limit, "key").await.expect("a decision");
+    fleet.processes[2].unblock(&limit, "key").await.expect("a decision");
     assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
 }
 
@@ -378,7 +378,7 @@ fn plays_calls_that_wait_for_moments() {
         match kind {
             Wait | Drop | Refund | Advance => true,
             Check | Burst | Acquire | Pause | Lease | Return | Settle | Debt | Keep | Peek
-            | Reset | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry
+            | Reset | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry
             | Evict | LostReply | Crash | MoveSlot => false,
         }
     });

@@ -7,8 +7,8 @@
 //!
 //! Tests pass what the promise excepts as an [`Exception`]. The guide `algorithms.md` has the same list.
 
+mod blocks;
 mod bucket;
-mod closings;
 mod event;
 mod holders;
 #[cfg(test)]
@@ -17,7 +17,7 @@ mod windows;
 
 use ratelimit_runtime::{Algorithm, Limit};
 
-pub use self::closings::{ClosingJudge, GrantedCall, Moment};
+pub use self::blocks::{BlockJudge, GrantedCall, Moment};
 pub use self::event::Breach;
 use self::event::{Event, What};
 pub use self::holders::{HolderId, HolderJudge};

@@ -59,28 +59,28 @@ fn responds_429_to_amounts_that_are_too_small() {
         exceeding.body,
         "this request is too large: it needs 5 units, and at most 3 are allowed at once"
     );
-    let closed = ask(0);
-    assert_eq!((closed.status, closed.header("retry-after")), (429, None));
-    assert_eq!(closed.body, "requests are blocked until further notice");
-    assert_eq!(closed.header("ratelimit"), None);
+    let blocked = ask(0);
+    assert_eq!((blocked.status, blocked.header("retry-after")), (429, None));
+    assert_eq!(blocked.body, "requests are blocked until further notice");
+    assert_eq!(blocked.header("ratelimit"), None);
     assert_eq!(reported(&ask(5)), (r#""sized";q=5;w=60"#, r#""sized";r=0;t=60"#));
 }
 
-/// A closed key of the handler, and then one of the layer.
+/// A blocked key of the handler, and then one of the layer.
 #[test]
-fn reports_closed_keys() {
+fn reports_blocked_keys() {
     let (limiter, clock) = timed();
     let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
     let ask = || get(server.address, "/hi/1", &["accept: application/problem+json"]);
     let seconds = Duration::from_secs;
-    let close = |closing: Answer<()>| closing.now_or_never().expect("at once").expect("closed");
-    close(limiter.close(&Limit::fixed("hi", 2, seconds(30)), 1_u64, seconds(90)));
+    let block = |block: Answer<()>| block.now_or_never().expect("at once").expect("blocked");
+    block(limiter.block(&Limit::fixed("hi", 2, seconds(30)), 1_u64, seconds(90)));
     let rejected = ask();
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("90")));
     let states = r#""hi";r=0;t=90, "all";r=3;t=60"#;
     assert_eq!(reported(&rejected), (r#""all";q=4;w=60, "hi";q=2;w=30"#, states));
-    close(limiter.close(&ALL, (), seconds(600)));
+    block(limiter.block(&ALL, (), seconds(600)));
     let rejected = ask();
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("600")));
     assert!(rejected.body.contains("quota-exceeded"), "{}", rejected.body);
@@ -97,14 +97,14 @@ fn sends_problem_details_to_clients_that_prefer_json() {
         .deadline(Duration::from_secs(5))
         .build()
         .expect("a URL");
-    let closed = RateLimitLayer::new().limit(ALL, |_| ()).limiter(redis_away);
+    let blocked = RateLimitLayer::new().limit(ALL, |_| ()).limiter(redis_away);
     let router = router()
         .layer(
             RateLimitLayer::new()
                 .limit(Limit::fixed("a \"b\\\n\u{e9}", 2, MINUTE), |_| ())
                 .limiter(limiter.clone()),
         )
-        .route("/closed", route_get(async || ()).layer(closed));
+        .route("/blocked", route_get(async || ()).layer(blocked));
     let server = serve(router, &limiter);
     let json = "accept: application/json";
     let costly = get(server.address, "/costly", &[json]);
@@ -139,10 +139,10 @@ fn sends_problem_details_to_clients_that_prefer_json() {
         assert_eq!(rejected.body, "too many requests, try again in 1 minute");
     }
 
-    let closed = get(server.address, "/closed", &[json]);
-    assert_eq!((closed.status, closed.header("retry-after")), (503, None));
+    let blocked = get(server.address, "/blocked", &[json]);
+    assert_eq!((blocked.status, blocked.header("retry-after")), (503, None));
     assert_eq!(
-        closed.body,
+        blocked.body,
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
             r#""title":"Temporary Reduced Capacity","status":503,"#,

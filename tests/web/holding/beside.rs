@@ -111,7 +111,7 @@ async fn rules_apply_to_slots_of_layers() {
             (Rule::new().in_flight(1), 429, 1),
             (Rule::new().in_flight(3), 200, 2),
             (Rule::new().exempt(true), 200, 1),
-            (Rule::new().closed(true), 429, 1),
+            (Rule::new().blocked(true), 429, 1),
             (Rule::new().in_flight(1).shadow(true), 200, 1),
         ] {
             limiter.set_rules(ruled(rule)).expect("valid");

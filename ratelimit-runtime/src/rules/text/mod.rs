@@ -15,7 +15,7 @@ mod tests {
     fn rule() -> impl Strategy<Value = Rule> {
         let access = prop_oneof![
             Just(None),
-            Just(Some(Access::Closed)),
+            Just(Some(Access::Blocked)),
             Just(Some(Access::Unlimited)),
             Just(Some(Access::Limited))
         ];

@@ -12,11 +12,11 @@ use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::text::closest::closest;
 
 /// The words that stand for a rule, and what they mean.
-const WORDS: [&str; 3] = ["closed", "exempt", "shadow"];
+const WORDS: [&str; 3] = ["blocked", "exempt", "shadow"];
 
 /// The fields of a rule.
 const FIELDS: [&str; 8] =
-    ["threshold", "burst", "in_flight", "closed", "exempt", "shadow", "trial", "until"];
+    ["threshold", "burst", "in_flight", "blocked", "exempt", "shadow", "trial", "until"];
 
 /// The field of a limit with the rules of its keys.
 pub(super) const KEYS: &str = "keys";
@@ -33,7 +33,7 @@ impl RuleSet {
     ///     threshold = 300
     ///     [api.keys]
     ///     acme = { threshold = 5_000, burst = 200 }
-    ///     mallory = "closed"
+    ///     mallory = "blocked"
     ///     monitoring = "exempt"
     ///
     ///     ["export/1h"]
@@ -43,7 +43,7 @@ impl RuleSet {
     /// )?;
     ///
     /// let mut expected = RuleSet::new();
-    /// expected.set_key("api", "mallory", Rule::new().closed(true))?;
+    /// expected.set_key("api", "mallory", Rule::new().blocked(true))?;
     /// assert_eq!(rules.key_rule("api", "mallory"), expected.key_rule("api", "mallory"));
     /// # Ok::<(), ratelimit_runtime::RuleSetError>(())
     /// ```
@@ -133,12 +133,12 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
     type Value = Rule;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} as a table, such as `{{ threshold = 300 }}`, or \"closed\"", self.place)
+        write!(f, "{} as a table, such as `{{ threshold = 300 }}`, or \"blocked\"", self.place)
     }
 
     fn visit_str<E: de::Error>(self, word: &str) -> Result<Rule, E> {
         match word {
-            "closed" => Ok(Rule::new().closed(true)),
+            "blocked" => Ok(Rule::new().blocked(true)),
             "exempt" => Ok(Rule::new().exempt(true)),
             "shadow" => Ok(Rule::new().shadow(true)),
             _ => {
@@ -151,7 +151,7 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Rule, A::Error> {
         let (place, mut rule) = (self.place, Rule::new());
-        let (mut closed, mut exempt) = (None, None);
+        let (mut blocked, mut exempt) = (None, None);
         let fields: Vec<_> =
             FIELDS.into_iter().chain(self.keys.is_some().then_some(KEYS)).collect();
         let mut seen: Vec<String> = Vec::new();
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
                 "in_flight" => {
                     rule.in_flight = Some(map.next_value_seed(AmountSeed { place, field })?);
                 }
-                "closed" => closed = Some(map.next_value_seed(FlagSeed { place, field })?),
+                "blocked" => blocked = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "exempt" => exempt = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "shadow" => rule.shadow = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "trial" => rule.trial = Some(map.next_value_seed(AmountSeed { place, field })?),
@@ -197,13 +197,13 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
                 }
             }
         }
-        if closed == Some(true) && exempt == Some(true) {
-            let message = format_args!("{place}: a limit cannot be both `closed` and `exempt`");
+        if blocked == Some(true) && exempt == Some(true) {
+            let message = format_args!("{place}: a limit cannot be both `blocked` and `exempt`");
             return Err(de::Error::custom(message));
         }
-        rule.access = match (closed, exempt) {
+        rule.access = match (blocked, exempt) {
             (None, None) => None,
-            (Some(true), _) => Some(Access::Closed),
+            (Some(true), _) => Some(Access::Blocked),
             (_, Some(true)) => Some(Access::Unlimited),
             _ => Some(Access::Limited),
         };
@@ -292,7 +292,7 @@ mod tests {
             (
                 "[api]\nthreshold = 0",
                 2,
-                "the rule of `api`: an amount must be at least 1: to admit nothing, write `closed = true`",
+                "the rule of `api`: an amount must be at least 1: to admit nothing, write `blocked = true`",
             ),
             (
                 "[api]\n\nthreshold = -5",
@@ -306,22 +306,22 @@ mod tests {
                 "the rule of `api`: unknown field `treshold`: did you mean `threshold`?",
             ),
             (
-                "[api]\nthreshold = 5\n[shop.login]\nclosed = true",
+                "[api]\nthreshold = 5\n[shop.login]\nblocked = true",
                 3,
                 "the rule of `shop`: unknown field `login`: it can be `threshold`",
             ),
             (
-                "[shop.login]\nclosed = true",
+                "[shop.login]\nblocked = true",
                 1,
                 "a limit named `shop.login` is written `[\"shop.login\"]`",
             ),
             (
                 "[api]\nperiod = 5",
                 2,
-                "it can be `threshold`, `burst`, `in_flight`, `closed`, `exempt`, `shadow`, `trial`, `until`, `keys`",
+                "it can be `threshold`, `burst`, `in_flight`, `blocked`, `exempt`, `shadow`, `trial`, `until`, `keys`",
             ),
-            ("[api]\nclosed = true\nexempt = true", 1, "cannot be both `closed` and `exempt`"),
-            ("[api]\nclosed = 1", 2, "`closed` to be `true` or `false`"),
+            ("[api]\nblocked = true\nexempt = true", 1, "cannot be both `blocked` and `exempt`"),
+            ("[api]\nblocked = 1", 2, "`blocked` to be `true` or `false`"),
             (
                 "[api]\nuntil = 2026-12-01",
                 2,
@@ -333,9 +333,9 @@ mod tests {
                 "`until` to be a date, a time and an offset, such as `2026-12-01T00:00:00Z`",
             ),
             (
-                "[api.keys]\nacme = \"close\"",
+                "[api.keys]\nacme = \"bloked\"",
                 2,
-                "the rule of the key `acme` of `api`: unknown word `close`: did you mean `closed`?",
+                "the rule of the key `acme` of `api`: unknown word `bloked`: did you mean `blocked`?",
             ),
             (
                 "[api.keys]\nacme = { keys = 5 }",
@@ -343,7 +343,7 @@ mod tests {
                 "the rule of the key `acme` of `api`: unknown field `keys`",
             ),
             (
-                "[api.keys]\n\"(a\" = \"closed\"",
+                "[api.keys]\n\"(a\" = \"blocked\"",
                 2,
                 "the rule of the key `(a` of `api`: the parentheses",
             ),
@@ -367,11 +367,11 @@ mod tests {
         }
         for (json, words) in [
             (
-                r#"{"api": {"closed": true, "closed": false}}"#,
-                "the rule of `api`: `closed` is written twice",
+                r#"{"api": {"blocked": true, "blocked": false}}"#,
+                "the rule of `api`: `blocked` is written twice",
             ),
             (
-                r#"{"api": {"keys": {"a:b": "closed", "a%3Ab": "exempt"}}}"#,
+                r#"{"api": {"keys": {"a:b": "blocked", "a%3Ab": "exempt"}}}"#,
                 "`a%3Ab` of `api`: this key has two rules",
             ),
             (r#"{"api": {"keys": {}, "keys": {}}}"#, "`keys` is written twice"),

@@ -66,7 +66,7 @@ impl Visitor<'_> for AmountSeed<'_> {
     }
 }
 
-/// Reads `closed`, `exempt` or `shadow`.
+/// Reads `blocked`, `exempt` or `shadow`.
 pub(super) struct FlagSeed<'a> {
     pub(super) place: RulePlace<'a>,
     pub(super) field: &'a str,

@@ -58,9 +58,9 @@ impl Rule {
         }
         match access {
             None => {}
-            Some(Access::Closed) => map.serialize_entry("closed", &true)?,
+            Some(Access::Blocked) => map.serialize_entry("blocked", &true)?,
             Some(Access::Unlimited) => map.serialize_entry("exempt", &true)?,
-            Some(Access::Limited) => map.serialize_entry("closed", &false)?,
+            Some(Access::Limited) => map.serialize_entry("blocked", &false)?,
         }
         if let Some(shadow) = shadow {
             map.serialize_entry("shadow", &shadow)?;
@@ -80,9 +80,9 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { threshold, burst, in_flight, access, shadow, trial, until } = *self;
         let access = access.map(|access| match access {
-            Access::Closed => "closed = true",
+            Access::Blocked => "blocked = true",
             Access::Unlimited => "exempt = true",
-            Access::Limited => "closed = false",
+            Access::Limited => "blocked = false",
         });
         let fields = [
             threshold.map(|threshold| format!("threshold = {threshold}")),

@@ -37,9 +37,10 @@ impl Estimate {
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
     /// costs of all of them, the first included.
     pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u128]) -> u64 {
-        // The time of an opening does not tell how many units the limit has left then.
-        let opens = |outcome: &Outcome| outcome.verdict == Verdict::Closed { also_limited: false };
-        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(opens);
+        // The time at which a block ends does not tell how many units the limit has left then.
+        let is_only_blocked =
+            |outcome: &Outcome| outcome.verdict == Verdict::Blocked { also_limited: false };
+        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(is_only_blocked);
         let of = |((charge, units), first): ((&Arc<Charge>, &u128), &u64)| {
             least_time(&charge.terms, *first, *units, is_exact)
         };

@@ -85,7 +85,7 @@ pub(super) struct Line {
     returning: usize,
     /// The counts, by index, to which units were given back since the pending request was sent.
     changed_counts: Vec<usize>,
-    /// Whether units were given back, or a key was closed or opened, since the last request was sent.
+    /// Whether units were given back, or a key was blocked or unblocked, since the last request was sent.
     has_changed: bool,
     /// When a rule of a call ends, by the clock of the limiter.
     changes_at: Option<u64>,
@@ -100,8 +100,8 @@ pub(super) struct Line {
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct LineSettings {
     pub(super) is_shared: bool,
-    /// Whether rules close the calls. The line then sends no request.
-    pub(super) is_closed: bool,
+    /// Whether rules block the calls. The line then sends no request.
+    pub(super) is_blocked: bool,
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
     pub(super) is_virtual: bool,
@@ -182,11 +182,11 @@ impl Line {
 
     /// Returns whether calls with this destination wait in this line: counts and amounts agree.
     pub(super) fn is_of(&self, destination: &Destination) -> bool {
-        let Destination { charges, is_shared, is_closed, .. } = destination;
+        let Destination { charges, is_shared, is_blocked, .. } = destination;
         let same =
             |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
         self.settings.is_shared == *is_shared
-            && self.settings.is_closed == *is_closed
+            && self.settings.is_blocked == *is_blocked
             && self.counts.len() == charges.len()
             && self.counts.iter().zip(&**charges).all(same)
     }
@@ -215,8 +215,8 @@ impl Line {
 
     /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
-        // A closed line waits for the end of a rule.
-        !self.is_asking && (!self.is_idle(now) || self.settings.is_closed)
+        // A blocked line waits for the end of a rule.
+        !self.is_asking && (!self.is_idle(now) || self.settings.is_blocked)
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.

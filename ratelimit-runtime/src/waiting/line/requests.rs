@@ -53,7 +53,7 @@ impl Line {
             self.pause_if(true);
             return self.restore(&calls, replaced);
         }
-        if outcomes.iter().any(Outcome::is_closed) {
+        if outcomes.iter().any(Outcome::is_blocked) {
             // The moment was not given up.
             self.spares.extend(replaced);
         }
@@ -84,7 +84,7 @@ impl Line {
             self.overdue.end();
         }
         if let Some((arrival, outcomes)) = rejected {
-            if outcomes.iter().any(Outcome::is_closed) {
+            if outcomes.iter().any(Outcome::is_blocked) {
                 self.withdraw(now);
             }
             let at = self.moment_of(outcomes, now);
@@ -144,7 +144,7 @@ impl Line {
     }
 
     /// Returns the call that reserves its moment again, because units were given back, or another process may have
-    /// given units back or closed the key: the last one with a moment, if that was more than a second ahead when the
+    /// given units back or blocked the key: the last one with a moment, if that was more than a second ahead when the
     /// line last asked.
     fn replaced(&self, now: Now) -> Option<u64> {
         let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
@@ -163,7 +163,7 @@ impl Line {
 
     /// Returns the time of the next request; `None` if the line needs none.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
-        if self.settings.is_closed {
+        if self.settings.is_blocked {
             return None;
         }
         let replaces = self.replaced(now).is_some();

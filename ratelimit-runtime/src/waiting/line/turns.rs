@@ -13,7 +13,7 @@ use crate::key::KeyId;
 const MAX_PINGED: usize = 1024;
 
 impl Line {
-    /// Records that units were given back to a count of the line, or that its key was opened.
+    /// Records that units were given back to a count of the line, or that its key was unblocked.
     ///
     /// The units are of no use to the first call if only another count rejects it. So a line does not ask again because
     /// of the units that its own request gives back, once a later hash slot has rejected it.
@@ -43,9 +43,9 @@ impl Line {
         self.has_changed |= self.changed_counts.drain(..).any(is_of_use);
     }
 
-    /// Records that a count of the line was reset, or that its key was closed. The moments ahead go back, and their
+    /// Records that a count of the line was reset, or that its key was blocked. The moments ahead go back, and their
     /// calls queue again. A call whose moment has come keeps its grant.
-    pub(in crate::waiting) fn record_reset_or_closing(&mut self, now: Now) {
+    pub(in crate::waiting) fn record_reset_or_block(&mut self, now: Now) {
         self.has_changed = true;
         self.estimate = None;
         self.withdraw(now);

@@ -26,8 +26,8 @@ struct Prompt {
     text: String,
 }
 
-#[rate_limit(period = 1, threshold = 10, close = |_| std::time::Duration::ZERO)]
-async fn closes_always() -> Result<u64, Rejection> {
+#[rate_limit(period = 1, threshold = 10, block = |_| std::time::Duration::ZERO)]
+async fn blocks_always() -> Result<u64, Rejection> {
     Ok(5)
 }
 

@@ -122,7 +122,7 @@ impl SlotPlayer<'_> {
             Err(
                 Rejection::Busy { .. }
                 | Rejection::Limited { .. }
-                | Rejection::Closed { .. }
+                | Rejection::Blocked { .. }
                 | Rejection::CostExceedsCapacity { .. },
             ) => return self.tell(format_args!("p{process}: {cost} rejected")),
             Err(other) => return self.verdict.faults.push(format!("{other:?}")),
@@ -130,10 +130,10 @@ impl SlotPlayer<'_> {
         self.tell(format_args!("p{process}: {cost} of {most} admitted, free {is_free}"));
         self.verdict.admitted += 1;
         let granted = GrantedCall { process, granted, starts: now, is_ahead: false };
-        if !is_unlimited && self.closings.slots.objects_to(granted)
-            || is_rated && self.closings.rate.objects_to(granted)
+        if !is_unlimited && self.blocks.slots.objects_to(granted)
+            || is_rated && self.blocks.rate.objects_to(granted)
         {
-            self.verdict.faults.push(format!("{now}: p{process} admits a call of a closed key"));
+            self.verdict.faults.push(format!("{now}: p{process} admits a call of a blocked key"));
         }
         let slot = permits.last().expect("a permit of each part");
         // A shadow admits a call whose reply is lost: without units.

@@ -57,7 +57,7 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// Returns the units in flight that the server counts; `None` if the key is closed.
+    /// Returns the units in flight that the server counts; `None` if the key is blocked.
     pub(super) async fn counted(&self) -> Option<u64> {
         // Of a limiter without rules, which is not killed.
         let wide = self.limit().try_amounts(1_000, None).expect("valid");
@@ -106,8 +106,8 @@ impl SlotPlayer<'_> {
         self.verdict.breaches.extend(self.judge.breaches());
         self.verdict.breaches.extend(self.local.breaches());
         self.verdict.breaches.extend(self.rate.breaches());
-        if self.closings.slots.knows_any() {
-            self.limiter(0).open(&self.limit(), &self.key).await.expect("opened");
+        if self.blocks.slots.knows_any() {
+            self.limiter(0).unblock(&self.limit(), &self.key).await.expect("unblocked");
         }
         let is_free = async {
             while self.counted().await != Some(0) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Rule, RuleSet};
-use support::judge::{CallId, ClosingJudge, HolderId, HolderJudge, Judge, Moment};
+use support::judge::{BlockJudge, CallId, HolderId, HolderJudge, Judge, Moment};
 use tokio::task::JoinHandle;
 
 use super::Trace;
@@ -71,11 +71,11 @@ struct Begun {
     is_unlimited: bool,
 }
 
-/// The closings of the key, for the units in flight and for the rate beside them.
+/// The blocks of the key, for the units in flight and for the rate beside them.
 #[derive(Default)]
-struct Closings {
-    slots: ClosingJudge,
-    rate: ClosingJudge,
+struct Blocks {
+    slots: BlockJudge,
+    rate: BlockJudge,
 }
 
 /// What the server knows of the resets in a trace.
@@ -104,7 +104,7 @@ pub(crate) struct SlotPlayer<'a> {
     rate: Judge,
     running: Vec<Running>,
     waiting: Vec<WaitingCall>,
-    closings: Closings,
+    blocks: Blocks,
     /// Since when calls of each process are not polled. Grants may be as old.
     granted_from: Vec<Option<Moment>>,
     /// A call with a grant from before it keeps its turn, or passes it on, without units.
@@ -140,7 +140,7 @@ impl<'a> SlotPlayer<'a> {
             rate: Judge::new(&RATE, None),
             running: Vec::new(),
             waiting: Vec::new(),
-            closings: Closings::default(),
+            blocks: Blocks::default(),
             last_reset: None,
             is_excused: false,
             slot_moves: false,
@@ -288,19 +288,19 @@ impl<'a> SlotPlayer<'a> {
             }
             Operation::Rule { process, rule } => self.rule(process, rule),
             Operation::Change { most } => self.most = most,
-            Operation::Close { process, ticks, is_of_rate } => {
+            Operation::Block { process, ticks, is_of_rate } => {
                 let (process, time) = (self.process(process), TICK * ticks as u32);
                 let ((limit, key), from) = (self.part(is_of_rate), self.moment());
-                self.limiter(process).close(&limit, key, time).await.expect("closed");
-                let opening = from.0 + time.as_micros() as u64;
-                self.closings.of(is_of_rate).closed(process, from, opening);
+                self.limiter(process).block(&limit, key, time).await.expect("blocked");
+                let until = from.0 + time.as_micros() as u64;
+                self.blocks.of(is_of_rate).blocked(process, from, until);
             }
-            Operation::Open { process, is_of_rate } => {
+            Operation::Unblock { process, is_of_rate } => {
                 let limiter = self.limiter(self.process(process));
                 let (limit, key) = self.part(is_of_rate);
-                limiter.open(&limit, key).await.expect("opened");
+                limiter.unblock(&limit, key).await.expect("unblocked");
                 let now = self.now();
-                self.closings.of(is_of_rate).opened(now);
+                self.blocks.of(is_of_rate).unblocked(now);
             }
             Operation::Reset { process } => {
                 let limiter = self.limiter(self.process(process));
@@ -310,7 +310,7 @@ impl<'a> SlotPlayer<'a> {
                 if self.resets == Resets::None {
                     self.resets = Resets::Known;
                 }
-                self.closings.slots.opened(self.now());
+                self.blocks.slots.unblocked(self.now());
                 self.last_reset = Some(self.moment());
                 self.is_excused |= self.granted_from.iter().any(Option::is_some);
             }
@@ -346,7 +346,7 @@ impl<'a> SlotPlayer<'a> {
             RuleOf::InFlight(most) => Rule::new().in_flight(most),
             RuleOf::Exempt => Rule::new().exempt(true),
             RuleOf::Shadow => Rule::new().shadow(true),
-            RuleOf::Closed => Rule::new().closed(true),
+            RuleOf::Blocked => Rule::new().blocked(true),
             RuleOf::Trial(most) => Rule::new().trial(most),
         };
         rules.set("slots", value).expect("valid");
@@ -364,8 +364,8 @@ impl<'a> SlotPlayer<'a> {
     }
 }
 
-impl Closings {
-    fn of(&mut self, is_of_rate: bool) -> &mut ClosingJudge {
+impl Blocks {
+    fn of(&mut self, is_of_rate: bool) -> &mut BlockJudge {
         if is_of_rate { &mut self.rate } else { &mut self.slots }
     }
 }

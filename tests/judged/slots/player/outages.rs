@@ -83,8 +83,8 @@ impl SlotPlayer<'_> {
         let now = self.now();
         self.judge.lost_memory(now);
         self.rate.excepted(now, support::judge::Exception::Lost);
-        self.closings.slots.opened(now);
-        self.closings.rate.opened(now);
+        self.blocks.slots.unblocked(now);
+        self.blocks.rate.unblocked(now);
         self.except_paused(Excepted::Call);
         if self.resets == Resets::Known {
             self.resets = Resets::Forgotten;

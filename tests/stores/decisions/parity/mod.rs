@@ -281,8 +281,8 @@ fn plays_calls_and_what_operators_do() {
         match kind {
             Check | Burst | Return | Refund | Peek | Reset | Change | Rule | Advance | Idle
             | Step | Retry => true,
-            Acquire | Wait | Drop | Pause | Lease | Settle | Debt | Keep | Close | Open | Free
-            | Several | Evict | LostReply | Crash | MoveSlot => false,
+            Acquire | Wait | Drop | Pause | Lease | Settle | Debt | Keep | Block | Unblock
+            | Free | Several | Evict | LostReply | Crash | MoveSlot => false,
         }
     });
 }

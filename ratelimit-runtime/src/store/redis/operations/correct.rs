@@ -1,4 +1,4 @@
-//! Corrects charges once their calls have ended, closes, opens and resets keys. Caller of `lua/correct.lua`.
+//! Corrects charges once their calls have ended, blocks, unblocks and resets keys. Caller of `lua/correct.lua`.
 
 use redis::{ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;

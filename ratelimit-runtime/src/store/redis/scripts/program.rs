@@ -88,11 +88,11 @@ mod tests {
 
     /// The first arguments of all functions of algorithms, and of the function of `lua/answer.lua`.
     const COMMON: &str = "call, pack, unpack, key, clock, given";
-    const COMMON_OF_ANSWER: &str = "call, pack, key, clock, given, closing";
+    const COMMON_OF_ANSWER: &str = "call, pack, key, clock, given, block";
 
     /// The results of all functions of algorithms, which are arguments of `lua/answer.lua`.
     const RESULTS: &str =
-        "allowed, remaining, retry, reset, slack, version, lives, closed, changed, receipt";
+        "allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt";
 
     /// Returns the names of the arguments of a function, which is in the file of its name.
     fn arguments_of(function: &str) -> Vec<String> {

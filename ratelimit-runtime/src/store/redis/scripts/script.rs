@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::form::Form;
 use super::program;
 use crate::algorithm::{
-    Charged, Correction, MOST, Op, OpeningChange, Outcome, Receipt, Reservation, Verdict,
+    BlockChange, Charged, Correction, MOST, Op, Outcome, Receipt, Reservation, Verdict,
 };
 use crate::limit::Terms;
 use crate::reply::StoreError;
@@ -187,24 +187,24 @@ pub(crate) fn put_calls(out: &mut Vec<u8>, op: ScriptOp, count: u32) {
     out.extend(count.to_be_bytes());
 }
 
-/// The times that open and reset a key, in an entry of `lua/correct.lua`: no key is closed for as long.
+/// The times that unblock and reset a key, in an entry of `lua/correct.lua`: no key is blocked for as long.
 const OPEN: u64 = MOST;
 const RESET: u64 = MOST - 1;
 
 /// Appends an entry of `lua/correct.lua` after its limit.
 pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
-    let CorrectedCharge { charge, correction, opening } = corrected;
-    let resets_slots = *opening == OpeningChange::Reset && charge.terms.is_in_flight();
+    let CorrectedCharge { charge, correction, block } = corrected;
+    let resets_slots = *block == BlockChange::Reset && charge.terms.is_in_flight();
     let op = if resets_slots { ScriptOp::RESET } else { ScriptOp::correct(*correction) };
     op.put_numbers(out);
     op.put_moment(out);
     put_7(
         out,
-        match *opening {
-            OpeningChange::None => 0,
-            OpeningChange::CloseFor(time) => time,
-            OpeningChange::Open => OPEN,
-            OpeningChange::Reset => RESET,
+        match *block {
+            BlockChange::None => 0,
+            BlockChange::BlockFor(time) => time,
+            BlockChange::Unblock => OPEN,
+            BlockChange::Reset => RESET,
         },
     );
 }
@@ -254,8 +254,8 @@ pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
         verdict: match verdict {
             0 => Verdict::Rejected,
             1 => Verdict::Admitted,
-            2 => Verdict::Closed { also_limited: false },
-            3 => Verdict::Closed { also_limited: true },
+            2 => Verdict::Blocked { also_limited: false },
+            3 => Verdict::Blocked { also_limited: true },
             _ => return None,
         },
         remaining: get_7(*remaining),

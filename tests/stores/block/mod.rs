@@ -1,4 +1,4 @@
-//! Keys that are closed until a moment: how their calls are decided, what happens to their counts, and when other
+//! Keys that are blocked until a moment: how their calls are decided, what happens to their counts, and when other
 //! processes obey.
 
 mod counts;
@@ -13,17 +13,17 @@ use support::limits::MINUTE;
 
 /// A limit of each algorithm: 10 a minute.
 fn limits() -> impl Iterator<Item = Limit> {
-    support::limits::limits("closed", 10, MINUTE)
+    support::limits::limits("blocked", 10, MINUTE)
 }
 
-/// Returns the wait of a call that is rejected because its key is closed.
+/// Returns the wait of a call that is rejected because its key is blocked.
 #[track_caller]
-fn closed(result: Result<Decision, Rejection>) -> Duration {
+fn blocked(result: Result<Decision, Rejection>) -> Duration {
     match result {
-        Err(Rejection::Closed { decision, .. }) => {
+        Err(Rejection::Blocked { decision, .. }) => {
             assert_eq!((decision.allowed, decision.remaining), (false, 0));
             decision.retry_after
         }
-        other => panic!("the key is not closed: {other:?}"),
+        other => panic!("the key is not blocked: {other:?}"),
     }
 }

@@ -1,30 +1,30 @@
-//! The judge of the promise "a closed key admits nothing": it knows which process has closed the key when, and when the
-//! units of each admitted call may have been charged.
+//! The judge of the promise "a blocked key admits nothing": it knows which process has blocked the key when, and when
+//! the units of each admitted call may have been charged.
 //!
-//! A closing holds for every charge after it, in every process. A call that starts later may have been charged before:
-//! it was not polled, or the process had charged its units ahead. The process that closes uses no such units, and the
+//! A block holds for every charge after it, in every process. A call that starts later may have been charged before:
+//! it was not polled, or the process had charged its units ahead. The process that blocks uses no such units, and the
 //! others grant them to calls for a second at most. A call that is not polled starts later.
 
 /// For how long other processes grant units that were charged ahead, in microseconds.
 const A_SECOND: u64 = 1_000_000;
 
 /// A time, and the number of the operation of a history. It orders the operations of one time. What happens in the same
-/// operation as a closing may have happened before it.
+/// operation as a block may have happened before it.
 pub type Moment = (u64, usize);
 
-/// The closings of one key.
+/// The blocks of one key.
 #[derive(Clone, Debug, Default)]
-pub struct ClosingJudge {
-    closings: Vec<Closing>,
+pub struct BlockJudge {
+    blocks: Vec<Block>,
     /// By how much the clocks of two processes differ at most.
     skew: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Closing {
+struct Block {
     process: usize,
     from: Moment,
-    opening: u64,
+    until: u64,
 }
 
 /// An admitted call.
@@ -40,42 +40,42 @@ pub struct GrantedCall {
     pub is_ahead: bool,
 }
 
-impl ClosingJudge {
+impl BlockJudge {
     /// A judge of processes whose clocks differ by up to `skew` microseconds.
     #[must_use]
     pub fn with_skew(skew: u64) -> Self {
         Self { skew, ..Self::default() }
     }
 
-    /// Records that a process has closed the key. An earlier closing with a later opening holds as well.
-    pub fn closed(&mut self, process: usize, from: Moment, opening: u64) {
-        self.closings.push(Closing { process, from, opening });
+    /// Records that a process has blocked the key. An earlier block with a later end holds as well.
+    pub fn blocked(&mut self, process: usize, from: Moment, until: u64) {
+        self.blocks.push(Block { process, from, until });
     }
 
-    /// Records that the key was opened, or that its count was lost.
-    pub fn opened(&mut self, at: u64) {
-        for closing in &mut self.closings {
-            closing.opening = closing.opening.min(at);
+    /// Records that the key was unblocked, or that its count was lost.
+    pub fn unblocked(&mut self, at: u64) {
+        for block in &mut self.blocks {
+            block.until = block.until.min(at);
         }
     }
 
-    /// Returns whether the key was certainly closed when the units of a call were granted, and when the call has
+    /// Returns whether the key was certainly blocked when the units of a call were granted, and when the call has
     /// started.
     #[must_use]
     pub fn objects_to(&self, call: GrantedCall) -> bool {
         let GrantedCall { process, granted, starts, is_ahead } = call;
-        self.closings.iter().any(|closing| {
-            let observed_until = closing.from.0 + A_SECOND + self.skew;
+        self.blocks.iter().any(|block| {
+            let observed_until = block.from.0 + A_SECOND + self.skew;
             let may_be_unobserved =
-                is_ahead && process != closing.process && granted.0 <= observed_until;
-            closing.from < granted && starts + self.skew < closing.opening && !may_be_unobserved
+                is_ahead && process != block.process && granted.0 <= observed_until;
+            block.from < granted && starts + self.skew < block.until && !may_be_unobserved
         })
     }
 
-    /// Returns whether the key was ever closed.
+    /// Returns whether the key was ever blocked.
     #[must_use]
     pub fn knows_any(&self) -> bool {
-        !self.closings.is_empty()
+        !self.blocks.is_empty()
     }
 }
 
@@ -84,53 +84,53 @@ mod tests {
     use super::*;
 
     /// Returns whether a judge objects to a call that is granted and starts at a moment.
-    fn objects(judge: &ClosingJudge, process: usize, moment: Moment, is_ahead: bool) -> bool {
+    fn objects(judge: &BlockJudge, process: usize, moment: Moment, is_ahead: bool) -> bool {
         judge.objects_to(GrantedCall { process, granted: moment, starts: moment.0, is_ahead })
     }
 
     #[test]
-    fn a_closed_key_admits_nothing() {
-        let mut judge = ClosingJudge::default();
-        judge.closed(0, (5, 3), 10);
-        assert!(!objects(&judge, 1, (5, 3), false), "perhaps before the closing");
+    fn a_blocked_key_admits_nothing() {
+        let mut judge = BlockJudge::default();
+        judge.blocked(0, (5, 3), 10);
+        assert!(!objects(&judge, 1, (5, 3), false), "perhaps before the block");
         assert!(objects(&judge, 1, (5, 4), false));
         assert!(objects(&judge, 0, (9, 5), false));
         assert!(!objects(&judge, 0, (10, 5), false), "the key is open");
         let granted_before =
             GrantedCall { process: 0, granted: (5, 2), starts: 9, is_ahead: false };
         assert!(!judge.objects_to(granted_before));
-        judge.opened(8);
+        judge.unblocked(8);
         assert!(objects(&judge, 0, (7, 6), false));
         assert!(!objects(&judge, 0, (8, 6), false));
     }
 
     #[test]
-    fn a_later_opening_holds() {
-        let mut judge = ClosingJudge::default();
-        judge.closed(0, (5, 3), 10);
-        judge.closed(0, (6, 4), 7);
+    fn a_later_end_holds() {
+        let mut judge = BlockJudge::default();
+        judge.blocked(0, (5, 3), 10);
+        judge.blocked(0, (6, 4), 7);
         assert!(objects(&judge, 0, (8, 5), false));
     }
 
     #[test]
     fn other_processes_use_units_that_were_charged_ahead_for_a_second() {
-        let mut judge = ClosingJudge::default();
-        judge.closed(0, (0, 1), 3 * A_SECOND);
+        let mut judge = BlockJudge::default();
+        judge.blocked(0, (0, 1), 3 * A_SECOND);
         assert!(objects(&judge, 0, (A_SECOND, 2), true), "its own process");
         assert!(!objects(&judge, 1, (A_SECOND, 2), true));
         assert!(objects(&judge, 1, (A_SECOND + 1, 2), true));
-        // A second closing of the other process.
-        judge.closed(1, (A_SECOND / 2, 2), 2 * A_SECOND);
+        // A second block of the other process.
+        judge.blocked(1, (A_SECOND / 2, 2), 2 * A_SECOND);
         assert!(objects(&judge, 1, (A_SECOND, 3), true));
     }
 
     #[test]
     fn clocks_that_differ_are_given_the_benefit_of_the_doubt() {
-        let mut judge = ClosingJudge::with_skew(4);
-        judge.closed(0, (5, 3), 20);
+        let mut judge = BlockJudge::with_skew(4);
+        judge.blocked(0, (5, 3), 20);
         assert!(objects(&judge, 0, (15, 4), false));
         assert!(!objects(&judge, 0, (16, 4), false));
-        judge.closed(0, (30, 4), 3 * A_SECOND);
+        judge.blocked(0, (30, 4), 3 * A_SECOND);
         assert!(!objects(&judge, 1, (A_SECOND + 34, 5), true));
         assert!(objects(&judge, 1, (A_SECOND + 35, 5), true));
     }

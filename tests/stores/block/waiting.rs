@@ -1,4 +1,4 @@
-//! Calls that wait for the opening of a closed key.
+//! Calls that wait for the end of a block.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use support::limits::{HOUR, MINUTE, SECOND};
 use support::server::Server;
 use tokio::time::timeout;
 
-use super::{closed, limits};
+use super::{blocked, limits};
 use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn waiting_calls_go_on_in_order_once_the_key_opens(test: TestLimiter) {
         for limit in limits() {
             let waiting = limit.wait(10 * MINUTE);
-            test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
+            test.limiter.block(&limit, "key", 2 * MINUTE).await.expect("blocked");
             let (sender, mut admitted) = tokio::sync::mpsc::unbounded_channel();
             let mut calls = tokio::task::JoinSet::new();
             for number in 0..15 {
@@ -32,11 +32,11 @@ on_both_stores! {
             // A call that cannot wait long enough is rejected at once.
             let impatient = limit.wait(MINUTE);
             let rejection = test.limiter.check(&impatient, "key", 1).await;
-            assert!(closed(rejection) >= 2 * MINUTE, "{limit:?}");
-            assert_eq!(closed(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
+            assert!(blocked(rejection) >= 2 * MINUTE, "{limit:?}");
+            assert_eq!(blocked(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
             test.clock.advance(2 * MINUTE - Duration::from_micros(1));
             wait_until_idle(&test.limiter).await;
-            assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the opening");
+            assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the end of the block");
             let mut order = Vec::new();
             for _ in 0..40 {
                 test.clock.advance(limit.period() / 10);
@@ -55,18 +55,18 @@ on_both_stores! {
     async fn an_open_lets_waiting_calls_go_on(test: TestLimiter) {
         for limit in limits() {
             let waiting = limit.wait(10 * MINUTE);
-            test.limiter.close(&limit, "key", 5 * MINUTE).await.expect("closed");
+            test.limiter.block(&limit, "key", 5 * MINUTE).await.expect("blocked");
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
             wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished());
-            test.limiter.open(&limit, "key").await.expect("opened");
+            test.limiter.unblock(&limit, "key").await.expect("unblocked");
             wait_until_idle(&test.limiter).await;
             timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
         }
     }
 
-    /// A bucket reserves moments ahead. After the key is closed, no call starts at its reserved moment.
-    async fn reserved_calls_start_after_the_opening(test: TestLimiter) {
+    /// A bucket reserves moments ahead. After the key is blocked, no call starts at its reserved moment.
+    async fn reserved_calls_start_after_the_end_of_a_block(test: TestLimiter) {
         for burst in [1, 10] {
             let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);
             let waiting = limit.wait(MINUTE);
@@ -75,13 +75,13 @@ on_both_stores! {
                 .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
                 .collect();
             wait_until_idle(&test.limiter).await;
-            test.limiter.close(&limit, "key", 10 * SECOND).await.expect("closed");
+            test.limiter.block(&limit, "key", 10 * SECOND).await.expect("blocked");
             wait_until_idle(&test.limiter).await;
             for _ in 0..19 {
                 test.clock.advance(SECOND / 2);
                 wait_until_idle(&test.limiter).await;
             }
-            assert!(calls.iter().all(|call| !call.is_finished()), "a call started while closed");
+            assert!(calls.iter().all(|call| !call.is_finished()), "a call started while blocked");
             test.clock.advance(SECOND / 2);
             // The bucket has refilled meanwhile.
             for started in 0..=5 {
@@ -97,10 +97,10 @@ on_both_stores! {
         }
     }
 
-    /// All of them fit into the bucket at the opening.
-    async fn calls_that_wait_for_an_opening_are_admitted(test: TestLimiter) {
+    /// All of them fit into the bucket at the end of the block.
+    async fn calls_that_wait_for_the_end_of_a_block_are_admitted(test: TestLimiter) {
         for limit in support::limits::limits("count", 10, HOUR) {
-            test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
+            test.limiter.block(&limit, "key", 2 * MINUTE).await.expect("blocked");
             let waiting = limit.wait(2 * MINUTE + SECOND);
             let calls: Vec<_> =
                 (0..10).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
@@ -114,7 +114,7 @@ on_both_stores! {
     }
 }
 
-/// The key opens between the reply that it is closed and the request that cancels the reservation.
+/// The block ends between the reply that it is blocked and the request that cancels the reservation.
 #[tokio::test]
 async fn a_line_does_not_ask_without_a_pause() {
     let server = Server::start();
@@ -126,7 +126,7 @@ async fn a_line_does_not_ask_without_a_pause() {
     let mut first = Box::pin(here.check(&waiting, "key", 1));
     assert!(first.as_mut().now_or_never().is_none());
     wait_until_idle(&here).await;
-    there.close(&limit, "key", Duration::from_millis(5)).await.expect("closed");
+    there.block(&limit, "key", Duration::from_millis(5)).await.expect("blocked");
     let mut second = Box::pin(here.check(&waiting, "key", 1));
     assert!(second.as_mut().now_or_never().is_none());
     tokio::time::sleep(SECOND / 10).await;

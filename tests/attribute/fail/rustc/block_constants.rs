@@ -1,4 +1,4 @@
-//! A constant ceiling of `close` that never closes a key.
+//! A constant ceiling of `block` that never blocks a key.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ratelimit_runtime::{Rejection, rate_limit};
 
 const NEVER: Duration = Duration::ZERO;
 
-#[rate_limit(period = 1, threshold = 10, close = |_| None, close_at_most = NEVER)]
+#[rate_limit(period = 1, threshold = 10, block = |_| None, block_at_most = NEVER)]
 async fn never() -> Result<(), Rejection> {
     Ok(())
 }
