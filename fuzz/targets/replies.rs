@@ -33,7 +33,7 @@ mod text;
 mod store {
     use std::sync::Arc;
 
-    use crate::algorithm::{Correction, BlockChange};
+    use crate::algorithm::{BlockChange, Correction};
     pub(crate) use crate::correct_error::CorrectError;
     use crate::limit::Terms;
     pub(crate) use crate::statement::Statement;
