@@ -91,7 +91,7 @@ async fn an_operator_changes_the_limit_of_a_visitor() {
 
     page.choose("blocked").await;
     page.until(&left, &" blocked by the rule".to_owned()).await;
-    page.until(&next, &"next call passes once it is opened".to_owned()).await;
+    page.until(&next, &"next call passes once it is unblocked".to_owned()).await;
     page.click("#call").await;
     page.tallies([[4, 2], [4, 2], [4, 2], [2, 4], [2, 4]]).await;
 
