@@ -29,7 +29,7 @@ pub(crate) struct Limit {
     /// `None`: the path of the function.
     pub(crate) name: Option<LitStr>,
     pub(crate) kind: Kind,
-    /// The threshold of a rate, or how many calls are in flight; `None`: that of the constant.
+    /// The threshold of a rate, or the number of calls in flight. `None` if the limit is a constant, which has it.
     pub(crate) threshold: Option<Amount>,
     pub(crate) burst: Option<Amount>,
     /// The minutes by which local time is ahead of UTC.
