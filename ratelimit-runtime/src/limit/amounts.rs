@@ -16,6 +16,9 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
+    /// The largest burst, and the largest threshold of a sliding counter, that no period rounds by more than 0.1 %.
+    const MOST_PRECISE: u64 = 1 << 41;
+
     /// Derives the amounts. Fails if they are too large, if a bucket with them takes over 100 years to fill, or if the
     /// algorithm would round them by more than 0.1 %.
     pub(super) const fn new(
@@ -50,7 +53,7 @@ impl Amounts {
     /// that fills within 100 years.
     pub(super) fn largest(algorithm: Algorithm, threshold: u64, period: Period) -> Self {
         let most = if matches!(algorithm, Algorithm::SlidingCounter) {
-            WindowScale::MOST_PRECISE
+            Self::MOST_PRECISE
         } else {
             LimitError::MAX_AMOUNT
         };
@@ -58,7 +61,7 @@ impl Amounts {
         let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
         let burst = u64::try_from(filled / u128::from(period.micros())).unwrap_or(u64::MAX);
         let capacity =
-            if algorithm.is_bucket() { burst.clamp(1, Rate::MOST_PRECISE) } else { threshold };
+            if algorithm.is_bucket() { burst.clamp(1, Self::MOST_PRECISE) } else { threshold };
         Self::new(algorithm, threshold, capacity, period)
             .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
     }
@@ -73,5 +76,37 @@ impl Amounts {
         let rate = Rate::new(threshold, period.micros(), capacity).unwrap_or(self.rate);
         let scale = WindowScale::new(threshold, period.micros());
         Self { threshold, capacity, rate, scale, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn exponential(most: u64) -> impl Strategy<Value = u64> {
+        (0..u64::BITS, any::<u64>()).prop_map(move |(bits, any)| (any >> bits).clamp(1, most))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn the_largest_amounts_can_be_counted(
+            threshold in exponential(u64::MAX),
+            micros in exponential(LimitError::MAX_US),
+            near in 0_u64..3,
+        ) {
+            let period = Period::new(Duration::from_micros(micros)).expect("a period");
+            for algorithm in Algorithm::RATES {
+                for threshold in [threshold, micros.saturating_add(near), micros.div_ceil(near + 1)] {
+                    let largest = Amounts::largest(algorithm, threshold, period);
+                    prop_assert!(largest.threshold <= threshold && largest.threshold > 0);
+                }
+            }
+        }
     }
 }

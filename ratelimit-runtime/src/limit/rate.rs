@@ -14,9 +14,6 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// The largest burst of which no rate is rounded by more than 0.1 %.
-    pub(super) const MOST_PRECISE: u64 = 1 << 41;
-
     /// Returns whether this is the rate of `threshold` per `period_us`, to 0.1 %.
     pub(super) const fn is_close_to(self, threshold: u64, period_us: u64) -> bool {
         let (given, own) =

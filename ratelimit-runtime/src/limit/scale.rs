@@ -12,9 +12,6 @@ pub(crate) struct WindowScale {
 }
 
 impl WindowScale {
-    /// The largest threshold with which a period has 1,000 grains.
-    pub(super) const MOST_PRECISE: u64 = 1 << 42;
-
     pub(super) const fn new(threshold: u64, period_us: u64) -> Self {
         let product = threshold as u128 * period_us as u128;
         // Rounding up the span adds less than `threshold` to the product.
