@@ -1,8 +1,10 @@
 //! [`Meter`]: a permit that counts what a call uses, and settles it at the end of the call.
 
 use std::fmt;
+use std::mem::take;
 
 use super::Permit;
+use crate::one_or_many::OneOrMany;
 use crate::reply::Decision;
 
 /// Counts the units that a call uses, and settles the charge of the call to them when it is dropped.
@@ -32,8 +34,8 @@ use crate::reply::Decision;
 /// ```
 #[must_use = "a meter that is dropped settles the charge to the units that it has counted"]
 pub struct Meter {
-    /// None once the charges are kept.
-    permits: Vec<Permit>,
+    /// Empty once the charges are kept or settled.
+    permits: OneOrMany<Permit>,
     decision: Decision,
     used: u64,
 }
@@ -41,7 +43,7 @@ pub struct Meter {
 impl Permit {
     /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
     pub fn meter(self) -> Meter {
-        Meter::of([self])
+        Meter { decision: self.decision(), permits: OneOrMany::One(self), used: 0 }
     }
 
     /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
@@ -68,7 +70,7 @@ impl Meter {
     pub fn of(permits: impl IntoIterator<Item = Permit>) -> Self {
         let permits: Vec<_> = permits.into_iter().collect();
         let decision = permits.first().map_or_else(Decision::unlimited, Permit::decision);
-        Self { permits, decision, used: 0 }
+        Self { permits: permits.into(), decision, used: 0 }
     }
 
     /// Sets the units that the call has used so far, in place of those that were counted: for a service that reports a
@@ -96,13 +98,13 @@ impl Meter {
 
     /// Keeps the charge as it was made, whatever was counted.
     pub fn keep(mut self) {
-        self.permits.drain(..).for_each(Permit::keep);
+        take(&mut self.permits).into_map(Permit::keep);
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.permits.drain(..).for_each(|permit| permit.settle(self.used));
+        take(&mut self.permits).into_map(|permit| permit.settle(self.used));
     }
 }
 

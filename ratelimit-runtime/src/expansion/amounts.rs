@@ -92,7 +92,7 @@ impl GivenAmounts {
     #[inline]
     fn home(self) -> usize {
         let burst = self.burst.unwrap_or(0).wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
-        (self.threshold.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ burst) as usize >> 59
+        ((self.threshold.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ burst) >> 59) as usize
     }
 }
 
