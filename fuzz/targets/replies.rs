@@ -86,9 +86,9 @@ impl LimitInput {
             _ => Algorithm::LeakyBucket,
         };
         let period = Duration::from_micros(self.period_us);
-        let limit = Limit::new("replies", algorithm, self.threshold, period).ok()?;
+        let limit = Limit::new("replies", algorithm, self.threshold % AMOUNTS, period).ok()?;
         let limit = match self.burst {
-            Some(burst) => limit.try_burst(burst).ok()?,
+            Some(burst) => limit.try_burst(burst % AMOUNTS).ok()?,
             None => limit,
         };
         let offset = |minutes: i16| Align::offset_minutes(i32::from(minutes) % (14 * 60));
@@ -104,16 +104,16 @@ enum OpInput {
     Take { birth: u64 },
     Peek,
     Measure,
-    Newest(i32),
-    At(u64, i32),
-    By(u64, u64, i32),
+    Newest(i64),
+    At(u64, i64),
+    By(u64, u64, i64),
 }
 
 impl OpInput {
     /// The operation, its word, and its cost, birth and operand.
     fn op(&self, cost: u64) -> (script::ScriptOp, &'static str, [u64; 3]) {
-        let correct = |charged, change: i32, birth, operand| {
-            let change = i64::from(change);
+        let correct = |charged, change: i64, birth, operand| {
+            let change = change % AMOUNTS.cast_signed();
             let op = script::ScriptOp::correct(Correction { charged, change });
             (op, "correct", [change as u64 & ((1 << 56) - 1), birth, operand])
         };
@@ -133,6 +133,9 @@ impl OpInput {
         }
     }
 }
+
+/// Amounts are below this.
+const AMOUNTS: u64 = 1_000_000_000_000_000;
 
 /// A time that a limiter has: below 2⁵³.
 fn time(number: u64) -> u64 {
@@ -211,7 +214,7 @@ fn reply(outcome: &Outcome, slack: u64) -> Vec<u8> {
 target!(|input: (LimitInput, OpInput, Option<u64>, u64, &[u8])| {
     let (limit, op, clock, cost, bytes) = input;
     if let Some(limit) = limit.limit() {
-        check_arguments(limit.terms(), &op, clock.map(time), cost.into());
+        check_arguments(limit.terms(), &op, clock.map(time), cost % AMOUNTS);
     }
     let decoded = script::decode_reply(bytes);
     let is_reply = bytes.len() == script::REPLY && bytes[7] <= 3;
