@@ -82,7 +82,7 @@ impl<'a> MergedCounts<'a> {
         let several = match (parts.next(), parts.next()) {
             // Nothing is allocated for the usual call.
             (Some(only), None) => {
-                return Ok(Self { counts: OneOrMany::One(only), count_of: Vec::new() });
+                return Ok(Self { counts: OneOrMany::from([only]), count_of: Vec::new() });
             }
             (first, second) => first.into_iter().chain(second).chain(parts),
         };

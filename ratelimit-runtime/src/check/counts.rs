@@ -53,7 +53,7 @@ impl Count<'_> {
             return Check::from(apply_shadow(&label, Err(rejection)));
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let calls = Calls::one(Op::Peek, OneOrMany::One(charge));
+        let calls = Calls::one(Op::Peek, OneOrMany::from([charge]));
         if !backend.is_shared(policy.scope()) {
             return Check::from(Ok(decision(backend.execute_here(&calls))));
         }
@@ -81,7 +81,7 @@ impl Count<'_> {
     pub(crate) fn usage(&self) -> Answer<Usage> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let backend = Arc::clone(&self.checker.backend);
-        let calls = Calls::one(Op::Measure, OneOrMany::One(charge));
+        let calls = Calls::one(Op::Measure, OneOrMany::from([charge]));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
         if !backend.is_shared(policy.scope()) {
             return Answer::ready(Ok(usage(backend.execute_here(&calls))));

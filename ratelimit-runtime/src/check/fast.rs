@@ -7,7 +7,8 @@
 
 use super::call::{CallOptions, Refusal, StartedCall};
 use super::{AnyPart, Check, Checker, Part};
-use crate::algorithm::Verdict;
+use crate::algorithm::{Outcome, Verdict};
+use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::local::LocalCharge;
@@ -63,17 +64,29 @@ impl Conclusion for Check {
             return refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
         }
         let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
-        let outcome = backend.local().decide(LocalCharge { key_id, terms: limit.terms(), cost });
-        if !report::is_recorded() {
-            if outcome.is_allowed() {
-                let capacity = limit.terms().capacity();
-                return Self::admitted(capacity, outcome.remaining, outcome.reset_us);
-            }
-            if outcome.verdict == Verdict::Rejected && !backend.reports().reports_rejections() {
-                backend.count_rejection(limit, key_id, key, outcome.clock);
-                return Self::rejected_here(limit, &outcome);
-            }
+        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
+        let outcome = match decide_here(backend, charge) {
+            Ok(check) => return check,
+            Err(outcome) => outcome,
+        };
+        let is_plain = !report::is_recorded() && !backend.reports().reports_rejections();
+        if is_plain && outcome.verdict == Verdict::Rejected {
+            backend.count_rejection(limit, key_id, key, outcome.clock);
+            return Self::rejected_here(limit, &outcome);
         }
         part.report_here(backend, started, &outcome).into()
     }
+}
+
+/// Decides a call. Returns the check if the call is admitted and nothing records it, otherwise the outcome.
+#[inline(never)]
+fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outcome> {
+    let is_recorded = report::is_recorded();
+    backend.local().decide(charge, |outcome| {
+        if is_recorded || !outcome.is_allowed() {
+            return Err(outcome);
+        }
+        let capacity = charge.terms.capacity();
+        Ok(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
+    })
 }

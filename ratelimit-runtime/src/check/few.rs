@@ -1,23 +1,14 @@
-//! A call of a few limits that this process decides at once. No request, and no allocation.
+//! A call of several limits that this process decides at once. No request, and no allocation for a few limits.
 
 use super::call::{CallOptions, conclude};
 use super::judge::hardest;
-use super::{Check, Checker, Part};
+use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::Outcome;
 use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, LimitLabel};
-use crate::local::{FEW, LocalCharge};
+use crate::limit::Access;
+use crate::local::{Few, LocalCharge};
 use crate::reply::Source;
 use crate::report::{self, Report, Started};
-
-/// The decisions of this process about the limits of a call.
-struct DecidedFew<'a> {
-    started: Started,
-    limits: &'a [&'a Limit],
-    charges: &'a [LocalCharge<'a>],
-    keys: &'a [&'a dyn Key],
-    outcomes: &'a [Outcome],
-}
 
 impl Checker {
     /// Checks a call against several limits, under the rules in force.
@@ -26,106 +17,78 @@ impl Checker {
         if let [Part { limit, key, cost, access }] = *parts {
             return self.start(Part { limit, key: &key, cost, access }, options, None);
         }
-        let decided = if parts.len() <= FEW { self.decide_few(parts) } else { None };
-        decided.unwrap_or_else(|| {
+        self.decide_few(parts).unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
             self.start_all(&parts, options).into()
         })
     }
 
-    /// Decides a call of up to [`FEW`] limits without rules that this process decides at once; `None` for any other
-    /// call, which is not charged.
+    /// Decides a call without rules that this process decides at once; `None` for any other call, which is not charged.
     fn decide_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         if self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)) {
             return None;
         }
         let started = Started::now();
-        let (first, policy) = (parts.first()?, parts[0].limit.policy());
-        let terms = first.limit.terms();
-        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
-        let (mut limits, mut count) = ([first.limit; FEW], 0);
-        let mut fingerprint = self.backend.local().fingerprint(first.key);
+        let (local, first) = (self.backend.local(), parts.first()?);
+        let mut charges = Few::<LocalCharge<'_>>::new();
+        let mut fingerprint = local.fingerprint(first.key);
         for (at, Part { limit, key, cost, access }) in parts.iter().enumerate() {
             let (terms, cost) = (limit.terms(), *cost);
             // Most limits of a call have one key.
             if at > 0 && !std::ptr::eq(*key, parts[at - 1].key) {
-                fingerprint = self.backend.local().fingerprint(*key);
+                fingerprint = local.fingerprint(*key);
             }
             let key_id = KeyId::new(terms.identity(), fingerprint);
-            let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
-            let is_plain = *access != Access::Blocked
+            let is_known = charges.iter().any(|other| other.key_id == key_id);
+            let is_plain = *access == Access::Limited
                 && !limit.is_in_flight()
                 && self.backend.decides_here(limit, cost);
-            let agrees = at == 0 || limit.policy().agrees_with(policy);
-            if is_known || !is_plain || !agrees {
+            if is_known || !is_plain || !limit.policy().agrees_with(first.limit.policy()) {
                 return None;
             }
-            if *access == Access::Limited {
-                (limits[count], charges[count]) = (limit, LocalCharge { key_id, terms, cost });
-                count += 1;
-            }
+            charges.push(LocalCharge { key_id, terms, cost });
         }
-        if count == 0 {
-            return Some(Check::unlimited());
-        }
-        let mut outcomes = [Outcome::UNDECIDED; FEW];
-        self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]);
-        let (limits, charges, outcomes) = (&limits[..count], &charges[..count], &outcomes[..count]);
+        let (charges, mut outcomes) = (&*charges, Few::new());
+        local.decide_few(charges, &mut outcomes);
+        let outcomes = &*outcomes;
         if outcomes.iter().any(Outcome::is_blocked) {
             return None;
         }
         let index = hardest(outcomes);
-        let (limit, outcome) = (limits[index], &outcomes[index]);
+        let (Part { limit, key, .. }, outcome) = (parts[index], &outcomes[index]);
         let is_allowed = outcome.is_allowed();
         if report::is_recorded() || !is_allowed && self.backend.reports().reports_rejections() {
-            let (mut keys, mut count) = ([&() as &dyn Key; FEW], 0);
-            for part in parts.iter().filter(|part| part.access == Access::Limited) {
-                keys[count] = &part.key;
-                count += 1;
-            }
-            let keys = &keys[..count];
-            return Some(self.report_few(DecidedFew { started, limits, charges, keys, outcomes }));
+            let parts: Few<_> = parts.iter().map(Part::any).collect();
+            return Some(self.report_few(started, &parts, charges, outcomes));
         }
         if is_allowed {
-            return Some(Check::admitted(
-                limit.terms().capacity(),
-                outcome.remaining,
-                outcome.reset_us,
-            ));
+            let capacity = limit.terms().capacity();
+            return Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us));
         }
-        let mut limited = parts.iter().filter(|part| part.access == Access::Limited);
-        if let Some(part) = limited.nth(index) {
-            let key_id = charges[index].key_id;
-            self.backend.count_rejection(limit, key_id, &part.key, outcome.clock);
-        }
+        self.backend.count_rejection(limit, charges[index].key_id, &key, outcome.clock);
         Some(Check::rejected_here(limit, outcome))
     }
 
     /// Reports a call as it was decided.
     #[inline(never)]
-    fn report_few(&self, decided: DecidedFew<'_>) -> Check {
-        let DecidedFew { started, limits, charges, keys, outcomes } = decided;
-        let mut labels = [LimitLabel::unnamed(); FEW];
-        for (label, limit) in labels.iter_mut().zip(limits) {
-            report::expect(limit);
-            *label = limit.label();
-        }
-        let labels = &labels[..limits.len()];
+    fn report_few(
+        &self,
+        started: Started,
+        parts: &[AnyPart<'_>],
+        charges: &[LocalCharge<'_>],
+        outcomes: &[Outcome],
+    ) -> Check {
+        parts.iter().for_each(|part| report::expect(part.limit));
+        let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
         let mut report = Report::since(started);
         if !outcomes.iter().all(Outcome::is_allowed) {
-            let keys =
-                charges.iter().zip(keys).map(|(charge, key)| (charge.terms, charge.key_id, *key));
+            let keys = parts.iter().zip(charges);
+            let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
             report = report.with_keys(self.backend.reports(), keys);
         }
-        let outcomes = (outcomes, Source::Embedded);
-        Check::from(conclude(report, labels, Ok(outcomes), |index| {
-            let LocalCharge { key_id, .. } = charges[index];
-            self.backend.count_rejection(
-                limits[index],
-                key_id,
-                keys[index],
-                outcomes.0[index].clock,
-            );
+        Check::from(conclude(report, &labels, Ok((outcomes, Source::Embedded)), |index| {
+            let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
+            self.backend.count_rejection(limit, charge.key_id, &key, outcomes[index].clock);
         }))
     }
 }

@@ -4,12 +4,11 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use super::call::{AdmittedCall, BoxedCall, StartedCall, block_on};
 use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
@@ -17,21 +16,14 @@ use crate::reply::{Decision, Rejection, Source};
 pub struct Check(CheckStage);
 
 enum CheckStage {
-    Here(DecidedHere),
+    /// This process has admitted the call. In the numbers of the store: copied often, and read only if the caller reads
+    /// them (`benches/all -- embedded`).
+    Admitted {
+        capacity: u64,
+        remaining: u64,
+        reset_us: u64,
+    },
     Call(CallFuture<Decision>),
-}
-
-/// A decision of this process in the numbers of the store: copied often, and read only if the caller reads it
-/// (`benches/all -- embedded`).
-#[derive(Clone, Copy)]
-struct DecidedHere {
-    allowed: bool,
-    capacity: u64,
-    remaining: u64,
-    retry_us: u64,
-    reset_us: u64,
-    /// The limit of a rejection.
-    rejected_by: Option<(Name, Quota)>,
 }
 
 /// Like [`Check`], but resolves to whether the call is admitted: see
@@ -92,28 +84,16 @@ impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing records.
     #[inline]
     pub(super) fn admitted(capacity: u64, remaining: u64, reset_us: u64) -> Self {
-        let (allowed, retry_us, rejected_by) = (true, 0, None);
-        Self(CheckStage::Here(DecidedHere {
-            allowed,
-            capacity,
-            remaining,
-            retry_us,
-            reset_us,
-            rejected_by,
-        }))
+        Self(CheckStage::Admitted { capacity, remaining, reset_us })
     }
 
     /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        Self(CheckStage::Here(DecidedHere {
-            allowed: false,
-            capacity: limit.terms().capacity(),
-            remaining: outcome.remaining,
-            retry_us: outcome.retry_us,
-            reset_us: outcome.reset_us,
-            rejected_by: (!limit.is_shadow()).then(|| (*limit.terms().name(), limit.quota())),
-        }))
+        let decision = Decision::new(limit.terms().capacity(), outcome, Source::Embedded);
+        let (name, quota) = (*limit.terms().name(), limit.quota());
+        let rejection = Rejection::Limited { name, quota, decision };
+        Self::from(if limit.is_shadow() { Ok(decision) } else { Err(rejection) })
     }
 
     /// Creates the check of a call that `decide` decides and reports.
@@ -138,7 +118,9 @@ impl Check {
         label: impl FnOnce() -> LimitLabel,
     ) -> Result<Decision, Rejection> {
         match self.0 {
-            CheckStage::Here(decided) => decided.result(),
+            CheckStage::Admitted { capacity, remaining, reset_us } => {
+                Ok(Decision::admitted_here(capacity, remaining, reset_us))
+            }
             CheckStage::Call(call) => call.blocking(backend, label),
         }
     }
@@ -147,30 +129,10 @@ impl Check {
     #[inline]
     pub(crate) fn unless_admitted(self) -> Option<CallFuture<()>> {
         match self.0 {
-            CheckStage::Here(DecidedHere { rejected_by: None, .. })
-            | CheckStage::Call(CallFuture::Decided(Some(Ok(_)))) => None,
-            CheckStage::Here(rejected) => {
-                Some(CallFuture::Decided(Some(rejected.result().map(drop))))
+            CheckStage::Admitted { .. } | CheckStage::Call(CallFuture::Decided(Some(Ok(_)))) => {
+                None
             }
             CheckStage::Call(call) => Some(call.map(drop)),
-        }
-    }
-}
-
-impl DecidedHere {
-    #[inline]
-    fn result(&self) -> Result<Decision, Rejection> {
-        let decision = Decision {
-            allowed: self.allowed,
-            limit: self.capacity,
-            remaining: self.remaining,
-            retry_after: Duration::from_micros(self.retry_us),
-            reset_after: Duration::from_micros(self.reset_us),
-            source: Source::Embedded,
-        };
-        match self.rejected_by {
-            None => Ok(decision),
-            Some((name, quota)) => Err(Rejection::Limited { name, quota, decision }),
         }
     }
 }
@@ -205,7 +167,9 @@ impl Future for Check {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            CheckStage::Here(decided) => Poll::Ready(decided.result()),
+            CheckStage::Admitted { capacity, remaining, reset_us } => {
+                Poll::Ready(Ok(Decision::admitted_here(*capacity, *remaining, *reset_us)))
+            }
             CheckStage::Call(call) => Pin::new(call).poll(context),
         }
     }

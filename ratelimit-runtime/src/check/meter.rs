@@ -43,7 +43,7 @@ pub struct Meter {
 impl Permit {
     /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
     pub fn meter(self) -> Meter {
-        Meter { decision: self.decision(), permits: OneOrMany::One(self), used: 0 }
+        Meter { decision: self.decision(), permits: OneOrMany::from([self]), used: 0 }
     }
 
     /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
@@ -98,13 +98,13 @@ impl Meter {
 
     /// Keeps the charge as it was made, whatever was counted.
     pub fn keep(mut self) {
-        take(&mut self.permits).into_map(Permit::keep);
+        take(&mut self.permits).into_iter().for_each(Permit::keep);
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        take(&mut self.permits).into_map(|permit| permit.settle(self.used));
+        take(&mut self.permits).into_iter().for_each(|permit| permit.settle(self.used));
     }
 }
 

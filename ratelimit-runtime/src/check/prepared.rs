@@ -61,7 +61,7 @@ impl Checker {
             && let Some(reply) = call.cached_rejection(&self.backend)
         {
             let CountedCall { report, counted: MergedCounts { counts, .. }, .. } = call;
-            let labels = counts.map(ChargedCount::label);
+            let labels: OneOrMany<_> = counts.iter().map(ChargedCount::label).collect();
             let outcomes = Ok((&*reply.outcomes, reply.source));
             let result = conclude(report, &labels, outcomes, |index| {
                 let ChargedCount { limit, key, charge, .. } = &counts[index];
@@ -91,12 +91,13 @@ impl Checker {
             let terms = parts[0].limit.terms().leased();
             let Part { limit, key, cost, .. } = parts[0];
             let count = ChargedCount::under(terms, limit, key, cost, &self.backend);
-            call.counted.counts = OneOrMany::One(count);
+            call.counted.counts = OneOrMany::from([count]);
         }
         let CountedCall { report, policy, counted: MergedCounts { counts, count_of } } = call;
-        let (owners, labels) =
-            (counts.map(|it| (it.limit, it.key)), counts.map(ChargedCount::label));
-        let charges = counts.into_map(|it| it.address(&self.backend));
+        let owners: OneOrMany<_> = counts.iter().map(|it| (it.limit, it.key)).collect();
+        let labels = counts.iter().map(ChargedCount::label).collect();
+        let charges = counts.into_iter().map(|it| it.address(&self.backend));
+        let charges: OneOrMany<_> = charges.collect();
         let costs = parts.iter().map(|part| part.cost);
         let settled = options.settles.then(|| SettledParts {
             backend: Arc::clone(&self.backend),
@@ -106,11 +107,11 @@ impl Checker {
         });
         let rejectable = |charges: &[Arc<Charge>]| RejectableCounts {
             backend: Arc::clone(&self.backend),
-            limits: owners.map(|(limit, _)| **limit),
-            charges: OneOrMany::of(charges, Arc::clone),
+            limits: owners.iter().map(|(limit, _)| **limit).collect(),
+            charges: charges.into(),
         };
         let call = PreparedCall { report, labels, settled };
-        if let (Some((leases, lease_id)), OneOrMany::One(charge)) = (lease, &charges) {
+        if let (Some((leases, lease_id)), [charge]) = (lease, &*charges) {
             let leased = leases.call(parts[0].limit, lease_id, Arc::clone(charge));
             let rejectable = rejectable(&charges);
             return call.pending(rejectable, move || LeasedCall::decide(leased));
@@ -188,8 +189,8 @@ impl<'a> CountedCall<'a> {
 
     /// Returns a rejection of Redis that still holds for the call.
     fn cached_rejection(&self, backend: &Backend) -> Option<Reply> {
-        match &self.counted.counts {
-            OneOrMany::One(ChargedCount { limit, charge, .. }) if !limit.is_shadow() => {
+        match &*self.counted.counts {
+            [ChargedCount { limit, charge, .. }] if !limit.is_shadow() => {
                 backend.cached_rejection(charge)
             }
             _ => None,

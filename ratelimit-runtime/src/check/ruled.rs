@@ -110,7 +110,8 @@ impl Checker {
     /// Returns the limits of a call under the rules in force: one set of rules for all parts.
     pub(super) fn ruled(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
         let table = self.rules.table();
-        OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call))
+        let under = |part: &AnyPart<'_>| part.under(table.as_deref(), &self.backend, Asker::Call);
+        parts.iter().map(under).collect()
     }
 
     /// Returns the trials of a call that need a request, and lets the others decide it.

@@ -25,7 +25,7 @@ pub(super) fn may_wait(parts: &[AnyPart<'_>], rules: &RulesInForce) -> bool {
 impl Checker {
     /// Starts a call that may wait.
     pub(super) fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
-        let parts = OneOrMany::of(parts, owned);
+        let parts = parts.iter().map(owned).collect();
         let (backend, checker) = (Arc::clone(&self.backend), self.clone());
         let wait = move || checker.wait(parts, options);
         StartedCall::Pending(Box::pin(backend.run_with_timers(wait)))

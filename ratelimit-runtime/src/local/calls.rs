@@ -2,41 +2,47 @@
 
 use std::iter;
 
+use smallvec::SmallVec;
+
 use super::shard::{Shard, Unreported};
 use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
 use crate::algorithm::{Applied, Op, Outcome, Receipt};
-use crate::one_or_many::OneOrMany;
+use crate::key::KeyId;
 use crate::reply::Source;
 use crate::store::{Calls, EqualCalls, MAX_RESERVED, Reply};
 
-/// The most counts of a call that is decided without an allocation: see [`Local::decide_few`].
-pub(crate) const FEW: usize = 8;
+/// A list about the counts of a call, without an allocation for up to 8 counts.
+pub(crate) type Few<T> = SmallVec<[T; 8]>;
 
 /// The locked shards of several counts.
 struct LockedShards<'a, 'b> {
-    /// A bit for each shard that is locked.
-    locked: u64,
-    /// In ascending order.
-    guards: &'b mut [Option<MutexGuard<'a, Shard>>],
+    guards: &'b mut Guards<'a>,
     /// Whether calls are charged that all counts admit.
     takes: bool,
     clock: u64,
 }
 
+/// Locked shards with their indexes.
+type Guards<'a> = Few<(usize, MutexGuard<'a, Shard>)>;
+
 impl Local {
-    /// Decides a call of at most [`FEW`] counts: charges all of them, or none. Allocates nothing.
-    pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) {
-        let mut guards = [const { None }; FEW];
-        let mut shards = self.lock(charges.iter().copied(), true, &mut guards);
-        let mut fits = true;
-        for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
-            (*outcome, _) = shards.apply(Op::Peek, *charge);
-            fits &= outcome.is_allowed();
-        }
-        if fits {
-            for (charge, outcome) in charges.iter().zip(outcomes) {
-                (*outcome, _) = shards.apply(Op::TAKE, *charge);
+    /// Decides a call of several counts of rates: charges all of them, or none. Appends their outcomes.
+    pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut Few<Outcome>) {
+        let Some((first, others)) = charges.split_first() else { return };
+        let mut guards = Guards::new();
+        let mut shards = self.lock(charges, true, &mut guards);
+        let mut admits = |charge: &_| shards.apply(Op::Peek, *charge).0.is_allowed();
+        // Nothing comes between, so the first count is charged at once if the others admit the call.
+        if others.iter().all(&mut admits) {
+            let (outcome, _) = shards.apply(Op::TAKE, *first);
+            outcomes.push(outcome);
+            if outcome.is_allowed() {
+                others.iter().for_each(|charge| outcomes.push(shards.apply(Op::TAKE, *charge).0));
             }
+        }
+        // One of them rejects the call.
+        for charge in &charges[outcomes.len()..] {
+            outcomes.push(shards.apply(Op::Peek, *charge).0);
         }
         shards.unlock();
     }
@@ -45,12 +51,12 @@ impl Local {
     pub(super) fn decide_calls(&self, calls: &Calls, source: Source) -> Reply {
         let Calls { op, charges, runs, .. } = calls;
         let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
-        let mut guards: Vec<_> = iter::repeat_with(|| None).take(charges.len()).collect();
-        let locals = charges.iter().map(|charge| (&**charge).into());
-        let mut shards = self.lock(locals, *op != Op::Peek, &mut guards);
-        let mut apply = |index: usize, op, cost| {
-            shards.apply(op, LocalCharge { cost, ..(&*charges[index]).into() })
-        };
+        let charges: Vec<LocalCharge<'_>> =
+            charges.iter().map(|charge| (&**charge).into()).collect();
+        let mut guards = Guards::new();
+        let mut shards = self.lock(&charges, *op != Op::Peek, &mut guards);
+        let mut apply =
+            |index: usize, op, cost| shards.apply(op, LocalCharge { cost, ..charges[index] });
         let mut decide = || {
             if let Some(replacement) = calls.replacement()
                 && !apply(0, Op::Peek, 0).0.is_blocked()
@@ -89,47 +95,52 @@ impl Local {
         };
         decide();
         shards.unlock();
-        let reply = Reply::new(OneOrMany::Many(outcomes), source);
-        Reply { receipts: OneOrMany::Many(receipts), ..reply }
+        let reply = Reply::new(outcomes.into(), source);
+        Reply { receipts: receipts.into(), ..reply }
     }
 
-    /// Locks the shards of several counts, each once, in ascending order: so no two calls wait for each other. `guards`
-    /// has a place for each count.
-    fn lock<'a, 'b, 'c>(
+    /// Locks the shards of several counts, each once, in ascending order: so no two calls wait for each other.
+    fn lock<'a, 'b>(
         &'a self,
-        charges: impl Iterator<Item = LocalCharge<'c>>,
+        charges: &[LocalCharge<'_>],
         takes: bool,
-        guards: &'b mut [Option<MutexGuard<'a, Shard>>],
+        guards: &'b mut Guards<'a>,
     ) -> LockedShards<'a, 'b> {
         let clock = self.clock.local();
-        let locked = charges.fold(0_u64, |bits, charge| bits | 1 << shard_of(charge.key_id));
-        let mut rest = locked;
-        for guard in guards.iter_mut().take(locked.count_ones() as usize) {
-            *guard = Some(self.shard(rest.trailing_zeros() as usize));
-            rest &= rest - 1;
+        let shard_of = |charge: &LocalCharge<'_>| shard_of(charge.key_id);
+        let mut shards = charges.iter().fold(0_u64, |bits, charge| bits | 1 << shard_of(charge));
+        while shards != 0 {
+            let index = shards.trailing_zeros() as usize;
+            guards.push((index, self.shard(index)));
+            shards &= shards - 1;
         }
-        LockedShards { locked, guards, takes, clock }
+        LockedShards { guards, takes, clock }
     }
 }
 
 impl LockedShards<'_, '_> {
+    /// Returns the shard of a count.
+    fn of(&mut self, key_id: KeyId) -> &mut Shard {
+        let mut guards = self.guards.iter_mut();
+        let guard = guards.find(|(index, _)| *index == shard_of(key_id));
+        guard.map_or_else(|| unreachable!("it is locked"), |(_, shard)| shard)
+    }
+
     /// Applies an operation to a count.
     fn apply(&mut self, op: Op, charge: LocalCharge<'_>) -> Applied {
-        let before = self.locked & ((1 << shard_of(charge.key_id)) - 1);
-        let shard = self.guards[before.count_ones() as usize].as_mut();
-        let shard = shard.unwrap_or_else(|| unreachable!("it is locked"));
+        let (takes, clock) = (self.takes, self.clock);
+        let shard = self.of(charge.key_id);
         // Each call is peeked at before it is charged.
-        let is_peek = op == Op::Peek;
-        if is_peek && !shard.has_place(charge, self.takes, self.clock) {
-            return no_place(self.clock);
+        if op == Op::Peek && !shard.has_place(charge, takes, clock) {
+            return no_place(clock);
         }
-        shard.apply(op, charge, self.clock)
+        shard.apply(op, charge, clock)
     }
 
     /// Unlocks the shards, and then reports what has happened in them.
     fn unlock(self) {
-        let guards = self.guards.iter_mut().filter_map(Option::take);
-        let unreported = guards.map(|mut shard| shard.take_unreported());
+        let guards = self.guards.drain(..);
+        let unreported = guards.map(|(_, mut shard)| shard.take_unreported());
         unreported.fold(Unreported::default(), Unreported::and).report();
     }
 }
@@ -145,6 +156,7 @@ mod tests {
     use crate::algorithm::{BlockChange, Reservation};
     use crate::clock::{Clock, VirtualClock};
     use crate::limit::{Algorithm, Limit};
+    use crate::one_or_many::OneOrMany;
     use crate::store::Charge;
 
     #[test]
@@ -155,9 +167,9 @@ mod tests {
         let charge =
             Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
         let decide = |replaces| {
-            let one = Calls::one(Op::ACQUIRE, OneOrMany::One(Arc::clone(&charge)));
+            let one = Calls::one(Op::ACQUIRE, OneOrMany::from([Arc::clone(&charge)]));
             let wait = Duration::from_secs(9).as_micros() as u64;
-            let runs = OneOrMany::One(EqualCalls { wait, ..one.runs[0].clone() });
+            let runs = OneOrMany::from([EqualCalls { wait, ..one.runs[0].clone() }]);
             store.decide_calls(&Calls { runs, replaces, ..one }, Source::Embedded)
         };
         let used = || store.acquire(LocalCharge { cost: 0, ..(&*charge).into() }).0.reset_us;
@@ -179,12 +191,12 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         let part = (0..Algorithm::RATES.len(), 0..3_u8, 0..4_u64);
-        (0..400_000_u64, prop::collection::vec(part, 1..=FEW))
+        (0..400_000_u64, prop::collection::vec(part, 1..=9))
     }
 
     proptest! {
         #[test]
-        fn few_counts_are_decided_as_many_are(steps in prop::collection::vec(step(), 1..60)) {
+        fn several_counts_are_decided_as_by_a_request(steps in prop::collection::vec(step(), 1..60)) {
             let limits = Algorithm::RATES.map(|algorithm| {
                 Limit::new("few", algorithm, 5, Duration::from_secs(1)).expect("valid")
             });
@@ -203,14 +215,14 @@ mod tests {
                     };
                     parts.iter().map(charge).collect()
                 };
-                let calls = Calls::one(Op::TAKE, OneOrMany::Many(charges(&other)));
-                let expected = other.decide_calls(&calls, Source::Embedded).outcomes.to_vec();
+                let calls = Calls::one(Op::TAKE, charges(&other).into());
+                let expected = other.decide_calls(&calls, Source::Embedded).outcomes;
                 let charged = charges(&one);
                 let borrowed: Vec<LocalCharge<'_>> =
                     charged.iter().map(|charge| (&**charge).into()).collect();
-                let mut few = vec![Outcome::UNDECIDED; charged.len()];
+                let mut few = Few::new();
                 one.decide_few(&borrowed, &mut few);
-                prop_assert_eq!(few, expected);
+                prop_assert_eq!(&*few, &*expected);
             }
         }
     }

@@ -22,7 +22,7 @@ use std::thread;
 #[cfg(all(test, loom))]
 use loom::thread;
 
-pub(crate) use self::calls::FEW;
+pub(crate) use self::calls::Few;
 use self::shard::Shard;
 use crate::algorithm::{
     Applied, BlockChange, Charged, Correction, Op, Outcome, Receipt, Reservation, Verdict,
@@ -110,9 +110,15 @@ impl Local {
         }
     }
 
-    /// Decides a call of one count.
-    pub(crate) fn decide(&self, charge: LocalCharge<'_>) -> Outcome {
-        self.apply_one(Op::TAKE, charge).0
+    /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only: what it returns is then
+    /// in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
+    #[inline(always)]
+    pub(crate) fn decide<T>(
+        &self,
+        charge: LocalCharge<'_>,
+        conclude: impl FnOnce(Outcome) -> T,
+    ) -> T {
+        self.apply_one_then(Op::TAKE, charge, |(outcome, _)| conclude(outcome))
     }
 
     /// Decides a call of one count. Its charge can be settled.
@@ -137,13 +143,25 @@ impl Local {
     /// Applies an operation to one count.
     #[inline(always)]
     fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Applied {
+        self.apply_one_then(op, charge, |applied| applied)
+    }
+
+    /// Applies an operation to one count, and concludes under the lock.
+    #[inline(always)]
+    fn apply_one_then<T>(
+        &self,
+        op: Op,
+        charge: LocalCharge<'_>,
+        conclude: impl FnOnce(Applied) -> T,
+    ) -> T {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(charge.key_id));
         let takes = op != Op::Peek;
         let has_place = !op.is_take() || shard.has_place(charge, takes, clock);
-        let decided = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
+        let applied = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
+        let concluded = conclude(applied);
         unlock(shard);
-        decided
+        concluded
     }
 
     /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for

@@ -47,7 +47,7 @@ impl Owner {
             Some(_) => queue.slots.peeked(charge),
             None => Arc::clone(charge),
         };
-        Calls { charges: calls.charges.map(stated), ..calls.clone() }
+        Calls { charges: calls.charges.iter().map(stated).collect(), ..calls.clone() }
     }
 
     /// Returns the units of a call that a reply has admitted.

@@ -502,10 +502,11 @@ impl SlotCounts {
                 }
             }
         }
-        let charges = OneOrMany::of(&charges, |charge| match charge.statement {
+        let charges = charges.iter().map(|charge| match charge.statement {
             Some(_) => self.state(charge, now, waited_us),
             None => Arc::clone(charge),
         });
+        let charges: OneOrMany<_> = charges.collect();
         let mut runs: Vec<EqualCalls> = Vec::new();
         for want in &wants {
             for run in &*want.calls.runs {
@@ -672,7 +673,7 @@ fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
         let place = want.calls.charges.iter().position(|own| own.key_id == charge.key_id);
         place.map_or(0, |place| want.calls.runs[0].costs[place])
     };
-    OneOrMany::of(charges, of)
+    charges.iter().map(of).collect()
 }
 
 /// Returns whether calls take from the same counts under the same amounts.

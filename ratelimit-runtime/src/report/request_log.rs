@@ -60,7 +60,7 @@ pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 impl RequestLog {
     /// Stands for the log of a thread that has none.
     const NONE: Self = Self {
-        limits: OneOrMany::Many(Vec::new()),
+        limits: OneOrMany::new_const(),
         has_decided: false,
         retry_after: None,
         is_open: false,

@@ -94,13 +94,13 @@ pub(crate) const MAX_RESERVED: usize = 64;
 impl Calls {
     /// Creates a take of one charge.
     pub(crate) fn take(charge: Arc<Charge>) -> Self {
-        Self::one(Op::TAKE, OneOrMany::One(charge))
+        Self::one(Op::TAKE, OneOrMany::from([charge]))
     }
 
     /// Creates one call, which is decided now.
     pub(crate) fn one(op: Op, charges: OneOrMany<Arc<Charge>>) -> Self {
-        let costs = charges.map(|charge| charge.cost);
-        let runs = OneOrMany::One(EqualCalls { costs, count: 1, wait: 0 });
+        let costs = charges.iter().map(|charge| charge.cost).collect();
+        let runs = OneOrMany::from([EqualCalls { costs, count: 1, wait: 0 }]);
         Self { op, charges, runs, replaces: None, is_mixed: false, waited_us: 0 }
     }
 
@@ -132,13 +132,14 @@ impl Calls {
 
     /// Returns these calls under the shares of one of `instances` processes.
     pub(crate) fn share(&self, instances: u32) -> Self {
-        let charges = self.charges.map(|charge| Arc::new(charge.share(instances)));
+        let share = |charge: &Arc<Charge>| Arc::new(charge.share(instances));
+        let charges: OneOrMany<_> = self.charges.iter().map(share).collect();
         let within = |calls: &EqualCalls| {
             let costs = calls.costs.iter().zip(&*charges);
             let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
-            EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
+            EqualCalls { costs: costs.collect(), ..*calls }
         };
-        let runs = self.runs.map(within);
+        let runs = self.runs.iter().map(within).collect();
         Self { charges, runs, waited_us: 0, ..self.clone() }
     }
 }
@@ -160,18 +161,18 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn new(outcomes: OneOrMany<Outcome>, source: Source) -> Self {
-        Self { outcomes, receipts: OneOrMany::Many(Vec::new()), statements: Vec::new(), source }
+        Self { outcomes, receipts: OneOrMany::new(), statements: Vec::new(), source }
     }
 
     pub(crate) fn one(outcome: Outcome, source: Source) -> Self {
-        Self::new(OneOrMany::One(outcome), source)
+        Self::new(OneOrMany::from([outcome]), source)
     }
 
     /// Returns the reply to a call of one count.
     pub(crate) fn to_call(op: Op, (outcome, receipt): (Outcome, Receipt), source: Source) -> Self {
         let mut reply = Self::one(outcome, source);
         if op == Op::ACQUIRE && outcome.is_allowed() {
-            reply.receipts = OneOrMany::One(receipt);
+            reply.receipts = OneOrMany::from([receipt]);
         }
         reply
     }

@@ -81,10 +81,11 @@ impl Ticket {
     /// Returns the limits of the call under `rules`.
     pub(super) fn under(&self, backend: &Backend, rules: Option<&RuleTable>) -> OneOrMany<Ruled> {
         let now = backend.clock().local();
-        self.parts.map(|OwnedPart { limit, key, access, .. }| {
+        let under = |OwnedPart { limit, key, access, .. }: &OwnedPart| {
             let key_id = || backend.key_id(limit.terms(), key);
             Ruled::under(rules, limit, *access, &key_id, &|| now, Asker::Call)
-        })
+        };
+        self.parts.iter().map(under).collect()
     }
 
     /// Returns the line in which the call waits with these limits. Returns `None` if it does not wait: no limit can
@@ -115,7 +116,7 @@ impl Ticket {
         }
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
-            charges: counts.into_map(|count| count.address(backend)),
+            charges: counts.into_iter().map(|count| count.address(backend)).collect(),
             is_shared: backend.is_shared(self.policy().scope()),
             is_blocked,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),

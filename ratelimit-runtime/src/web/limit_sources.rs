@@ -10,7 +10,7 @@ use crate::check::{AdmittedCall, AnyPart, Part, undecided};
 use crate::key::Key;
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
-use crate::local::FEW;
+use crate::local::Few;
 use crate::reply::{Rejection, Source};
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
@@ -178,7 +178,7 @@ impl<R, E> LimitSources<R, E> {
     fn start_with(&self, limiter: &RateLimiter, request: &R) -> Result<Admission, E> {
         let is_local = limiter.source() == Source::Embedded;
         let is_chosen = |source: &_| matches!(source, LimitSource::Chosen(_));
-        if self.sources.len() > FEW || self.sources.iter().any(is_chosen) {
+        if self.sources.iter().any(is_chosen) {
             let limits = self.limits_of(request)?;
             let settles = self.settles || self.holds && limits.are_in_flight();
             return Ok(Admission::of(limits.check(limiter, settles), is_local));
@@ -226,7 +226,7 @@ impl<R, E> LimitSources<R, E> {
 }
 
 /// Calls `start` with `parts` and those of the fixed sources. A key lives only while its source
-/// calls back, so the next source is asked inside this callback. There are [`FEW`] parts at most.
+/// calls back, so the next source is asked inside this callback.
 fn with_fixed_parts<R, E>(
     sources: &[LimitSource<R, E>],
     request: &R,
@@ -238,9 +238,9 @@ fn with_fixed_parts<R, E>(
         return start(parts);
     };
     charge(request, &mut |key, cost| {
-        let mut all = [Part::of(limit, key, cost); FEW];
-        all[..parts.len()].copy_from_slice(parts);
-        with_fixed_parts(rest, request, &all[..=parts.len()], start);
+        let mut all: Few<_> = parts.into();
+        all.push(Part::of(limit, key, cost));
+        with_fixed_parts(rest, request, &all, start);
     });
 }
 

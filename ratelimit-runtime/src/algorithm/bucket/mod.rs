@@ -42,8 +42,8 @@ impl State for Bucket {
 
     #[inline]
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
-        if let Op::Take { wait: 0, receipt: false } = op
-            && let Some(decided) = self.take_at_rate(terms, clock, cost)
+        if let Op::Take { wait: 0, receipt: false } | Op::Peek = op
+            && let Some(decided) = self.decide_at_rate(op != Op::Peek, terms, clock, cost)
         {
             return (decided.outcome(terms, clock, cost), Receipt::default());
         }
@@ -52,10 +52,16 @@ impl State for Bucket {
 }
 
 impl Bucket {
-    /// Takes from a bucket whose rate is the one of the limit and whose charges have no receipts, as nearly all calls
-    /// do; `None` for any other take (`benches/all -- embedded`).
+    /// Decides about a take from a bucket whose rate is the one of the limit and whose charges have no receipts, as
+    /// nearly all calls are; `None` for any other take (`benches/all -- embedded`).
     #[inline(always)]
-    fn take_at_rate(&mut self, terms: &Terms, clock: u64, cost: u64) -> Option<DecidedBucket> {
+    fn decide_at_rate(
+        &mut self,
+        takes: bool,
+        terms: &Terms,
+        clock: u64,
+        cost: u64,
+    ) -> Option<DecidedBucket> {
         let Self::Plain(contents) = self else { return None };
         if !contents.has_rate(terms.rate()) || cost == 0 {
             return None;
@@ -63,13 +69,13 @@ impl Bucket {
         let Contents { at, level, token, drain } = *contents;
         let now = clock.max(at);
         let before = level.saturating_sub((now - at).saturating_mul(drain));
-        let level = before + cost * token;
-        let lag = now - clock;
-        if level > capacity_of(terms) {
-            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
+        let charged = before + cost * token;
+        let allowed = charged <= capacity_of(terms);
+        let level = if allowed && takes { charged } else { before };
+        if allowed && takes {
+            (contents.at, contents.level) = (now, level);
         }
-        (contents.at, contents.level) = (now, level);
-        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
+        Some(DecidedBucket { allowed, level, lag: now - clock, full: u64::MAX })
     }
 
     /// Applies any operation to any state.

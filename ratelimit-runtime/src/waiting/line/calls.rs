@@ -15,7 +15,7 @@ impl Line {
         let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
         let is_asleep = matches!(waiter.stage, WaiterStage::Asleep);
         self.change_by(to.changes_at);
-        let costs = to.charges.map(|charge| charge.cost);
+        let costs = to.charges.iter().map(|charge| charge.cost).collect();
         self.waiters.insert(arrival, Waiter { costs, has_old_rules: false, ..waiter });
         if is_asleep {
             return;

@@ -60,24 +60,24 @@ impl Grant {
 
     /// Returns the reply to a call for which the grant comes too late.
     pub(super) fn rejection(&self, retry_us: u64) -> Reply {
-        let outcomes = self.outcomes.map(|outcome| Outcome {
+        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
             verdict: Verdict::Rejected,
             remaining: 0,
             retry_us,
             reset_us: outcome.reset_us.max(retry_us),
             ..*outcome
         });
-        Reply::new(outcomes, self.source)
+        Reply::new(outcomes.collect(), self.source)
     }
 
     /// Returns the reply to the call that takes its turn.
     pub(super) fn into_reply(self) -> Reply {
-        let outcomes = self.outcomes.map(|outcome| Outcome {
+        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
             retry_us: 0,
             reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
             ..*outcome
         });
-        Reply { receipts: self.receipts, ..Reply::new(outcomes, self.source) }
+        Reply { receipts: self.receipts, ..Reply::new(outcomes.collect(), self.source) }
     }
 }
 

@@ -35,7 +35,7 @@ impl Servers {
             } else {
                 self.decide_by_slots(calls, by).await?
             };
-        let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
+        let (outcomes, receipts) = (OneOrMany::from(outcomes), OneOrMany::from(receipts));
         Ok(Reply { outcomes, receipts, statements, source: Source::Redis })
     }
 

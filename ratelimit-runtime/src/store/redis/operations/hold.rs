@@ -29,7 +29,7 @@ impl Servers {
         let mut reply = Reply::one(outcome, Source::Redis);
         reply.statements = vec![Some(Stated::new(receipt, granted))];
         if outcome.is_allowed() {
-            reply.receipts = OneOrMany::One(Receipt::default());
+            reply.receipts = OneOrMany::from([Receipt::default()]);
         }
         Ok(reply)
     }
