@@ -112,7 +112,7 @@ impl Local {
 
     /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only: what it returns is then
     /// in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn decide<T>(
         &self,
         charge: LocalCharge<'_>,
@@ -141,7 +141,7 @@ impl Local {
     }
 
     /// Applies an operation to one count.
-    #[inline(always)]
+    #[inline]
     fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Applied {
         self.apply_one_then(op, charge, |applied| applied)
     }
