@@ -79,7 +79,7 @@ fn source(annotated: bool) -> String {
         let attribute = if annotated { attribute } else { "" };
         write!(
             source,
-            "{attribute}pub async fn f{number}(tenant: &str, user: u64, rows: u32) -> Result<String, Rejection> {{\n\
+            "{attribute}pub async fn f{number}(tenant: &str, user: u64, rows: u64) -> Result<String, Rejection> {{\n\
              Ok(format!(\"{{tenant}} {{user}} {{rows}}\"))\n}}\n"
         )
         .expect("text");
