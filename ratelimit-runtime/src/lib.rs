@@ -261,7 +261,7 @@ pub mod stream;
 mod text;
 mod threads;
 mod waiting;
-#[cfg(any(feature = "tower", feature = "actix"))]
+#[cfg(feature = "tower")]
 pub mod web;
 
 /// Returns the key that the attribute makes of a format string: `key!("{tenant}:{id}")` is the key of a function with

@@ -117,7 +117,7 @@ impl Acquire {
     }
 
     /// Returns this call, which then resolves to its decision and its permit.
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
         self.0.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
     }

@@ -78,7 +78,9 @@ impl Checker {
         charges: &[LocalCharge<'_>],
         outcomes: &[Outcome],
     ) -> Check {
-        parts.iter().for_each(|part| report::expect(part.limit));
+        for part in parts {
+            report::expect(part.limit);
+        }
         let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
         let mut report = Report::since(started);
         if !outcomes.iter().all(Outcome::is_allowed) {

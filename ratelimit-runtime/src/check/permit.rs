@@ -245,7 +245,7 @@ impl Permit {
     }
 
     /// Returns whether the call holds units in flight until it ends.
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     pub(crate) fn is_held(&self) -> bool {
         self.charge.as_ref().is_some_and(PermitCharge::is_held)
     }

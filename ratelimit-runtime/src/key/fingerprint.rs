@@ -1,10 +1,10 @@
 //! Fingerprints of keys: SipHash-1-3 of 128 bits under a secret. Without the secret, a client cannot find two keys that
 //! share a fingerprint.
 //!
-//! The hash of a key that is one value is over that value. The hash of any other key is over its values as they are, not
-//! escaped. Each byte of the structure is a word of 8 bytes, with the number of the bytes of values since the word
-//! before. A last word ends the key. So the words can be found from the end of the hashed bytes, and no value can imitate
-//! one. The hash of a key that is one value is inverted, so that a value with the bytes of such a key is another key.
+//! The hash of a key that is one value is over that value, and is inverted. The hash of any other key is over its
+//! values as they are, not escaped. Each byte of the structure is a word of 8 bytes, with the number of the bytes of
+//! values since the word before. A last word ends the key. So the words can be found from the end of the hashed bytes,
+//! and no value can imitate one. A value with the bytes of such a key has an inverted hash, so it is another key.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

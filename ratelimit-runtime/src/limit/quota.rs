@@ -36,7 +36,7 @@ impl Quota {
     }
 
     /// Returns the time in which all units but one refill, in microseconds; `None` if this is not a bucket.
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     pub(crate) fn refill_but_one(self) -> Option<u64> {
         let units = u128::from(self.capacity.saturating_sub(1));
         let micros = self.period().as_micros() * units / u128::from(self.threshold.max(1));

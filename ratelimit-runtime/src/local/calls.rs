@@ -37,7 +37,9 @@ impl Local {
             let (outcome, _) = shards.apply(Op::TAKE, *first);
             outcomes.push(outcome);
             if outcome.is_allowed() {
-                others.iter().for_each(|charge| outcomes.push(shards.apply(Op::TAKE, *charge).0));
+                for charge in others {
+                    outcomes.push(shards.apply(Op::TAKE, *charge).0);
+                }
             }
         }
         // One of them rejects the call.

@@ -110,7 +110,7 @@ impl Local {
         }
     }
 
-    /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only: what it returns is then
+    /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only. Its result is then
     /// in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
     #[inline]
     pub(crate) fn decide<T>(

@@ -8,7 +8,7 @@ mod tally;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-#[cfg(any(feature = "tower", feature = "actix"))]
+#[cfg(feature = "tower")]
 pub(crate) use self::others::add_of_layer;
 pub(crate) use self::others::see;
 pub use self::tally::CallCounts;

@@ -1,7 +1,7 @@
 //! The limits that are not annotated: those of layers, and those that code checks by hand. Bounded, because code can
 //! make any number of limits.
 
-#[cfg(any(feature = "tower", feature = "actix"))]
+#[cfg(feature = "tower")]
 use std::panic::Location;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ struct Others {
 }
 
 /// Registers a limit of a layer.
-#[cfg(any(feature = "tower", feature = "actix"))]
+#[cfg(feature = "tower")]
 pub(crate) fn add_of_layer(limit: &Limit, place: &'static Location<'static>) {
     lock().add(limit, || {
         // Leaked once for each limit, of which there are few.

@@ -10,7 +10,7 @@ mod metrics;
 mod metrics;
 
 mod rejected_keys;
-#[cfg(any(feature = "tower", feature = "actix"))]
+#[cfg(feature = "tower")]
 pub(crate) mod request_log;
 mod settings;
 mod trace;
@@ -129,7 +129,7 @@ impl Report {
 /// Returns whether metrics or the log of a request record checks. They also record checks without an event.
 #[inline]
 pub(crate) fn is_recorded() -> bool {
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     if request_log::is_open() {
         return true;
     }
@@ -139,7 +139,7 @@ pub(crate) fn is_recorded() -> bool {
 /// Adds the result of a check to the log of the current web request.
 #[inline]
 fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     if !label.shadow {
         request_log::set_decided();
         if let Err(rejection) = result {
@@ -159,13 +159,10 @@ fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
 
 /// Adds the decision of a limit to the log of the current web request. Skips shadows, because clients must not see
 /// them.
-#[cfg_attr(
-    not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "no web request has a log")
-)]
+#[cfg_attr(not(feature = "tower"), allow(unused_variables, reason = "no web request has a log"))]
 #[inline]
 pub(crate) fn log_part(label: &LimitLabel, decision: &Decision) {
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     if !label.shadow && decision.retry_after < Duration::MAX {
         // A limit that admits nothing has no quota to report.
         request_log::record(&label.name, label.quota, decision);
@@ -173,12 +170,9 @@ pub(crate) fn log_part(label: &LimitLabel, decision: &Decision) {
 }
 
 /// Adds a limit that is about to be decided to the log of the current web request.
-#[cfg_attr(
-    not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "no web request has a log")
-)]
+#[cfg_attr(not(feature = "tower"), allow(unused_variables, reason = "no web request has a log"))]
 pub(crate) fn expect(limit: &Limit) {
-    #[cfg(any(feature = "tower", feature = "actix"))]
+    #[cfg(feature = "tower")]
     request_log::expect(limit);
 }
 

@@ -254,7 +254,7 @@ impl Waiting {
         let line = lines.find(to).unwrap_or_else(|| {
             let line = self.new_line(waiter.ticket.policy(), to);
             self.has_lines.store(true, Ordering::Relaxed);
-            for charge in to.charges.iter() {
+            for charge in &to.charges {
                 lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
             }
             line

@@ -365,7 +365,6 @@ impl sealed::RequestAccess for PeerRequest<'_> {
     }
 }
 
-#[cfg(feature = "tower")]
 mod requests {
     use std::net::{IpAddr, SocketAddr};
 

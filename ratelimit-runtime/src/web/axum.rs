@@ -47,12 +47,12 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::connect_info::MockConnectInfo;
-use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
 use axum_core::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 
-use super::route::{Route, Template};
+use super::route::Route;
 use super::slots::NO_LAYER_HOLDS;
 use super::{Client, RequestSlots};
 use crate::reply::Rejection;
@@ -91,7 +91,8 @@ impl<S: Sync> FromRequestParts<S> for RequestSlots {
 /// Returns the route of `request` as a key: the template that matches the path, such as `/users/{id}`.
 #[must_use]
 pub fn route(request: &Parts) -> Route {
-    Route::new(request.extensions.get().cloned().map(Template::Axum))
+    let template = request.extensions.get::<MatchedPath>();
+    Route(template.map_or_else(String::new, |template| template.as_str().to_owned()))
 }
 
 /// Returns the address of the peer of the connection.

@@ -12,56 +12,34 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::iter;
 
+use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog, whole_seconds};
 
-/// The headers that are read or written here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeaderField {
-    RetryAfter,
-    Policy,
-    State,
-    LegacyLimit,
-    LegacyRemaining,
-    LegacyReset,
-    CacheControl,
-    CdnCacheControl,
-}
+// Statics, so that no call checks and copies a name (`benches/all -- layer`).
+static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static STATE: HeaderName = HeaderName::from_static("ratelimit");
+static LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+static LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+static LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+static CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
-impl HeaderField {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::RetryAfter => "retry-after",
-            Self::Policy => "ratelimit-policy",
-            Self::State => "ratelimit",
-            Self::LegacyLimit => "x-ratelimit-limit",
-            Self::LegacyRemaining => "x-ratelimit-remaining",
-            Self::LegacyReset => "x-ratelimit-reset",
-            Self::CacheControl => "cache-control",
-            Self::CdnCacheControl => "cdn-cache-control",
-        }
-    }
-}
+/// The headers of a response that can be written here.
+#[cfg(feature = "actix")]
+pub(super) const WRITTEN: [&HeaderName; 7] = [
+    &RETRY_AFTER,
+    &CACHE_CONTROL,
+    &POLICY,
+    &STATE,
+    &LEGACY_LIMIT,
+    &LEGACY_REMAINING,
+    &LEGACY_RESET,
+];
 
-/// The headers of a response, in the type of a framework.
-pub(crate) trait ResponseHeaders {
-    /// The value of a header; cheap to clone.
-    type Value: Clone;
-
-    /// Returns `text` as a value. It is printable ASCII.
-    fn value(text: &str) -> Option<Self::Value>;
-
-    /// Returns the lines of `field`.
-    fn lines(&self, field: HeaderField) -> impl Iterator<Item = &[u8]>;
-
-    /// Returns the value of `field` if it is a number.
-    fn number(&self, field: HeaderField) -> Option<u64>;
-
-    /// Replaces the value of `field`.
-    fn set_number(&mut self, field: HeaderField, number: u64);
-
-    /// Makes one line of `value` and the lines that `field` has, as [`joined`] does.
-    fn join(&mut self, field: HeaderField, value: Self::Value, place: ListPlace);
-}
+/// The value of `Cache-Control` in each response of a rejected request. A cache must not store a 429 (RFC
+/// 6585, section 4), and should not store the others.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Where the items of a layer are, in a list that has items of inner layers and of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,23 +52,17 @@ pub(crate) enum ListPlace {
 }
 
 /// The parts of the headers that depend on the limits only, and not on their decisions.
-#[derive(Clone)]
-pub(crate) struct LimitTexts<V> {
+#[derive(Clone, Default)]
+pub(crate) struct LimitTexts {
     /// The value of `RateLimit-Policy`; `None` if there are no limits.
-    policy: Option<V>,
+    policy: Option<HeaderValue>,
     /// The name of each limit as a string of RFC 9651.
     names: Vec<String>,
 }
 
-impl<V> Default for LimitTexts<V> {
-    fn default() -> Self {
-        Self { policy: None, names: Vec::new() }
-    }
-}
-
-impl<V> LimitTexts<V> {
+impl LimitTexts {
     /// Returns the texts of the limits in `log`.
-    pub(crate) fn of<H: ResponseHeaders<Value = V>>(log: &RequestLog) -> Self {
+    pub(crate) fn of(log: &RequestLog) -> Self {
         let mut names: Vec<String> = Vec::new();
         for (index, limit) in log.limits().enumerate() {
             let namesakes = log.limits().take(index).filter(|other| other.name == limit.name);
@@ -98,50 +70,71 @@ impl<V> LimitTexts<V> {
             push_name(&mut name, limit.name.as_str(), namesakes.count());
             names.push(name);
         }
-        Self { policy: policy::<H>(log, &names), names }
+        Self { policy: policy(log, &names), names }
     }
 }
 
 /// Writes the headers that report the limits in `log`, unless caches store the response for other clients. Existing
 /// values of these headers follow the new ones, unless they report the limit that rejected the request. `texts` are
 /// those of `log`.
-pub(crate) fn write<H: ResponseHeaders>(
-    headers: &mut H,
+pub(crate) fn write(
+    headers: &mut HeaderMap,
     log: &RequestLog,
-    texts: &LimitTexts<H::Value>,
+    texts: &LimitTexts,
     has_legacy_headers: bool,
 ) {
     if log.is_empty() || is_for_all_clients(headers) {
         return;
     }
-    let retry_after = headers.number(HeaderField::RetryAfter);
+    let retry_after = number(headers, &RETRY_AFTER);
     if let Some(policy) = &texts.policy {
-        headers.join(HeaderField::Policy, policy.clone(), ListPlace::First);
+        join(headers, &POLICY, policy.clone(), ListPlace::First);
     }
-    if let Some(state) = state::<H>(log, &texts.names, retry_after) {
+    if let Some(state) = state(log, &texts.names, retry_after) {
         let has_rejected = log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
         let place = match retry_after {
             None => ListPlace::First,
             Some(_) if has_rejected => ListPlace::FirstAsRejection,
             Some(_) => ListPlace::Last,
         };
-        headers.join(HeaderField::State, state, place);
+        join(headers, &STATE, state, place);
     }
-    if has_legacy_headers {
-        let remaining = headers.number(HeaderField::LegacyRemaining);
-        if let Some([limit, remaining, reset]) = legacy(log, retry_after, remaining) {
-            headers.set_number(HeaderField::LegacyLimit, limit);
-            headers.set_number(HeaderField::LegacyRemaining, remaining);
-            headers.set_number(HeaderField::LegacyReset, reset);
+    if has_legacy_headers
+        && let Some(values) = legacy(log, retry_after, number(headers, &LEGACY_REMAINING))
+    {
+        for (name, value) in
+            [&LEGACY_LIMIT, &LEGACY_REMAINING, &LEGACY_RESET].into_iter().zip(values)
+        {
+            headers.insert(name, value.into());
+        }
+    }
+}
+
+/// Returns the value of a header if it is a number.
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// Makes one line of `value` and the lines that a header has, as [`joined`] does.
+fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, place: ListPlace) {
+    match headers.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(value);
+        }
+        Entry::Occupied(mut entry) => {
+            let lines = entry.iter().map(HeaderValue::as_bytes);
+            let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines, place));
+            entry.insert(line.unwrap_or(value));
         }
     }
 }
 
 /// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).
-fn is_for_all_clients<H: ResponseHeaders>(headers: &H) -> bool {
-    [HeaderField::CacheControl, HeaderField::CdnCacheControl].into_iter().any(|field| {
+fn is_for_all_clients(headers: &HeaderMap) -> bool {
+    [&CACHE_CONTROL, &CDN_CACHE_CONTROL].into_iter().any(|name| {
         let mut is_stored = false;
-        for directive in headers.lines(field).flat_map(|line| split(line, b',')) {
+        let lines = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+        for directive in lines.flat_map(|line| split(line, b',')) {
             let mut parts = split(directive, b'=');
             let (name, value) = (parts.next().unwrap_or_default(), parts.next());
             let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
@@ -156,8 +149,8 @@ fn is_for_all_clients<H: ResponseHeaders>(headers: &H) -> bool {
 }
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
-fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::Value> {
-    list::<H>(log.limits().zip(names), |text, limit| {
+fn policy(log: &RequestLog, names: &[String]) -> Option<HeaderValue> {
+    list(log.limits().zip(names), |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         if limit.quota.is_in_flight() {
@@ -230,11 +223,7 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
-fn state<H: ResponseHeaders>(
-    log: &RequestLog,
-    names: &[String],
-    retry_after: Option<u64>,
-) -> Option<H::Value> {
+fn state(log: &RequestLog, names: &[String], retry_after: Option<u64>) -> Option<HeaderValue> {
     let push = |text: &mut String, limit: &LoggedLimit| {
         let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
         push_parameter(text, ";r=", remaining);
@@ -246,7 +235,7 @@ fn state<H: ResponseHeaders>(
     };
     let limits = log.limits().zip(names);
     if !limits.clone().any(|(limit, _)| rejected_after(limit, retry_after).is_some()) {
-        return list::<H>(limits, push);
+        return list(limits, push);
     }
     let mut sorted = Vec::new();
     // There are few limits, and the sort of the standard library makes a program larger (`benches/all -- footprint`).
@@ -255,7 +244,7 @@ fn state<H: ResponseHeaders>(
         let at = sorted.partition_point(|other| wait(other) >= wait(&limit));
         sorted.insert(at, limit);
     }
-    list::<H>(sorted.into_iter(), push)
+    list(sorted.into_iter(), push)
 }
 
 /// Returns the wait in seconds after a limit that rejected the request; `None` if the limit admitted the request, or
@@ -279,10 +268,10 @@ fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) ->
 
 /// A list of items with parameters (RFC 9651, section 3.1): the limits for which `push_parameters` returns
 /// true. `None` if there are none.
-fn list<'a, H: ResponseHeaders>(
+fn list<'a>(
     limits: impl Iterator<Item = (&'a LoggedLimit, &'a String)>,
     push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
-) -> Option<H::Value> {
+) -> Option<HeaderValue> {
     thread_local! {
         /// The text that is written. Saves an allocation for each header (`benches/all -- layer`).
         static TEXT: RefCell<String> = const { RefCell::new(String::new()) };
@@ -290,7 +279,7 @@ fn list<'a, H: ResponseHeaders>(
     TEXT.with_borrow_mut(|text| {
         text.clear();
         push_list(text, limits, push_parameters);
-        if text.is_empty() { None } else { H::value(text) }
+        if text.is_empty() { None } else { HeaderValue::from_str(text).ok() }
     })
 }
 

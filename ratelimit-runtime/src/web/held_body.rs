@@ -38,7 +38,6 @@ impl HeldSlots {
     }
 }
 
-#[cfg(feature = "tower")]
 impl<B: http_body::Body> HeldBody<B> {
     /// Returns the body of a response of the `http` crate.
     pub(super) fn http(body: B, slots: HeldSlots) -> Self {
@@ -47,7 +46,6 @@ impl<B: http_body::Body> HeldBody<B> {
     }
 }
 
-#[cfg(feature = "tower")]
 impl<B: http_body::Body> http_body::Body for HeldBody<B> {
     type Data = B::Data;
     type Error = B::Error;

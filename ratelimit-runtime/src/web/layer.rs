@@ -212,14 +212,10 @@ impl RateLimitLayer<super::Grpc> {
 
 impl<F> RateLimitLayer<F> {
     limit_settings!(Parts, TextResponse);
-    server_settings!(
-        http::response::Parts,
-        "RateLimitLayer",
-        " use ratelimit_runtime::web::RateLimitLayer;"
-    );
+    server_settings!("RateLimitLayer", " use ratelimit_runtime::web::RateLimitLayer;");
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        Arc::make_mut(&mut self.config).change(change);
         self
     }
 }

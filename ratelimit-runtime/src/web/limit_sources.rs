@@ -69,11 +69,8 @@ impl<R, E> LimitSources<R, E> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
         cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
     ) {
-        let first = self.sources.iter().find_map(|source| match source {
-            LimitSource::Fixed(first, _) => Some(first),
-            LimitSource::Chosen(_) => None,
-        });
-        let agrees = first.is_none_or(|first| limit.policy().agrees_with(first.policy()));
+        let agrees =
+            self.fixed().next().is_none_or(|first| limit.policy().agrees_with(first.policy()));
         assert!(
             agrees,
             "the limits of one layer or middleware are decided together, but `{}` disagrees about \
@@ -109,11 +106,7 @@ impl<R, E> LimitSources<R, E> {
     ///
     /// If a limit has a lease.
     pub(super) fn set_settled(&mut self) {
-        for source in &self.sources {
-            if let LimitSource::Fixed(limit, _) = source {
-                assert_settles(limit);
-            }
-        }
+        self.fixed().for_each(assert_settles);
         self.settles = true;
     }
 
@@ -136,6 +129,14 @@ impl<R, E> LimitSources<R, E> {
 
     pub(super) fn set_limiter(&mut self, limiter: RateLimiter) {
         self.limiter = Some(limiter);
+    }
+
+    /// Returns the limits of each request.
+    pub(super) fn fixed(&self) -> impl Iterator<Item = &Limit> {
+        self.sources.iter().filter_map(|source| match source {
+            LimitSource::Fixed(limit, _) => Some(limit),
+            LimitSource::Chosen(_) => None,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,23 +1,23 @@
-//! The part of a rate-limiting middleware that is the same in every framework. `layer` with `response` (tower)
-//! and `actix` call it: they read requests and build responses.
+//! The part of a rate-limiting middleware that is the same in every framework. `service` (tower) and `actix` call it.
 
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::response::Parts;
+use http::{HeaderMap, Response, StatusCode};
+
 use super::accept::prefers_json;
 use super::address::Clients;
-use super::headers::{self, LimitTexts, ResponseHeaders};
+use super::address::sealed::RequestAccess;
+use super::headers::{self, LimitTexts, NO_STORE};
 use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_check::RequestCheck;
-use super::request_limits::RequestLimits;
 use super::slots::{HeldSlots, RequestPermits, RequestSlots};
 use super::text_response::TextResponse;
-use crate::key::Key;
-use crate::limit::Limit;
-use crate::limiter::RateLimiter;
 use crate::reply::{Decision, Rejection};
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
@@ -26,54 +26,38 @@ tokio::task_local! {
     static FACTS: RequestFacts;
 }
 
-/// The part of a request that a middleware reads, in the type of a framework.
-pub(crate) trait MiddlewareRequest {
-    /// The headers of the responses.
-    type Headers: ResponseHeaders;
-
-    /// The status and the headers of the responses.
-    type ResponseHead;
-
-    /// Adds `Retry-After` and `Cache-Control: no-store` to a 429 that lacks them.
-    fn complete(head: &mut Self::ResponseHead, retry_after: u64);
-
-    /// Returns the headers of a response.
-    fn headers(head: &mut Self::ResponseHead) -> &mut Self::Headers;
-
+/// A request of a server, in the type of a framework.
+pub(crate) trait ServerRequest: RequestAccess {
     /// Returns the part of the request that the body of a rejection can show.
-    fn head(&self) -> Arc<dyn RequestHead>;
+    fn head(&self) -> RequestHead;
 
-    /// Returns the lines of the `Accept` header.
-    fn accept(&self) -> impl Iterator<Item = &[u8]>;
-
-    #[cfg(feature = "tower")]
     fn is_grpc(&self) -> bool {
         false
     }
 }
 
-/// The extensions of a request, in the type of a framework.
-pub(crate) trait RequestExtensions {
-    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T);
-    fn find<T: Send + Sync + 'static>(&self) -> Option<&T>;
-}
-
-/// Returns whether a request with this response counts.
-type CountFn<H> = Arc<dyn Fn(&H) -> bool + Send + Sync>;
-
 /// The settings of a middleware.
-pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
-    limits: LimitSources<R, TextResponse>,
-    count_if: Option<CountFn<R::ResponseHead>>,
-    clients: Option<Clients>,
-    body: Option<BodyFn>,
-    exposes_decision: bool,
-    requires_decision: bool,
-    has_legacy_headers: bool,
+pub(crate) struct MiddlewareConfig<R> {
+    pub(super) limits: LimitSources<R, TextResponse>,
+    pub(super) settings: ServerSettings,
     /// A log with `limits`: the start of each request that is not exempt.
     log: RequestLog,
     /// The texts of the limits in `log`.
-    texts: LimitTexts<<R::Headers as ResponseHeaders>::Value>,
+    texts: LimitTexts,
+}
+
+/// Returns whether a request with this response counts.
+type CountFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// The settings that do not depend on the type of requests.
+#[derive(Clone, Default)]
+pub(super) struct ServerSettings {
+    pub(super) count_if: Option<CountFn>,
+    pub(super) clients: Option<Clients>,
+    pub(super) body: Option<BodyFn>,
+    pub(super) exposes_decision: bool,
+    pub(super) requires_decision: bool,
+    pub(super) has_legacy_headers: bool,
 }
 
 /// A request between its arrival and its response.
@@ -83,105 +67,56 @@ pub(crate) struct RequestScope {
     facts: RequestFacts,
     permits: RequestPermits,
     /// The request, if a limit must decide about it.
-    undecided: Option<Arc<dyn RequestHead>>,
+    undecided: Option<Arc<RequestHead>>,
 }
 
-impl<R: MiddlewareRequest> MiddlewareConfig<R> {
-    pub(crate) fn add_limit<K: Key>(
-        &mut self,
-        limit: Limit,
-        key: impl Fn(&R) -> K + Send + Sync + 'static,
-        cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
-    ) {
-        self.log.announce(&limit);
-        self.texts = LimitTexts::of::<R::Headers>(&self.log);
-        self.limits.add(limit, key, cost);
-    }
-
-    pub(crate) fn add_limits(
-        &mut self,
-        choose: impl Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
-    ) {
-        self.limits.add_chosen(choose);
-    }
-
-    pub(crate) fn set_count_if(
-        &mut self,
-        counts: impl Fn(&R::ResponseHead) -> bool + Send + Sync + 'static,
-    ) {
-        self.limits.set_settled();
-        self.count_if = Some(Arc::new(counts));
-    }
-
-    pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
-        self.limits.set_exempt(is_exempt);
-    }
-
-    pub(crate) fn set_limiter(&mut self, limiter: RateLimiter) {
-        self.limits.set_limiter(limiter);
-    }
-
-    pub(crate) fn set_clients(&mut self, clients: Clients) {
-        self.clients = Some(clients);
+impl<R: ServerRequest> MiddlewareConfig<R> {
+    /// Changes the settings.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        self.log = RequestLog::default();
+        self.limits.fixed().for_each(|limit| self.log.announce(limit));
+        self.texts = LimitTexts::of(&self.log);
     }
 
     /// Returns what a middleware puts into the extensions of each request.
     pub(crate) fn clients(&self) -> Option<&Clients> {
-        self.clients.as_ref()
+        self.settings.clients.as_ref()
     }
 
-    pub(crate) fn set_body<T: Into<TextResponse>>(
-        &mut self,
-        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
-    ) {
-        self.body = Some(Arc::new(move |request| body(request).into()));
-    }
-
-    pub(crate) fn set_exposed(&mut self) {
-        self.exposes_decision = true;
-    }
-
-    /// Puts into the extensions of an admitted request what its handler finds there.
+    /// Returns what an admitted request has in its extensions: the decision, and its slots with those of the layers
+    /// outside of this one, which are there already.
     #[inline]
     pub(crate) fn admit(
         &self,
         scope: &mut RequestScope,
         decision: Option<Decision>,
-        extensions: &mut impl RequestExtensions,
-    ) {
-        if let Some(decision) = decision.filter(|_| self.exposes_decision) {
-            extensions.put(decision);
-        }
-        if self.limits.may_hold() {
-            scope.share_slots(extensions);
-        }
-    }
-
-    pub(crate) fn set_required(&mut self) {
-        self.requires_decision = true;
-    }
-
-    pub(crate) fn set_legacy_headers(&mut self) {
-        self.has_legacy_headers = true;
+        outer: impl FnOnce() -> Option<RequestSlots>,
+    ) -> (Option<Decision>, Option<RequestSlots>) {
+        let slots = self.limits.may_hold().then(|| {
+            let mut slots = outer().unwrap_or_default();
+            scope.permits.share_with(&mut slots);
+            slots
+        });
+        (decision.filter(|_| self.settings.exposes_decision), slots)
     }
 
     /// Returns the scope of a request that has arrived.
     pub(crate) fn scope(&self, request: &R) -> RequestScope {
-        let (body, head) = match &self.body {
-            Some(body) => (Some(Arc::clone(body)), Some(request.head())),
+        let (body, head) = match &self.settings.body {
+            Some(body) => (Some(Arc::clone(body)), Some(Arc::new(request.head()))),
             // The body that an outer layer has set.
             None => {
                 FACTS.try_with(|outer| (outer.body.clone(), outer.head.clone())).unwrap_or_default()
             }
         };
         let facts = RequestFacts {
-            prefers_json: prefers_json(|| request.accept()),
-            #[cfg(feature = "tower")]
+            prefers_json: prefers_json(|| request.lines("accept")),
             is_grpc: request.is_grpc(),
             body,
             head,
         };
-        let undecided = self.requires_decision.then(|| request.head());
+        let undecided = self.settings.requires_decision.then(|| Arc::new(request.head()));
         let permits = RequestPermits::default();
         RequestScope { log: self.log.clone(), facts, permits, undecided }
     }
@@ -204,7 +139,9 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         let mut admission = match self.limits.single() {
             // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
             Some(limit)
-                if !limit.is_shadow() && !self.requires_decision && !request_log::is_open() =>
+                if !limit.is_shadow()
+                    && !self.settings.requires_decision
+                    && !request_log::is_open() =>
             {
                 let admission = self.limits.start(request);
                 match &admission {
@@ -227,12 +164,12 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     /// Returns whether the response decides if the request counts.
     #[cfg(feature = "actix")]
     pub(crate) fn is_settled_by_response(&self, scope: &RequestScope) -> bool {
-        self.count_if.is_some() && !scope.permits.is_empty()
+        self.settings.count_if.is_some() && !scope.permits.is_empty()
     }
 
     /// Gives back the charges of a request whose response does not count.
-    pub(crate) fn settle(&self, scope: &mut RequestScope, head: &R::ResponseHead) {
-        if let Some(counts) = &self.count_if
+    pub(crate) fn settle(&self, scope: &mut RequestScope, head: &Parts) {
+        if let Some(counts) = &self.settings.count_if
             && !scope.permits.is_empty()
             && !counts(head)
         {
@@ -245,66 +182,52 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     /// # Panics
     ///
     /// If a limit had to decide about the request, and none has.
-    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut R::ResponseHead) {
+    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut Parts) {
         if let Some(request) = &scope.undecided {
             assert!(
                 scope.log.has_decided(),
                 "no limit has decided about `{} {}`: limit its handler, or exempt it in the layer that has \
                  `require_decision`",
-                request.method(),
-                request.path()
+                request.method,
+                request.uri.path()
             );
         }
         self.settle(scope, head);
         // A status or an error of the application is a response without the headers of the rejection.
-        if let Some(retry_after) = scope.log.retry_after() {
-            R::complete(head, retry_after);
+        if let Some(retry_after) = scope.log.retry_after()
+            && head.status == StatusCode::TOO_MANY_REQUESTS
+        {
+            head.headers.entry(RETRY_AFTER).or_insert_with(|| retry_after.into());
+            head.headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         }
-        self.write_headers(R::headers(head), scope.log());
+        self.write_headers(&mut head.headers, scope.log());
     }
 
     /// Adds the headers that report the limits in `log`.
-    pub(crate) fn write_headers(&self, headers: &mut R::Headers, log: &RequestLog) {
+    pub(crate) fn write_headers(&self, headers: &mut HeaderMap, log: &RequestLog) {
         let expected = self.log.limits().map(LoggedLimit::identity);
         if log.limits().map(LoggedLimit::identity).eq(expected) {
-            headers::write(headers, log, &self.texts, self.has_legacy_headers);
+            headers::write(headers, log, &self.texts, self.settings.has_legacy_headers);
         } else {
-            let texts = LimitTexts::of::<R::Headers>(log);
-            headers::write(headers, log, &texts, self.has_legacy_headers);
+            let texts = LimitTexts::of(log);
+            headers::write(headers, log, &texts, self.settings.has_legacy_headers);
         }
     }
 }
 
 // Not derived: a request type need not implement `Clone` or `Default`.
-impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
+impl<R> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
-        Self {
-            limits: self.limits.clone(),
-            count_if: self.count_if.clone(),
-            clients: self.clients.clone(),
-            body: self.body.clone(),
-            exposes_decision: self.exposes_decision,
-            requires_decision: self.requires_decision,
-            has_legacy_headers: self.has_legacy_headers,
-            log: self.log.clone(),
-            texts: self.texts.clone(),
-        }
+        let Self { limits, settings, log, texts } = self;
+        let (limits, settings) = (limits.clone(), settings.clone());
+        Self { limits, settings, log: log.clone(), texts: texts.clone() }
     }
 }
 
-impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
+impl<R> Default for MiddlewareConfig<R> {
     fn default() -> Self {
-        Self {
-            limits: LimitSources::new(true),
-            count_if: None,
-            clients: None,
-            body: None,
-            exposes_decision: false,
-            requires_decision: false,
-            has_legacy_headers: false,
-            log: RequestLog::default(),
-            texts: LimitTexts::default(),
-        }
+        let (settings, log, texts) = Default::default();
+        Self { limits: LimitSources::new(true), settings, log, texts }
     }
 }
 
@@ -334,16 +257,8 @@ impl RequestScope {
         FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
     }
 
-    #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         self.facts.is_grpc
-    }
-
-    /// Puts the slots of the request into its extensions, with those of the layers outside of this one.
-    fn share_slots(&mut self, extensions: &mut impl RequestExtensions) {
-        let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
-        self.permits.share_with(&mut slots);
-        extensions.put(slots);
     }
 
     /// Returns what holds the slots of the request from its response on.
@@ -364,11 +279,10 @@ impl RequestScope {
 /// Builds the response of a rejection that a handler returns. Behind a middleware, `build` receives the format
 /// that the client prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that
 /// report the limit.
-pub(crate) fn respond<T, H: ResponseHeaders>(
+pub(crate) fn respond<B>(
     rejection: &Rejection,
-    build: impl FnOnce(&RejectedRequest<'_>) -> T,
-    headers: impl FnOnce(&mut T) -> &mut H,
-) -> T {
+    build: impl FnOnce(&RejectedRequest<'_>) -> Response<B>,
+) -> Response<B> {
     let recorded = |log: &mut RequestLog| {
         record_rejection(log, rejection);
         log.clone()
@@ -380,13 +294,12 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
     let mut scope = RequestScope::default();
     record_rejection(&mut scope.log, rejection);
     let mut response = build(&scope.rejected(rejection));
-    let texts = LimitTexts::of::<H>(&scope.log);
-    headers::write(headers(&mut response), &scope.log, &texts, false);
+    let texts = LimitTexts::of(&scope.log);
+    headers::write(response.headers_mut(), &scope.log, &texts, false);
     response
 }
 
 /// Records a rejection that becomes a response without headers, for the middleware that adds them.
-#[cfg(feature = "tower")]
 pub(crate) fn note(rejection: &Rejection) {
     request_log::with_current(|log| record_rejection(log, rejection));
 }

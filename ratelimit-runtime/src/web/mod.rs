@@ -33,33 +33,25 @@ mod address;
 mod headers;
 mod held_body;
 mod hops;
-#[cfg(feature = "tower")]
 mod host;
-#[cfg(feature = "tower")]
 mod layer;
 mod limit_sources;
 mod middleware;
 mod nat64;
-#[cfg(feature = "tower")]
 mod outbound;
-#[cfg(feature = "tower")]
 mod pending;
 mod rejected;
 mod request_check;
 mod request_limits;
-#[cfg(feature = "tower")]
 mod response;
-#[cfg(feature = "tower")]
 mod retry_after;
 #[cfg(any(feature = "axum", feature = "actix"))]
 mod route;
-#[cfg(feature = "tower")]
 mod service;
 mod settings;
 mod setup;
 mod slots;
 mod text_response;
-#[cfg(feature = "tower")]
 mod unread;
 
 #[cfg(feature = "actix")]
@@ -75,23 +67,17 @@ pub mod tonic;
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
 pub use self::held_body::HeldBody;
 pub use self::hops::ProxyHeader;
-#[cfg(feature = "tower")]
 pub use self::host::host_key;
-#[cfg(feature = "tower")]
 pub use self::layer::RateLimitLayer;
-#[cfg(feature = "tower")]
 pub use self::outbound::{OutboundFuture, OutboundLayer, OutboundService};
 pub use self::rejected::RejectedRequest;
 pub use self::request_limits::RequestLimits;
 #[cfg(feature = "tonic")]
 pub use self::response::Grpc;
-#[cfg(feature = "tower")]
 pub use self::response::{Http, ResponseFormat};
-#[cfg(feature = "tower")]
 pub use self::retry_after::retry_after;
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub use self::route::Route;
-#[cfg(feature = "tower")]
 pub use self::service::{RateLimitService, ResponseFuture};
 pub use self::slots::RequestSlots;
 pub use self::text_response::TextResponse;

@@ -13,15 +13,11 @@ use tower_service::Service;
 
 use super::limit_sources::{Admission, LimitSources};
 use super::pending::{COMPLETED, PendingRequest};
-use super::request_limits::RequestLimits;
 use super::settings::limit_settings;
-use crate::key::Key;
-use crate::limit::Limit;
-use crate::limiter::RateLimiter;
 use crate::reply::Decision;
-#[cfg(doc)]
-use crate::reply::Rejection;
 use crate::report::request_log;
+#[cfg(doc)]
+use crate::{limit::Limit, limiter::RateLimiter, reply::Rejection};
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
 /// each request before the client sends it. If its limits have a [`wait`](Limit::wait), a request waits for its units,
@@ -137,30 +133,6 @@ impl<B> OutboundLayer<http::Request<B>> {
 }
 
 impl<R> OutboundConfig<R> {
-    fn add_limit<K: Key>(
-        &mut self,
-        limit: Limit,
-        key: impl Fn(&R) -> K + Send + Sync + 'static,
-        cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
-    ) {
-        self.limits.add(limit, key, cost);
-    }
-
-    fn add_limits(
-        &mut self,
-        choose: impl Fn(&R, &mut RequestLimits) -> Result<(), BoxError> + Send + Sync + 'static,
-    ) {
-        self.limits.add_chosen(choose);
-    }
-
-    fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
-        self.limits.set_exempt(is_exempt);
-    }
-
-    fn set_limiter(&mut self, limiter: RateLimiter) {
-        self.limits.set_limiter(limiter);
-    }
-
     /// Starts the check of a request.
     fn start(&self, request: &R) -> Result<Admission, BoxError> {
         if self.limits.is_exempt(request) {

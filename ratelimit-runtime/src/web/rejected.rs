@@ -4,6 +4,8 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use http::{HeaderMap, Method, Response, Uri};
+
 use super::headers::push_name;
 use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::Rejection;
@@ -23,22 +25,17 @@ pub struct RejectedRequest<'a> {
 pub(crate) struct RequestFacts {
     pub(crate) prefers_json: bool,
     /// Whether it is a gRPC request, with feature `tonic`.
-    #[cfg(feature = "tower")]
     pub(crate) is_grpc: bool,
     /// Returns the body, if the application sets it.
     pub(crate) body: Option<BodyFn>,
     /// The request, if the application sets the body.
-    pub(crate) head: Option<Arc<dyn RequestHead>>,
+    pub(crate) head: Option<Arc<RequestHead>>,
 }
 
 impl RequestFacts {
     /// Returns whether a response is the same without these facts.
     pub(crate) fn is_default(&self) -> bool {
-        #[cfg(feature = "tower")]
-        if self.is_grpc {
-            return false;
-        }
-        !self.prefers_json && self.body.is_none() && self.head.is_none()
+        !self.prefers_json && !self.is_grpc && self.body.is_none() && self.head.is_none()
     }
 }
 
@@ -46,25 +43,11 @@ impl RequestFacts {
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
 /// The part of a request that the body of a rejection can show.
-pub(crate) trait RequestHead: Send + Sync {
-    fn method(&self) -> &str;
-    fn path(&self) -> &str;
-    fn query(&self) -> Option<&str>;
-    fn header(&self, name: &str) -> Option<&str>;
+pub(crate) struct RequestHead {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
 }
-
-/// The response of a request that was not handled, without the headers that report limits.
-pub(crate) struct RejectionResponse {
-    pub(crate) status: u16,
-    pub(crate) content_type: &'static str,
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: String,
-}
-
-/// The value of `Cache-Control` in each response of a rejected request. A cache must not store a 429 (RFC
-/// 6585, section 4), and should not store the others.
-pub(crate) const CACHE_CONTROL_VALUE: &str = "no-store";
 
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
@@ -89,26 +72,26 @@ impl<'a> RejectedRequest<'a> {
     /// Returns the method of the request, such as `GET`.
     #[must_use]
     pub fn method(&self) -> &'a str {
-        self.facts.head.as_ref().map_or("", |head| head.method())
+        self.head().map_or("", |head| head.method.as_str())
     }
 
     /// Returns the path of the request, without its query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        self.facts.head.as_ref().map_or("", |head| head.path())
+        self.head().map_or("", |head| head.uri.path())
     }
 
     /// Returns the query of the request, without the `?`; `None` if it has none.
     #[must_use]
     pub fn query(&self) -> Option<&'a str> {
-        self.facts.head.as_ref()?.query()
+        self.head()?.uri.query()
     }
 
     /// Returns the first value of a header of the request; `None` if the request does not have it, or if its value is
     /// not ASCII.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.facts.head.as_ref()?.header(name)
+        self.head()?.headers.get(name)?.to_str().ok()
     }
 
     /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
@@ -166,24 +149,20 @@ impl<'a> RejectedRequest<'a> {
         self.facts.is_grpc
     }
 
-    /// Returns the response over HTTP.
-    pub(crate) fn response(&self) -> RejectionResponse {
-        let TextResponse { status, content_type, headers, body } = match &self.facts.body {
+    /// Returns the response over HTTP, without the headers that report limits.
+    pub(crate) fn response<B: From<String>>(&self) -> Response<B> {
+        let text = match &self.facts.body {
             Some(body) => body(self),
             None if self.prefers_json() => {
                 TextResponse::new("application/problem+json", self.problem_json())
             }
             None => TextResponse::new(PLAIN_TEXT, self.rejection.to_string()),
         };
-        let status = status.unwrap_or(self.status());
-        RejectionResponse { status, content_type, retry_after: self.retry_after(), headers, body }
+        text.into_http(self.status(), self.retry_after())
     }
-}
 
-/// The response to a request without a key.
-impl From<TextResponse> for RejectionResponse {
-    fn from(TextResponse { status, content_type, headers, body }: TextResponse) -> Self {
-        Self { status: status.unwrap_or(400), content_type, retry_after: None, headers, body }
+    fn head(&self) -> Option<&'a RequestHead> {
+        self.facts.head.as_deref()
     }
 }
 

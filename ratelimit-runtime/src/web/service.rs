@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -19,7 +19,7 @@ use super::response::{Http, ResponseFormat};
 use super::slots::HeldSlots;
 use super::text_response::TextResponse;
 use super::unread::UnreadBody;
-use crate::reply::Rejection;
+use crate::reply::{Decision, Rejection};
 
 /// A service behind a [`RateLimitLayer`].
 pub struct RateLimitService<S, F = Http> {
@@ -65,7 +65,7 @@ where
         let stage = match admission {
             Ok(Admission::Admitted(call)) => {
                 let decision = call.map(|call| call.decision);
-                self.layer.config.admit(&mut scope, decision, request.extensions_mut());
+                self.layer.admit(&mut scope, decision, request.extensions_mut());
                 RequestStage::Admitted { handler: self.inner.call(request) }
             }
             Ok(Admission::Rejected(rejection)) => {
@@ -83,6 +83,21 @@ where
             }
         };
         ResponseFuture { stage, scope, layer: self.layer.clone() }
+    }
+}
+
+impl<F> RateLimitLayer<F> {
+    /// Puts into the extensions of an admitted request what its handler finds there.
+    #[inline]
+    fn admit(
+        &self,
+        scope: &mut RequestScope,
+        decision: Option<Decision>,
+        extensions: &mut Extensions,
+    ) {
+        let (decision, slots) = self.config.admit(scope, decision, || extensions.get().cloned());
+        decision.and_then(|decision| extensions.insert(decision));
+        slots.and_then(|slots| extensions.insert(slots));
     }
 }
 
@@ -136,7 +151,7 @@ where
                     match ready!(scope.poll_check(&mut pending.check, context)) {
                         Ok(decision) => {
                             if let Some(request) = pending.request_mut() {
-                                config.admit(scope, Some(decision), request.extensions_mut());
+                                this.layer.admit(scope, Some(decision), request.extensions_mut());
                             }
                             RequestStage::Admitted { handler: pending.call() }
                         }

@@ -40,7 +40,7 @@ macro_rules! limit_settings {
             key: impl Fn(&$request) -> K + Send + Sync + 'static,
             cost: impl Fn(&$request) -> u64 + Send + Sync + 'static,
         ) -> Self {
-            let layer = self.configure(|config| config.add_limit(limit, key, cost));
+            let layer = self.configure(|config| config.limits.add(limit, key, cost));
             crate::registry::add_of_layer(&limit, std::panic::Location::caller());
             layer
         }
@@ -62,28 +62,28 @@ macro_rules! limit_settings {
             + Sync
             + 'static,
         ) -> Self {
-            self.configure(|config| config.add_limits(choose))
+            self.configure(|config| config.limits.add_chosen(choose))
         }
 
         /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
         #[must_use]
         pub fn exempt(self, is_exempt: impl Fn(&$request) -> bool + Send + Sync + 'static) -> Self {
-            self.configure(|config| config.set_exempt(is_exempt))
+            self.configure(|config| config.limits.set_exempt(is_exempt))
         }
 
         /// Uses `limiter` for these limits, instead of the [current](crate::current) one. Annotated functions are not
         /// affected.
         #[must_use]
         pub fn limiter(self, limiter: crate::RateLimiter) -> Self {
-            self.configure(|config| config.set_limiter(limiter))
+            self.configure(|config| config.limits.set_limiter(limiter))
         }
     };
 }
 
-/// Defines the settings of layers of servers, for responses with a head of type `$head`. `$layer` is the type of the
-/// layer, and `$use` imports what the examples use.
+/// Defines the settings of layers of servers. `$layer` is the type of the layer, and `$use` imports what the examples
+/// use.
 macro_rules! server_settings {
-    ($head:ty, $layer:literal, $use:literal) => {
+    ($layer:literal, $use:literal) => {
         /// Counts requests by their response, such as failed logins: a request counts if `counts` returns true for the
         /// status and the headers of its response.
         ///
@@ -119,15 +119,21 @@ macro_rules! server_settings {
         /// If a limit has a [lease](crate::Limit::lease). A request to which [`limits`](Self::limits) adds such a limit
         /// is rejected with [`Rejection::Mistake`](crate::Rejection::Mistake).
         #[must_use]
-        pub fn count_if(self, counts: impl Fn(&$head) -> bool + Send + Sync + 'static) -> Self {
-            self.configure(|config| config.set_count_if(counts))
+        pub fn count_if(
+            self,
+            counts: impl Fn(&http::response::Parts) -> bool + Send + Sync + 'static,
+        ) -> Self {
+            self.configure(|config| {
+                config.limits.set_settled();
+                config.settings.count_if = Some(std::sync::Arc::new(counts));
+            })
         }
 
         /// Sets how clients are identified: by [`Client::of`](crate::web::Client::of) in the key functions of this
         /// layer, and by `Client` in the handlers behind it. It is put into the extensions of each request.
         #[must_use]
         pub fn clients(self, clients: crate::web::Clients) -> Self {
-            self.configure(|config| config.set_clients(clients))
+            self.configure(|config| config.settings.clients = Some(clients))
         }
 
         /// Puts the [`Decision`](crate::Decision) about each admitted request into its extensions, for the handler. It
@@ -135,7 +141,7 @@ macro_rules! server_settings {
         /// that is exempt, or that has no limits here, gets none.
         #[must_use]
         pub fn expose_decision(self) -> Self {
-            self.configure(|config| config.set_exposed())
+            self.configure(|config| config.settings.exposes_decision = true)
         }
 
         /// For tests: panics if a handler has responded to a request about which no limit has decided. The panic names
@@ -162,7 +168,7 @@ macro_rules! server_settings {
         /// While a request is handled. Do not use it in production.
         #[must_use]
         pub fn require_decision(self) -> Self {
-            self.configure(|config| config.set_required())
+            self.configure(|config| config.settings.requires_decision = true)
         }
 
         /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for clients
@@ -170,7 +176,7 @@ macro_rules! server_settings {
         /// with the fewest remaining units.
         #[must_use]
         pub fn legacy_headers(self) -> Self {
-            self.configure(|config| config.set_legacy_headers())
+            self.configure(|config| config.settings.has_legacy_headers = true)
         }
     };
 }
@@ -186,7 +192,9 @@ macro_rules! body_setting {
             self,
             body: impl Fn(&crate::web::RejectedRequest<'_>) -> T + Send + Sync + 'static,
         ) -> Self {
-            self.configure(|config| config.set_body(body))
+            let body: crate::web::rejected::BodyFn =
+                std::sync::Arc::new(move |request| body(request).into());
+            self.configure(|config| config.settings.body = Some(body))
         }
     };
 }

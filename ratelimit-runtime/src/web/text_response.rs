@@ -1,5 +1,10 @@
 //! The response that an application sends instead of that of a rejection.
 
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+
+use super::headers::NO_STORE;
+
 /// A status, a content type and a text: the body of a rejected request, or the response to a request without a key. See
 /// [`rejection_body`](super::RateLimitLayer::rejection_body) and [`limits`](super::RateLimitLayer::limits).
 ///
@@ -16,13 +21,13 @@
 /// `UNKNOWN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextResponse {
-    pub(crate) status: Option<u16>,
-    pub(crate) content_type: &'static str,
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: String,
+    pub(super) status: Option<u16>,
+    content_type: &'static str,
+    headers: Vec<(&'static str, String)>,
+    pub(super) body: String,
 }
 
-pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl TextResponse {
     /// Returns a response with this content type and text. The body of a rejected request keeps the status of the
@@ -55,6 +60,38 @@ impl TextResponse {
         self.headers.push((name, value.into()));
         self
     }
+
+    /// Returns the response over HTTP, without the headers that report limits. It has `status` unless the application
+    /// sets another.
+    pub(super) fn into_http<B: From<String>>(
+        self,
+        status: u16,
+        retry_after: Option<u64>,
+    ) -> Response<B> {
+        let mut response = Response::new(B::from(self.body));
+        *response.status_mut() = status_code(self.status.unwrap_or(status));
+        let headers = response.headers_mut();
+        let content_type = HeaderValue::from_str(self.content_type);
+        let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
+        headers.insert(CONTENT_TYPE, content_type);
+        for (name, value) in self.headers {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
+            {
+                headers.append(name, value);
+            }
+        }
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// Returns a status code; 503 in place of a number that is not one.
+pub(super) fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// A content type and a text.

@@ -52,7 +52,7 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::rejected::CACHE_CONTROL_VALUE;
+use super::headers::NO_STORE;
 use super::text_response::TextResponse;
 use crate::reply::{FromRejection, Rejection};
 use crate::report::request_log;
@@ -108,7 +108,7 @@ impl From<&Rejection> for Status {
 /// Builds the response of a rejected request, without the headers that report limits.
 pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
     let mut response = Status::from(rejection).into_http();
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response
 }
 
@@ -124,7 +124,7 @@ pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
         _ => Code::Unknown,
     };
     let mut response = Status::new(code, response.body).into_http();
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response
 }
 

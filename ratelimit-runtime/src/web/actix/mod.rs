@@ -37,7 +37,7 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
-mod http;
+mod convert;
 
 use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
@@ -50,17 +50,16 @@ use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
 use super::held_body::HeldBody;
 use super::limit_sources::Admission;
-use super::middleware::{self, MiddlewareConfig};
-use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
-use super::route::{Route, Template};
+use super::middleware::MiddlewareConfig;
+use super::rejected;
+use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldSlots, NO_LAYER_HOLDS};
-use super::text_response::{PLAIN_TEXT, TextResponse};
+use super::text_response::TextResponse;
 use super::{Client, RequestSlots};
 use crate::reply::{FromRejection, Rejection};
 
@@ -68,8 +67,7 @@ use crate::reply::{FromRejection, Rejection};
 /// limits of the middleware and those of annotated functions that the handler called.
 ///
 /// For limits, keys, response headers and rejected requests, see
-#[cfg_attr(feature = "tower", doc = "[`RateLimitLayer`](super::RateLimitLayer).")]
-#[cfg_attr(not(feature = "tower"), doc = "`RateLimitLayer`, with feature `tower`.")]
+/// [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// # Requests in flight
 ///
@@ -117,15 +115,11 @@ impl RateLimits {
     }
 
     limit_settings!(ServiceRequest, TextResponse);
-    server_settings!(
-        actix_web::dev::ResponseHead,
-        "RateLimits",
-        " use ratelimit_runtime::web::actix::RateLimits;"
-    );
+    server_settings!("RateLimits", " use ratelimit_runtime::web::actix::RateLimits;");
     body_setting!();
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        Arc::make_mut(&mut self.config).change(change);
         self
     }
 }
@@ -205,17 +199,25 @@ where
     let result = match config.start(&request, &mut scope) {
         Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
         Ok(Admission::Rejected(rejection)) => Err(rejection),
-        Err(refused) => return Ok(unhandled(build(refused.into()), request)),
+        Err(refused) => {
+            return Ok(unhandled(convert::response(refused.into_http(400, None)), request));
+        }
         Ok(Admission::Pending(mut check)) => {
             poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
         }
     };
     match result {
-        Ok(decision) => config.admit(&mut scope, decision, &mut *request.extensions_mut()),
+        Ok(decision) => {
+            let mut extensions = request.extensions_mut();
+            let outer = || extensions.get().cloned();
+            let (decision, slots) = config.admit(&mut scope, decision, outer);
+            decision.and_then(|decision| extensions.insert(decision));
+            slots.and_then(|slots| extensions.insert(slots));
+        }
         Err(rejection) => {
-            let mut rejected = response(&scope.rejected(&rejection));
+            let mut rejected = scope.rejected(&rejection).response();
             config.write_headers(rejected.headers_mut(), scope.log());
-            return Ok(unhandled(rejected, request));
+            return Ok(unhandled(convert::response(rejected), request));
         }
     }
     let mut handler = pin!(service.call(request));
@@ -223,14 +225,16 @@ where
     match response {
         Ok(response) => {
             let mut response = response.map_into_left_body();
-            config.finish(&mut scope, response.response_mut().head_mut());
+            let mut head = convert::head(response.response().head());
+            config.finish(&mut scope, &mut head);
+            convert::write(&head.headers, response.headers_mut());
             let slots = scope.take_slots();
             Ok(response.map_body(|_, body| HeldBody::actix(body, slots)))
         }
         Err(error) => {
             if config.is_settled_by_response(&scope) {
                 // The error becomes this response outside of this middleware.
-                config.settle(&mut scope, error.error_response().head());
+                config.settle(&mut scope, &convert::head(error.error_response().head()));
             }
             Err(error)
         }
@@ -268,7 +272,7 @@ impl FromRequest for RequestSlots {
 pub fn route(request: &ServiceRequest) -> Route {
     // `match_pattern` of the request reads the path as the client has spelled it.
     let pattern = request.resource_map().match_pattern(request.match_info().as_str());
-    Route::new(pattern.map(Template::Actix))
+    Route(pattern.unwrap_or_default())
 }
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
@@ -277,11 +281,11 @@ pub fn route(request: &ServiceRequest) -> Route {
 /// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        status_code(rejected::status(self))
+        convert::status_code(rejected::status(self))
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        middleware::respond(self, response, HttpResponse::headers_mut)
+        convert::response(self.clone().into())
     }
 }
 
@@ -291,32 +295,4 @@ impl FromRejection for HttpResponse {
     fn from_rejection(rejection: Rejection) -> Self {
         rejection.error_response()
     }
-}
-
-/// Builds the response of a rejected request, without the headers that report limits.
-fn response(rejected: &RejectedRequest<'_>) -> HttpResponse {
-    build(rejected.response())
-}
-
-fn build(plain: RejectionResponse) -> HttpResponse {
-    let mut response = HttpResponse::build(status_code(plain.status));
-    let content_type = HeaderValue::from_str(plain.content_type);
-    let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
-    response.insert_header((CONTENT_TYPE, content_type));
-    for (name, value) in plain.headers {
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
-        {
-            response.append_header((name, value));
-        }
-    }
-    response.insert_header((CACHE_CONTROL, CACHE_CONTROL_VALUE));
-    if let Some(seconds) = plain.retry_after {
-        response.insert_header((RETRY_AFTER, seconds));
-    }
-    response.body(plain.body)
-}
-
-fn status_code(status: u16) -> StatusCode {
-    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
