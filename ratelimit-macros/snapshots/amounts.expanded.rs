@@ -1,12 +1,13 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
                     ::ratelimit_runtime::__private::AmountsSite::new();
                 __RATE_LIMIT_AMOUNTS
                     .of(
-                        {
+                        &{
                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                 ::ratelimit_runtime::__private::Site::new(
                                     ::core::concat!(
@@ -55,7 +56,7 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                     ::ratelimit_runtime::__private::AmountsSite::new();
                 __RATE_LIMIT_AMOUNTS
                     .of(
-                        {
+                        &{
                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                 ::ratelimit_runtime::__private::Site::named(
                                     ::core::concat!(
@@ -113,57 +114,60 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                         };
                         let _ = (&__rate_limit_key, __rate_limit_cost);
                         ::ratelimit_runtime::__private::acquire_all_blocking(
-                            &::ratelimit_runtime::__private::LimitGroup::new([
-                                ::ratelimit_runtime::__private::CallPart::constant(
-                                    {
-                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::constant(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        __RATE_LIMIT_SITE
-                                            .visit(const {
-                                                &::ratelimit_runtime::Limit::scope(
-                                                    ::ratelimit_runtime::__private::without_permit(REQUESTS),
-                                                    ::ratelimit_runtime::Scope::Process,
-                                                )
-                                            })
-                                    },
-                                    &__rate_limit_key,
-                                    __rate_limit_cost,
-                                ),
-                                ::ratelimit_runtime::__private::CallPart::constant(
-                                    {
-                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::named(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        __RATE_LIMIT_SITE
-                                            .visit(const {
-                                                &::ratelimit_runtime::Limit::scope(
-                                                    ::ratelimit_runtime::Limit::sliding(
-                                                        ::core::concat!("pages", "#2"),
-                                                        const { 5 * 5 },
-                                                        ::ratelimit_runtime::__private::micros(60000000u64),
-                                                    ),
-                                                    ::ratelimit_runtime::Scope::Process,
-                                                )
-                                            })
-                                    },
-                                    &__rate_limit_key,
-                                    __rate_limit_cost,
-                                ),
-                                ::ratelimit_runtime::__private::CallPart::of(
-                                    &__rate_limit_limit_3,
-                                    &__rate_limit_key,
-                                    __rate_limit_cost,
-                                ),
-                            ]),
+                            &::ratelimit_runtime::__private::LimitGroup::new(
+                                ::core::option::Option::None,
+                                [
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &{
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::constant(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
+                                                ),
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::scope(
+                                                        ::ratelimit_runtime::__private::without_permit(REQUESTS),
+                                                        ::ratelimit_runtime::Scope::Process,
+                                                    )
+                                                })
+                                        },
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
+                                    ),
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &{
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::named(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
+                                                ),
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::scope(
+                                                        ::ratelimit_runtime::Limit::sliding(
+                                                            ::core::concat!("pages", "#2"),
+                                                            const { 5 * 5 },
+                                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                                        ),
+                                                        ::ratelimit_runtime::Scope::Process,
+                                                    )
+                                                })
+                                        },
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
+                                    ),
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &__rate_limit_limit_3,
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
+                                    ),
+                                ],
+                            ),
                         )
                     }
                 }

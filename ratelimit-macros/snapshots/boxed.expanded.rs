@@ -10,6 +10,7 @@ where
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                         ::ratelimit_runtime::__private::Site::new(
@@ -57,6 +58,7 @@ fn patterns<'a>(
         };
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                         ::ratelimit_runtime::__private::Site::new(
@@ -101,6 +103,7 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+                ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                         ::ratelimit_runtime::__private::Site::new(

@@ -1,6 +1,7 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::constant(
@@ -55,48 +56,51 @@ async fn query(user: u64) -> Result<(), Rejection> {
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
                 ::ratelimit_runtime::__private::check_all(
-                    &::ratelimit_runtime::__private::LimitGroup::new([
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::constant(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::__private::without_permit(LOGIN)
-                                    })
-                            },
-                            &__rate_limit_key_1,
-                            __rate_limit_cost,
-                        ),
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::sliding(
-                                            ::core::concat!(
-                                                ::core::concat!(::core::module_path!(), "::", "query"), "#2"
-                                            ),
-                                            5_000,
-                                            ::ratelimit_runtime::__private::micros(86400000000u64),
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost,
-                        ),
-                    ]),
+                    &::ratelimit_runtime::__private::LimitGroup::new(
+                        ::core::option::Option::None,
+                        [
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::__private::without_permit(LOGIN)
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost,
+                            ),
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::concat!(::core::module_path!(), "::", "query"), "#2"
+                                                ),
+                                                5_000,
+                                                ::ratelimit_runtime::__private::micros(86400000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost,
+                            ),
+                        ],
+                    ),
                 )
             }
         } {

@@ -6,6 +6,7 @@ async fn complete(
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -60,6 +61,7 @@ async fn stream() -> Result<Stream, Rejection> {
     let tokens;
     [tokens] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -132,82 +134,85 @@ fn several(team: &str) -> Answer {
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
                 ::ratelimit_runtime::__private::acquire_all_blocking(
-                    &::ratelimit_runtime::__private::LimitGroup::new([
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::constant(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::scope(
-                                            ::ratelimit_runtime::__private::unleased(REQUESTS),
-                                            ::ratelimit_runtime::Scope::Process,
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost,
-                        ),
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::scope(
-                                            ::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!(
-                                                    ::core::concat!(::core::module_path!(), "::", "several"),
-                                                    "#2"
+                    &::ratelimit_runtime::__private::LimitGroup::new(
+                        ::core::option::Option::None,
+                        [
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::__private::unleased(REQUESTS),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost,
+                            ),
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "several"),
+                                                        "#2"
+                                                    ),
+                                                    100_000,
+                                                    ::ratelimit_runtime::__private::micros(60000000u64),
                                                 ),
-                                                100_000,
-                                                ::ratelimit_runtime::__private::micros(60000000u64),
-                                            ),
-                                            ::ratelimit_runtime::Scope::Process,
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost_2,
-                        ),
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::scope(
-                                            ::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!(
-                                                    ::core::concat!(::core::module_path!(), "::", "several"),
-                                                    "#3"
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost_2,
+                            ),
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "several"),
+                                                        "#3"
+                                                    ),
+                                                    5,
+                                                    ::ratelimit_runtime::__private::micros(60000000u64),
                                                 ),
-                                                5,
-                                                ::ratelimit_runtime::__private::micros(60000000u64),
-                                            ),
-                                            ::ratelimit_runtime::Scope::Process,
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost,
-                        ),
-                    ]),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost,
+                            ),
+                        ],
+                    ),
                 )
             }
         };
@@ -248,6 +253,7 @@ async fn blocked() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -302,6 +308,7 @@ async fn blocked_and_counted() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -360,6 +367,7 @@ async fn blocked_by_result_and_settled_by_hand() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -427,6 +435,7 @@ async fn held(
     let (team, _) = __rate_limit_parameter_1;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

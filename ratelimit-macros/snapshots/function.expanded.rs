@@ -1,6 +1,7 @@
 async fn plain() -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -47,6 +48,7 @@ where
     #![allow(unused)]
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::named(

@@ -4,6 +4,7 @@ where
 {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -51,6 +52,7 @@ where
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

@@ -1,6 +1,7 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -46,6 +47,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -82,6 +84,7 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

@@ -1,6 +1,7 @@
 async fn patient() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -43,6 +44,7 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match crate::limits::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
                     ::core::concat!(
@@ -105,55 +107,58 @@ async fn hidden() -> Option<()> {
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
                 ::ratelimit_runtime::__private::check_all(
-                    &::ratelimit_runtime::__private::LimitGroup::new([
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::constant(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::hidden(
-                                            ::ratelimit_runtime::__private::without_permit(LOGIN),
-                                            false,
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost,
-                        ),
-                        ::ratelimit_runtime::__private::CallPart::constant(
-                            {
-                                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                    ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                );
-                                __RATE_LIMIT_SITE
-                                    .visit(const {
-                                        &::ratelimit_runtime::Limit::hidden(
-                                            ::ratelimit_runtime::Limit::sliding(
-                                                ::core::concat!(
-                                                    ::core::concat!(::core::module_path!(), "::", "hidden"),
-                                                    "#2"
+                    &::ratelimit_runtime::__private::LimitGroup::new(
+                        ::core::option::Option::None,
+                        [
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::hidden(
+                                                ::ratelimit_runtime::__private::without_permit(LOGIN),
+                                                false,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost,
+                            ),
+                            ::ratelimit_runtime::__private::CallPart::of(
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::hidden(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                                        "#2"
+                                                    ),
+                                                    10,
+                                                    ::ratelimit_runtime::__private::micros(1000000u64),
                                                 ),
-                                                10,
-                                                ::ratelimit_runtime::__private::micros(1000000u64),
-                                            ),
-                                            true,
-                                        )
-                                    })
-                            },
-                            &__rate_limit_key,
-                            __rate_limit_cost,
-                        ),
-                    ]),
+                                                true,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key,
+                                __rate_limit_cost,
+                            ),
+                        ],
+                    ),
                 )
             }
         } {
@@ -174,6 +179,7 @@ async fn hidden() -> Option<()> {
 async fn leased() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::named(

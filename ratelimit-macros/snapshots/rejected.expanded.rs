@@ -1,6 +1,7 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -43,6 +44,7 @@ async fn hidden(mut name: String) -> impl IntoResponse {
 async fn text() -> String {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -82,6 +84,7 @@ async fn text() -> String {
 async fn hidden_text() -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

@@ -15,52 +15,55 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                     __rate_limit_key => {
                         let _ = (&__rate_limit_key, __rate_limit_cost);
                         ::ratelimit_runtime::__private::check_all(
-                            &::ratelimit_runtime::__private::LimitGroup::new([
-                                ::ratelimit_runtime::__private::CallPart::constant(
-                                    {
-                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::new(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        __RATE_LIMIT_SITE
-                                            .visit(const {
-                                                &::ratelimit_runtime::Limit::token_bucket(
-                                                    ::core::concat!(
-                                                        ::core::concat!(::core::module_path!(), "::", "query"), "#1"
-                                                    ),
-                                                    10,
-                                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                                )
-                                            })
-                                    },
-                                    &__rate_limit_key,
-                                    __rate_limit_cost,
-                                ),
-                                ::ratelimit_runtime::__private::CallPart::constant(
-                                    {
-                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                            ::ratelimit_runtime::__private::Site::named(
-                                            ::core::concat!(
-                                                ::core::file!(), ":", ::core::line!(), ":",
-                                                ::core::column!()
-                                            ),
-                                        );
-                                        __RATE_LIMIT_SITE
-                                            .visit(const {
-                                                &::ratelimit_runtime::Limit::sliding(
-                                                    "tenant",
-                                                    5_000,
-                                                    ::ratelimit_runtime::__private::micros(86400000000u64),
-                                                )
-                                            })
-                                    },
-                                    &__rate_limit_key_2,
-                                    __rate_limit_cost_2,
-                                ),
-                            ]),
+                            &::ratelimit_runtime::__private::LimitGroup::new(
+                                ::core::option::Option::None,
+                                [
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &{
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::new(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
+                                                ),
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::token_bucket(
+                                                        ::core::concat!(
+                                                            ::core::concat!(::core::module_path!(), "::", "query"), "#1"
+                                                        ),
+                                                        10,
+                                                        ::ratelimit_runtime::__private::micros(1000000u64),
+                                                    )
+                                                })
+                                        },
+                                        &__rate_limit_key,
+                                        __rate_limit_cost,
+                                    ),
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &{
+                                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                                ::ratelimit_runtime::__private::Site::named(
+                                                ::core::concat!(
+                                                    ::core::file!(), ":", ::core::line!(), ":",
+                                                    ::core::column!()
+                                                ),
+                                            );
+                                            __RATE_LIMIT_SITE
+                                                .visit(const {
+                                                    &::ratelimit_runtime::Limit::sliding(
+                                                        "tenant",
+                                                        5_000,
+                                                        ::ratelimit_runtime::__private::micros(86400000000u64),
+                                                    )
+                                                })
+                                        },
+                                        &__rate_limit_key_2,
+                                        __rate_limit_cost_2,
+                                    ),
+                                ],
+                            ),
                         )
                     }
                 }

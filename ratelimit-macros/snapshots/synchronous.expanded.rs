@@ -1,6 +1,7 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
         let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(
@@ -35,6 +36,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
 fn hidden() -> impl Debug {
     {
         let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
+            ::core::option::Option::None,
             {
                 static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                     ::ratelimit_runtime::__private::Site::new(

@@ -34,14 +34,20 @@ impl Expansion<'_> {
         Ident::new(&format!("{name}{blocking}"), hygienic())
     }
 
+    /// The limiter that the attribute names, if any.
+    fn limiter(&self) -> TokenStream {
+        if self.guard.limiter.is_some() {
+            quote_spanned!(hygienic()=> ::core::option::Option::Some(__rate_limit_limiter))
+        } else {
+            quote_spanned!(hygienic()=> ::core::option::Option::None)
+        }
+    }
+
     fn check_one(&self, charge: &Charge, function: &str) -> TokenStream {
         let (rt, check) = (&self.rt, self.check_function(function));
         let given = charge.limit.name.as_ref();
-        let mut limit = self.registered(charge, &self.name(given), given.is_some());
-        if self.guard.limiter.is_some() {
-            limit =
-                quote_spanned!(hygienic()=> #rt::__private::On::new(__rate_limit_limiter, #limit));
-        }
+        let limit = self.registered(charge, &self.name(given), given.is_some());
+        let limiter = self.limiter();
         let KeyAndCost { key, cost } = &charge.key_and_cost;
         let key_tokens = self.key(key.as_ref());
         if let (Some(Key::Format(_)), Some(cost)) = (key, cost) {
@@ -51,13 +57,13 @@ impl Expansion<'_> {
             return quote_spanned! {hygienic()=>
                 match (#limit, #cost) {
                     (#limit_variable, #cost_variable) => {
-                        #rt::__private::#check(#limit_variable, #key_tokens, #cost_variable)
+                        #rt::__private::#check(#limiter, #limit_variable, #key_tokens, #cost_variable)
                     }
                 }
             };
         }
         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
-        quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key_tokens, #cost))
+        quote_spanned!(hygienic()=> #rt::__private::#check(#limiter, #limit, #key_tokens, #cost))
     }
 
     fn check_group(&self, shared: &Shared, function: &str) -> TokenStream {
@@ -78,46 +84,49 @@ impl Expansion<'_> {
             }
         };
         values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
-        let parts: Vec<_> = charges.iter().zip(1_usize..).map(|(charge, number)| {
-            let own = charge.limit.name.as_ref();
-            let numbered = || {
-                let number = format!("#{number}");
-                quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
-            };
-            let name = own.map_or_else(numbered, ToTokens::to_token_stream);
-            let limit = self.registered(charge, &name, given.is_some() || own.is_some());
-            let mut own_value = |name, value| {
-                let variable = variable(&format!("{name}_{number}"));
-                values.push((variable.clone(), value));
-                variable.into_token_stream()
-            };
-            let KeyAndCost { key, cost } = &charge.key_and_cost;
-            let key = match key {
-                Some(Key::Format(pieces)) => format_key(rt, pieces),
-                Some(key) => own_value("key", self.key_of_group(Some(key))),
-                None => shared_key.to_token_stream(),
-            };
-            let cost = match cost {
-                Some(cost) => own_value("cost", self.cost(Some(cost))),
-                None => shared_cost.to_token_stream(),
-            };
-            if charge.limit.varies() {
-                let variable = variable(&format!("limit_{number}"));
-                limits.push((variable.clone(), limit));
-                quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
-            } else {
-                quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#limit, &#key, #cost))
-            }
-        }).collect();
+        let parts: Vec<_> = charges
+            .iter()
+            .zip(1_usize..)
+            .map(|(charge, number)| {
+                let own = charge.limit.name.as_ref();
+                let numbered = || {
+                    let number = format!("#{number}");
+                    quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
+                };
+                let name = own.map_or_else(numbered, ToTokens::to_token_stream);
+                let limit = self.registered(charge, &name, given.is_some() || own.is_some());
+                let mut own_value = |name, value| {
+                    let variable = variable(&format!("{name}_{number}"));
+                    values.push((variable.clone(), value));
+                    variable.into_token_stream()
+                };
+                let KeyAndCost { key, cost } = &charge.key_and_cost;
+                let key = match key {
+                    Some(Key::Format(pieces)) => format_key(rt, pieces),
+                    Some(key) => own_value("key", self.key_of_group(Some(key))),
+                    None => shared_key.to_token_stream(),
+                };
+                let cost = match cost {
+                    Some(cost) => own_value("cost", self.cost(Some(cost))),
+                    None => shared_cost.to_token_stream(),
+                };
+                let limit = if charge.limit.varies() {
+                    let variable = variable(&format!("limit_{number}"));
+                    limits.push((variable.clone(), limit));
+                    variable.into_token_stream()
+                } else {
+                    limit
+                };
+                quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#limit, &#key, #cost))
+            })
+            .collect();
         let check_all = self.check_function(&format!("{function}_all"));
-        let on = self.guard.limiter.as_ref();
-        let on = on.map(|_| quote_spanned!(hygienic()=> .on(__rate_limit_limiter)));
-        let agree = self.agreement();
+        let (limiter, agree) = (self.limiter(), self.agreement());
         let mut check = quote_spanned! {hygienic()=>
             {
                 #agree
                 let _ = (&#shared_key, #shared_cost);
-                #rt::__private::#check_all(&#rt::__private::LimitGroup::new([#(#parts),*])#on)
+                #rt::__private::#check_all(&#rt::__private::LimitGroup::new(#limiter, [#(#parts),*]))
             }
         };
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
@@ -161,12 +170,7 @@ impl Expansion<'_> {
         let hashed = key::hashed(expr).and_then(|args| args.first());
         let value = match (hashed, unwrap_parens(expr)) {
             (Some(hashed), _) => {
-                let limiter = if self.guard.limiter.is_some() {
-                    quote_spanned!(hygienic()=> ::core::option::Option::Some(__rate_limit_limiter))
-                } else {
-                    quote_spanned!(hygienic()=> ::core::option::Option::None)
-                };
-                let key = self.borrow(hashed);
+                let (limiter, key) = (self.limiter(), self.borrow(hashed));
                 let call = quote_spanned!(hygienic()=> #rt::__private::hashed(#limiter, #key));
                 Expr::Verbatim(spanned_at(hashed, call))
             }

@@ -154,7 +154,7 @@ impl Expansion<'_> {
         quote_spanned! {hygienic()=>
             {
                 static __RATE_LIMIT_AMOUNTS: #rt::__private::AmountsSite = #rt::__private::AmountsSite::new();
-                __RATE_LIMIT_AMOUNTS.of(#template, #threshold, #burst, #lease)
+                __RATE_LIMIT_AMOUNTS.of(&#template, #threshold, #burst, #lease)
             }
         }
     }

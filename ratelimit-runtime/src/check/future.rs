@@ -125,6 +125,19 @@ impl Check {
         }
     }
 
+    /// Returns this check as that of any call. It has no permits.
+    #[cfg(feature = "tower")]
+    pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
+        let admitted = |decision| AdmittedCall { decision, permits: Vec::new() };
+        match self.0 {
+            CheckStage::Admitted { capacity, remaining, reset_us } => {
+                let decision = Decision::admitted_here(capacity, remaining, reset_us);
+                CallFuture::Decided(Some(Ok(admitted(decision))))
+            }
+            CheckStage::Call(call) => call.map(admitted),
+        }
+    }
+
     /// Returns this check; `None` if the call is admitted already, and its admission was reported.
     #[inline]
     pub(crate) fn unless_admitted(self) -> Option<CallFuture<()>> {

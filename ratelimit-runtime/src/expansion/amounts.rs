@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use super::{Site, SiteLimit};
+use super::CallLimit;
 use crate::limit::{Access, Lease, Limit, LimitError};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
@@ -75,17 +75,6 @@ impl KeptLimit {
     }
 }
 
-/// The limit of one call, at its site.
-#[derive(Debug)]
-pub struct CallLimit {
-    pub(super) site: &'static Site,
-    /// A limit that is never dropped: the limit of the call, or the template.
-    pub(super) kept: &'static Limit,
-    /// The limit of the call, if it is not kept.
-    pub(super) derived: Option<Limit>,
-    pub(super) access: Access,
-}
-
 impl GivenAmounts {
     /// Returns the cell where the search for these amounts begins: from the highest bits of products with large odd
     /// numbers, which differ for amounts that are close together.
@@ -108,12 +97,12 @@ impl AmountsSite {
     #[inline]
     pub fn of(
         &'static self,
-        template: SiteLimit<'static>,
+        template: &CallLimit,
         threshold: Option<u64>,
         burst: Option<u64>,
         lease: Lease,
     ) -> CallLimit {
-        let SiteLimit { limit: template, site } = template;
+        let CallLimit { kept: template, site, .. } = *template;
         let of = |access, kept, derived| CallLimit { site, kept, derived, access };
         let Some(threshold) = threshold else { return of(Access::Unlimited, template, None) };
         if threshold == 0 || burst == Some(0) {
@@ -141,7 +130,7 @@ impl AmountsSite {
         first: usize,
         template: &'static Limit,
         given: GivenAmounts,
-    ) -> (&'static Limit, Option<Limit>) {
+    ) -> (&'static Limit, Option<Box<Limit>>) {
         let limit = self.limit(template, given);
         for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
             let kept = cell.get_or_init(|| KeptLimit { given, template, limit });
@@ -149,7 +138,7 @@ impl AmountsSite {
                 return (&kept.limit, None);
             }
         }
-        (template, Some(limit))
+        (template, Some(Box::new(limit)))
     }
 
     fn limit(&self, template: &Limit, given: GivenAmounts) -> Limit {

@@ -1,6 +1,6 @@
 //! A call of an annotated function: its limits, its keys and its costs.
 
-use super::{CallLimit, CheckedLimit, Site, SiteLimit};
+use super::Site;
 use crate::check::{Acquire, AnyPart, CallFuture, CallOptions, Check, Checker, Part, Permit};
 use crate::key::Key;
 use crate::limit::{Access, Limit};
@@ -21,14 +21,31 @@ pub trait AnnotatedCall<const N: usize> {
     fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]>;
 }
 
-/// A call of a function with one limit: the limit, the key and the cost.
-pub(super) struct OneLimit<L, K>(pub(super) L, pub(super) K, pub(super) u64);
+/// The limit of a call, at its site.
+#[derive(Debug)]
+pub struct CallLimit {
+    pub(super) site: &'static Site,
+    /// A limit that is never dropped: the limit of the call, or a template for rules, if its amounts are computed.
+    pub(super) kept: &'static Limit,
+    /// The limit of the call, if it is not kept.
+    pub(super) derived: Option<Box<Limit>>,
+    /// How much the code says that the call may take.
+    pub(super) access: Access,
+}
+
+/// A call of a function with one limit.
+pub(super) struct OneLimit<'a, K> {
+    pub(super) limiter: Option<&'a RateLimiter>,
+    pub(super) limit: CallLimit,
+    pub(super) key: K,
+    pub(super) cost: u64,
+}
 
 /// The limits of a call of a function with several. Decided together.
 #[derive(Debug)]
 pub struct LimitGroup<'a, const N: usize> {
-    parts: [CallPart<'a>; N],
     limiter: Option<&'a RateLimiter>,
+    parts: [CallPart<'a>; N],
 }
 
 /// A limit of a call with several.
@@ -38,71 +55,61 @@ pub struct CallPart<'a> {
     part: AnyPart<'a>,
 }
 
-impl<L: CheckedLimit, K: Key> OneLimit<L, K> {
+impl CallLimit {
     #[inline]
-    fn part(&self) -> Part<'_, K> {
-        let Self(limit, key, cost) = self;
-        Part { access: limit.access(), ..Part::of(limit.limit(), key, *cost) }
+    fn limit(&self) -> &Limit {
+        self.derived.as_deref().unwrap_or(self.kept)
+    }
+
+    /// Returns the part of a call with this limit.
+    #[inline]
+    fn part<'a, K: ?Sized>(&'a self, key: &'a K, cost: u64) -> Part<'a, K> {
+        Part { access: self.access, ..Part::of(self.limit(), key, cost) }
     }
 }
 
-impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
+impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
     #[inline]
     fn sites(&self) -> [&'static Site; 1] {
-        [self.0.site()]
+        [self.limit.site]
     }
 
     #[inline]
     fn limiter(&self) -> Option<&RateLimiter> {
-        self.0.limiter()
+        self.limiter
     }
 
     #[inline]
     fn first(&self) -> (&Limit, Access) {
-        (self.0.limit(), self.0.access())
+        (self.limit.limit(), self.limit.access)
     }
 
     #[inline]
     fn check(&self, checker: &Checker) -> Check {
-        checker.start(self.part(), CallOptions::CHECK, None)
+        checker.start(self.limit.part(&self.key, self.cost), CallOptions::CHECK, None)
     }
 
     #[inline]
     fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; 1]> {
-        checker.start::<Acquire>(self.part(), CallOptions::ACQUIRE, self.0.kept()).into_array()
+        let Self { limit, key, cost, .. } = self;
+        let kept = limit.derived.is_none().then_some(limit.kept);
+        checker.start::<Acquire>(limit.part(key, *cost), CallOptions::ACQUIRE, kept).into_array()
     }
 }
 
 impl<'a> CallPart<'a> {
-    /// Creates the part of a limit with constant amounts.
-    #[must_use]
-    pub fn constant(
-        SiteLimit { limit, site }: SiteLimit<'a>,
-        key: &'a (dyn Key + 'a),
-        cost: u64,
-    ) -> Self {
-        Self { site, part: Part::of(limit, key, cost) }
-    }
-
-    /// Creates the part of a limit whose amounts are computed for the call.
+    /// Creates the part of a limit.
     #[must_use]
     pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u64) -> Self {
-        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost) };
-        Self { site: limit.site(), part }
+        Self { site: limit.site, part: limit.part(key, cost) }
     }
 }
 
 impl<'a, const N: usize> LimitGroup<'a, N> {
-    /// Creates the group that the limiter of the process decides.
+    /// Creates the group that `limiter` decides, or without one the limiter of the process.
     #[must_use]
-    pub fn new(parts: [CallPart<'a>; N]) -> Self {
-        Self { parts, limiter: None }
-    }
-
-    /// Lets another limiter decide.
-    #[must_use]
-    pub fn on(self, limiter: &'a RateLimiter) -> Self {
-        Self { limiter: Some(limiter), ..self }
+    pub fn new(limiter: Option<&'a RateLimiter>, parts: [CallPart<'a>; N]) -> Self {
+        Self { limiter, parts }
     }
 
     fn parts(&self) -> [AnyPart<'a>; N] {

@@ -4,7 +4,7 @@
 
 mod amounts;
 mod annotated_call;
-mod checked_limit;
+mod limiter;
 mod site;
 mod started;
 
@@ -14,12 +14,12 @@ use std::time::Duration;
 #[cfg(feature = "attribute")]
 pub use ratelimit_macros::format_key;
 
-pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
+pub use self::amounts::{Amount, AmountsSite, amount};
 use self::annotated_call::OneLimit;
-pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup};
-pub use self::checked_limit::{CheckedLimit, LimiterValue, On, limiter};
+pub use self::annotated_call::{AnnotatedCall, CallLimit, CallPart, LimitGroup};
+pub use self::limiter::{LimiterValue, limiter};
+pub use self::site::Site;
 use self::site::count_call;
-pub use self::site::{Site, SiteLimit};
 pub use self::started::Awaited;
 use crate::algorithm::Charged;
 use crate::check::{AdmittedCall, CallFuture, Checker, Permit, undecided};
@@ -45,8 +45,13 @@ pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
 /// does not hold the borrows of the key across the `await`.
 // One limit has functions of its own: a value that is no key is then one error, at the key.
 #[inline]
-pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Option<Awaited<(), 1>> {
-    check_all(&OneLimit(limit, key, cost))
+pub fn check(
+    limiter: Option<&RateLimiter>,
+    limit: CallLimit,
+    key: impl Key,
+    cost: u64,
+) -> Option<Awaited<(), 1>> {
+    check_all(&OneLimit { limiter, limit, key, cost })
 }
 
 /// Checks a call of a function that is not async against one limit.
@@ -54,13 +59,23 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Option<Await
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_blocking(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Result<(), Rejection> {
-    check_all_blocking(&OneLimit(limit, key, cost))
+pub fn check_blocking(
+    limiter: Option<&RateLimiter>,
+    limit: CallLimit,
+    key: impl Key,
+    cost: u64,
+) -> Result<(), Rejection> {
+    check_all_blocking(&OneLimit { limiter, limit, key, cost })
 }
 
 /// Starts a call of one limit whose charge is corrected.
-pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Awaited<[Permit; 1], 1> {
-    acquire_all(&OneLimit(limit, key, cost))
+pub fn acquire(
+    limiter: Option<&RateLimiter>,
+    limit: CallLimit,
+    key: impl Key,
+    cost: u64,
+) -> Awaited<[Permit; 1], 1> {
+    acquire_all(&OneLimit { limiter, limit, key, cost })
 }
 
 /// Checks a call of a function that is not async against one limit, whose charge is corrected.
@@ -69,11 +84,12 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u64) -> Awaited<[P
 ///
 /// The rejection of the call.
 pub fn acquire_blocking(
-    limit: impl CheckedLimit,
+    limiter: Option<&RateLimiter>,
+    limit: CallLimit,
     key: impl Key,
     cost: u64,
 ) -> Result<[Permit; 1], Rejection> {
-    acquire_all_blocking(&OneLimit(limit, key, cost))
+    acquire_all_blocking(&OneLimit { limiter, limit, key, cost })
 }
 
 /// Starts the check of a call; `None` if it is admitted already, so that its function polls nothing

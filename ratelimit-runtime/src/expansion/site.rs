@@ -7,7 +7,8 @@
 
 use once_cell::sync::OnceCell;
 
-use crate::limit::{Limit, Name, Period};
+use super::CallLimit;
+use crate::limit::{Access, Limit, Name, Period};
 use crate::registry::{self, CallEnd, RegisteredLimit};
 use crate::reply::Rejection;
 
@@ -28,13 +29,6 @@ struct FirstLimit {
     index: usize,
     name: Name,
     period: Period,
-}
-
-/// A limit at its site.
-#[derive(Clone, Copy, Debug)]
-pub struct SiteLimit<'a> {
-    pub(super) limit: &'a Limit,
-    pub(super) site: &'static Site,
 }
 
 /// Where the name of a limit comes from.
@@ -81,11 +75,11 @@ impl Site {
     /// Returns the limit with its site. Registers it once, and warns if another function shares its name by mistake.
     #[must_use]
     #[inline]
-    pub fn visit<'a>(&'static self, limit: &'a Limit) -> SiteLimit<'a> {
+    pub fn visit(&'static self, limit: &'static Limit) -> CallLimit {
         if self.limit.get().is_none() {
             self.register(limit);
         }
-        SiteLimit { limit, site: self }
+        CallLimit { site: self, kept: limit, derived: None, access: Access::Limited }
     }
 
     /// Counts a call.

@@ -4,9 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::request_check::RequestCheck;
-use super::request_limits::RequestLimits;
-use crate::check::{AdmittedCall, AnyPart, Part, undecided};
+use super::request_limits::{self, RequestLimits};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Part, undecided};
 use crate::key::Key;
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
@@ -48,7 +47,7 @@ pub(crate) enum Admission {
     Admitted(Option<AdmittedCall>),
     Rejected(Rejection),
     /// Redis decides the check, or it waits.
-    Pending(RequestCheck),
+    Pending(CallFuture<AdmittedCall>),
 }
 
 impl<R, E> LimitSources<R, E> {
@@ -169,7 +168,7 @@ impl<R, E> LimitSources<R, E> {
                     // No limiter decides the request.
                     let limits = self.limits_of(request)?;
                     let first = limits.first();
-                    let check = |first| RequestCheck::Check(undecided(first, error).into());
+                    let check = |first| Check::from(undecided(first, error)).into_admitted();
                     Ok(Admission::of(first.map(check), true))
                 },
             ),
@@ -188,13 +187,14 @@ impl<R, E> LimitSources<R, E> {
         // Saves a usual layer the copies of its part (`benches/all -- layer`).
         if let ([LimitSource::Fixed(limit, charge)], false) = (&*self.sources, self.settles) {
             charge(request, &mut |key, cost| {
-                let check = RequestCheck::Check(limiter.check(limit, key, cost));
+                let check = limiter.check(limit, key, cost).into_admitted();
                 admission = Admission::of(Some(check), is_local);
             });
             return Ok(admission);
         }
         with_fixed_parts(&self.sources, request, &[], &mut |parts| {
-            admission = Admission::of(RequestCheck::start(limiter, parts, self.settles), is_local);
+            admission =
+                Admission::of(request_limits::start(limiter, parts, self.settles), is_local);
         });
         Ok(admission)
     }
@@ -247,7 +247,7 @@ fn with_fixed_parts<R, E>(
 
 impl Admission {
     /// `is_local` means that this process decides the check at once, unless it waits.
-    fn of(check: Option<RequestCheck>, is_local: bool) -> Self {
+    fn of(check: Option<CallFuture<AdmittedCall>>, is_local: bool) -> Self {
         let Some(mut check) = check else { return Self::Admitted(None) };
         if !is_local {
             return Self::Pending(check);

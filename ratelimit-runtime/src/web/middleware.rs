@@ -15,9 +15,9 @@ use super::address::sealed::RequestAccess;
 use super::headers::{self, LimitTexts, NO_STORE};
 use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
-use super::request_check::RequestCheck;
 use super::slots::{HeldSlots, RequestPermits, RequestSlots};
 use super::text_response::TextResponse;
+use crate::check::{AdmittedCall, CallFuture};
 use crate::reply::{Decision, Rejection};
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
@@ -235,7 +235,7 @@ impl RequestScope {
     /// Polls the check of the request. Keeps its permits until the response.
     pub(crate) fn poll_check(
         &mut self,
-        check: &mut RequestCheck,
+        check: &mut CallFuture<AdmittedCall>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Decision, Rejection>> {
         let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;

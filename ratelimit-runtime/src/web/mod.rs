@@ -41,7 +41,6 @@ mod nat64;
 mod outbound;
 mod pending;
 mod rejected;
-mod request_check;
 mod request_limits;
 mod response;
 mod retry_after;

@@ -4,20 +4,20 @@ use std::mem;
 
 use tower_service::Service;
 
-use super::request_check::RequestCheck;
+use crate::check::{AdmittedCall, CallFuture};
 
 /// The message of the panic of a future that is polled too often.
 pub(super) const COMPLETED: &str = "a response future is polled after completion";
 
 /// A request that waits for its check, and the service that is ready for it. Futures box it, because few requests wait.
 pub(super) struct PendingRequest<S, R> {
-    pub(super) check: RequestCheck,
+    pub(super) check: CallFuture<AdmittedCall>,
     service: Option<(S, R)>,
 }
 
 impl<S: Service<R> + Clone, R> PendingRequest<S, R> {
     /// Leaves a clone in place of `service`, which must become ready first.
-    pub(super) fn new(check: RequestCheck, service: &mut S, request: R) -> Self {
+    pub(super) fn new(check: CallFuture<AdmittedCall>, service: &mut S, request: R) -> Self {
         let clone = service.clone();
         let ready = mem::replace(service, clone);
         Self { check, service: Some((ready, request)) }

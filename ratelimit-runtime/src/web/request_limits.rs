@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::request_check::RequestCheck;
-use crate::check::{AnyPart, Part};
+use crate::check::{Acquire, AdmittedCall, AnyPart, CallFuture, CallOptions, Part};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -22,13 +21,17 @@ impl RequestLimits {
     }
 
     /// Starts the check of the request; `None` if it has no limits.
-    pub(super) fn check(&self, limiter: &RateLimiter, settles: bool) -> Option<RequestCheck> {
+    pub(super) fn check(
+        &self,
+        limiter: &RateLimiter,
+        settles: bool,
+    ) -> Option<CallFuture<AdmittedCall>> {
         if let [(limit, ..)] = &*self.charges {
             report::expect(limit);
         }
         let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
         let parts: Vec<AnyPart<'_>> = parts.collect();
-        RequestCheck::start(limiter, &parts, settles)
+        start(limiter, &parts, settles)
     }
 
     /// Returns whether one of them limits calls in flight.
@@ -39,6 +42,25 @@ impl RequestLimits {
     pub(super) fn first(&self) -> Option<&Limit> {
         self.charges.first().map(|(limit, ..)| limit)
     }
+}
+
+/// Starts the check of a request with these limits; `None` if there are none. It has permits if the response decides
+/// whether the request counts, or if the request holds slots.
+pub(super) fn start(
+    limiter: &RateLimiter,
+    parts: &[AnyPart<'_>],
+    settles: bool,
+) -> Option<CallFuture<AdmittedCall>> {
+    let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
+    Some(match (parts, settles) {
+        ([], _) => return None,
+        (parts, false) => checker.check_all(parts).into_admitted(),
+        ([part], true) => {
+            let part = Part::of(part.limit, &part.key, part.cost);
+            checker.start::<Acquire>(part, options, None).into_admitted()
+        }
+        (parts, true) => checker.start_all(parts, options).into(),
+    })
 }
 
 impl fmt::Debug for RequestLimits {
