@@ -116,3 +116,31 @@ fn an_exempt_call_can_have_units() {
     let (verdict, _) = runtime().block_on(SlotPlayer::play(&Fleet::embedded(), &trace));
     assert!(verdict.faults.is_empty(), "{:?}", verdict.faults);
 }
+
+/// A call is charged by its rate, and ends once its shadow is decided on another node. What other calls use meanwhile
+/// comes after its charge.
+#[test]
+fn a_shadow_can_be_decided_late() {
+    let fleet = Fleet::cluster(Cluster::start(0));
+    let call = |cost, ticks| Operation::Call { process: 0, cost, is_rated: true, ticks };
+    let rule = |rule| Operation::Rule { process: 0, rule };
+    let operations = vec![
+        rule(RuleOf::Exempt),
+        call(1, None),
+        call(1, None),
+        rule(RuleOf::Shadow),
+        call(5, Some(1)),
+        Operation::End { which: 1, end: End::Settle(3) },
+    ];
+    for _ in 0..60 {
+        let operations = operations.clone();
+        let trace = Trace { processes: 1, most: 5, is_apart: true, operations };
+        let (verdict, _) = runtime().block_on(SlotPlayer::play(&fleet, &trace));
+        assert!(
+            verdict.breaches.is_empty(),
+            "{:?}\n{}",
+            verdict.breaches,
+            verdict.story.join("\n")
+        );
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::RuleSet;
 use support::judge::HolderJudge;
 use support::lines::{run_tasks, wait_until_decided};
@@ -9,6 +10,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, RuleOf, SlotPlayer, TICK, WaitingCall};
 use crate::calls::Verdict;
+
+/// How many milliseconds a call may take to end once it is decided.
+const A_WHILE: u32 = 500;
 
 impl SlotPlayer<'_> {
     /// Waits until the server knows what a process has released and settled.
@@ -40,6 +44,12 @@ impl SlotPlayer<'_> {
                 }
                 self.flush(process).await;
             }
+            for _ in 0..A_WHILE {
+                if !self.is_ending() {
+                    break;
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
             self.end_lost_again();
             let waiting = std::mem::take(&mut self.waiting);
             let (ended, waiting): (Vec<_>, Vec<_>) =
@@ -55,6 +65,13 @@ impl SlotPlayer<'_> {
                 self.granted(call, from.unwrap_or(self.moment()), result);
             }
         }
+    }
+
+    /// Returns whether a call that waits in no line has not ended: a shadow can decide beside it.
+    fn is_ending(&self) -> bool {
+        self.waiting.iter().any(|WaitingCall { call, paused, task, .. }| {
+            paused.is_none() && !task.is_finished() && lines(&self.limiter(call.process)) == 0
+        })
     }
 
     /// Returns the units in flight that the server counts; `None` if the key is blocked.
