@@ -66,7 +66,11 @@ impl Parity {
                 Step::Wait { eighths, micros } => {
                     retry = None;
                     let period = limit.period().as_micros() as i64;
-                    self.travel(clock, eighths * period / 8 + micros);
+                    let time = eighths * period / 8 + micros;
+                    if time < 0 {
+                        self.reset_others(trace, align).await;
+                    }
+                    self.travel(clock, time);
                 }
                 Step::Idle { years } => {
                     retry = None;
@@ -165,6 +169,19 @@ impl Parity {
         let end = clock.max(4_000_000_000_000_000);
         let moved = clock.saturating_add_signed(micros).min(end);
         self.clock.set(Duration::from_micros(moved));
+    }
+
+    /// Resets the counts with another align: the store may have reclaimed those that have ended, and a clock that goes
+    /// back would find them again in the model.
+    async fn reset_others(&mut self, trace: &Trace, align: Option<i64>) {
+        for other in trace.limits.iter().filter(|other| other.align != align) {
+            for key in 0..self.names.len() {
+                self.model(key, other.align).reset();
+                let (limit, name) = (&other.limit, &self.names[key]);
+                self.embedded[key].reset(limit, name).await.expect("embedded");
+                self.redis.reset(limit, name).await.expect("Redis");
+            }
+        }
     }
 
     fn model(&mut self, key: usize, align: Option<i64>) -> &mut Model {
