@@ -122,8 +122,9 @@ fn calls_wait_without_a_runtime() {
             limiter.check_blocking(&limit, "key", 1).expect("admitted");
         }
         assert!(start.elapsed() >= 3 * SECOND / 20, "{:?}", start.elapsed());
-        let long = bucket(20).wait(Duration::from_millis(1));
-        let rejection = limiter.check_blocking(&long, "key", 1).expect_err("the wait is too short");
+        let slow = Limit::token_bucket("slow", 1, MINUTE).wait(Duration::from_millis(1));
+        limiter.check_blocking(&slow, "key", 1).expect("admitted");
+        let rejection = limiter.check_blocking(&slow, "key", 1).expect_err("the wait is too short");
         assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection}");
     }
 }
