@@ -65,12 +65,8 @@ impl Parity {
             match *step {
                 Step::Wait { eighths, micros } => {
                     retry = None;
-                    let period = limit.period().as_micros() as i64;
-                    let time = eighths * period / 8 + micros;
-                    if time < 0 {
-                        self.reset_others(trace, align).await;
-                    }
-                    self.travel(clock, time);
+                    let time = eighths * limit.period().as_micros() as i64 / 8 + micros;
+                    self.wait(trace, align, clock, time).await;
                 }
                 Step::Idle { years } => {
                     retry = None;
@@ -171,10 +167,10 @@ impl Parity {
         self.clock.set(Duration::from_micros(moved));
     }
 
-    /// Resets the counts with another align: the store may have reclaimed those that have ended, and a clock that goes
-    /// back would find them again in the model.
-    async fn reset_others(&mut self, trace: &Trace, align: Option<i64>) {
-        for other in trace.limits.iter().filter(|other| other.align != align) {
+    /// Moves the clock. Before it goes back, resets the counts with another align: the store may have reclaimed those
+    /// that have ended, and the model would find them again.
+    async fn wait(&mut self, trace: &Trace, align: Option<i64>, clock: u64, micros: i64) {
+        for other in trace.limits.iter().filter(|other| micros < 0 && other.align != align) {
             for key in 0..self.names.len() {
                 self.model(key, other.align).reset();
                 let (limit, name) = (&other.limit, &self.names[key]);
@@ -182,6 +178,7 @@ impl Parity {
                 self.redis.reset(limit, name).await.expect("Redis");
             }
         }
+        self.travel(clock, micros);
     }
 
     fn model(&mut self, key: usize, align: Option<i64>) -> &mut Model {
