@@ -1,4 +1,4 @@
-//! Blocks as other processes observe them, and blocks of which Redis does not know.
+//! Blocks of a key among several processes, and blocks that Redis has not received.
 
 use std::time::Duration;
 
