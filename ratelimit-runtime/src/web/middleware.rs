@@ -53,6 +53,7 @@ type CountFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 #[derive(Clone, Default)]
 pub(super) struct ServerSettings {
     pub(super) count_if: Option<CountFn>,
+    /// In the extensions of each request.
     pub(super) clients: Option<Clients>,
     pub(super) body: Option<BodyFn>,
     pub(super) exposes_decision: bool,
@@ -77,11 +78,6 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
         self.log = RequestLog::default();
         self.limits.fixed().for_each(|limit| self.log.announce(limit));
         self.texts = LimitTexts::of(&self.log);
-    }
-
-    /// Returns what a middleware puts into the extensions of each request.
-    pub(crate) fn clients(&self) -> Option<&Clients> {
-        self.settings.clients.as_ref()
     }
 
     /// Returns what an admitted request has in its extensions: the decision, and its slots with those of the layers

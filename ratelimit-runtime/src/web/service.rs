@@ -56,7 +56,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        if let Some(clients) = self.layer.config.clients() {
+        if let Some(clients) = &self.layer.config.settings.clients {
             parts.extensions.insert(clients.clone());
         }
         let mut scope = self.layer.config.scope(&parts);

@@ -22,13 +22,16 @@ pub(super) fn head(head: &ResponseHead) -> Parts {
     parts
 }
 
-/// Copies the headers that a middleware can have written.
+/// Copies the headers that a middleware has written.
 pub(super) fn write(from: &http::HeaderMap, to: &mut HeaderMap) {
     for name in WRITTEN {
-        let values = from.get_all(name).into_iter();
+        let values = || from.get_all(name).into_iter().map(http::HeaderValue::as_bytes);
         let name = HeaderName::from_static(name.as_str());
+        if values().eq(to.get_all(&name).map(HeaderValue::as_bytes)) {
+            continue;
+        }
         to.remove(&name);
-        for value in values.filter_map(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
+        for value in values().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
             to.append(name.clone(), value);
         }
     }

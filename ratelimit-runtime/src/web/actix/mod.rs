@@ -192,7 +192,7 @@ where
         let response = request.into_response(response).map_into_right_body();
         response.map_body(|_, body| HeldBody::actix(body, HeldSlots::default()))
     };
-    if let Some(clients) = config.clients() {
+    if let Some(clients) = &config.settings.clients {
         request.extensions_mut().insert(clients.clone());
     }
     let mut scope = config.scope(&request);
