@@ -4,7 +4,7 @@ mod check;
 
 use ratelimit_models::lines::{Fault, Lines};
 
-use self::check::{holds, is_found};
+use self::check::{LONG, holds, is_found};
 
 const MODEL: Lines = Lines {
     is_bucket: true,
@@ -62,7 +62,9 @@ fn a_grant_that_goes_back_twice_is_found() {
 fn a_grant_that_is_used_twice_is_found() {
     let fault = Some(Fault::GrantIsUsedTwice);
     is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
-    is_found(Lines { is_bucket: false, calls: 3, drops: 1, foreign: 1, fault, ..MODEL }, OVER);
+    if LONG {
+        is_found(Lines { is_bucket: false, calls: 3, drops: 1, foreign: 1, fault, ..MODEL }, OVER);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod check;
 
 use ratelimit_models::slots::{Fault, Slots};
 
-use self::check::{holds, is_found};
+use self::check::{LONG, holds, is_found};
 
 /// Two processes on one slot, and one of each fault.
 const MODEL: Slots = Slots {
@@ -37,7 +37,11 @@ fn several_requests_are_given_up() {
 #[test]
 fn counts_are_reset() {
     holds(Slots { resets: 1, ticks: 0, ..MODEL });
-    holds(Slots { resets: 2, ticks: 0, given_up: 0, ..MODEL });
+    holds(Slots { resets: 2, calls: 1, ticks: 0, given_up: 0, ..MODEL });
+    holds(Slots { resets: 2, processes: 1, ticks: 0, given_up: 0, ..MODEL });
+    if LONG {
+        holds(Slots { resets: 2, ticks: 0, given_up: 0, ..MODEL });
+    }
 }
 
 #[test]
@@ -63,7 +67,13 @@ fn fallbacks_take_slots() {
 
 #[test]
 fn fallbacks_take_slots_beside_requests() {
-    holds(Slots { processes: 1, calls: 2, local_calls: 2, ..MODEL });
+    let bounds = Slots { processes: 1, calls: 1, local_calls: 1, ..MODEL };
+    holds(bounds);
+    holds(Slots { local_calls: 2, ticks: 1, ..bounds });
+    holds(Slots { calls: 2, ticks: 1, ..bounds });
+    if LONG {
+        holds(Slots { calls: 2, local_calls: 2, ..bounds });
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Builder, OnError, RateLimiter};
 use redis::{Client, Commands, Connection, ConnectionAddr};
@@ -188,16 +188,35 @@ pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
     (server, format!("rediss://{host}:{port}"))
 }
 
-/// Waits for up to a second until a replica has all writes of the primary, and returns whether it has. `WAIT`
-/// covers the writes of its own connection, so this publishes a message first.
+/// Waits for up to two seconds until a replica has all writes of the primary, and returns whether it has. A replica
+/// reports its offset each second. `WAIT` covers only the writes of its own connection, and a node of a cluster accepts
+/// none without the right key.
 ///
 /// # Panics
 ///
 /// If the server was stopped.
 pub fn is_replicated(primary: &mut Connection) -> bool {
-    redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
-    let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u64>(primary);
-    copies.is_ok_and(|copies| copies == 1)
+    let mut offsets = || {
+        let info: String = redis::cmd("INFO").arg("replication").query(primary).expect("INFO");
+        let after = |text: &str, name: &str| -> Option<u64> {
+            let (_, rest) = text.split_once(name)?;
+            rest.split(['\r', ',']).next()?.parse().ok()
+        };
+        let replica = info.lines().find(|line| line.contains(",state=online,"));
+        (
+            after(&info, "master_repl_offset:").expect("an offset"),
+            replica.and_then(|line| after(line, ",offset=")).unwrap_or(0),
+        )
+    };
+    let (written, _) = offsets();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        if offsets().1 >= written {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 /// Lets a server work in the folder of its log. Otherwise, it would load what another one has saved in this folder.

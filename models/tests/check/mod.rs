@@ -5,6 +5,10 @@ use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
+/// Whether the searches that take minutes run as well.
+#[allow(dead_code, reason = "not each program has such a search")]
+pub const LONG: bool = cfg!(feature = "long");
+
 /// Asserts that all properties hold in every state.
 pub fn holds<M>(model: M)
 where
