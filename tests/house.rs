@@ -1,5 +1,6 @@
-//! The structure of the project: rooms of the runtime import only rooms below them, a type name exists once, the lists
-//! of algorithms that no compiler checks are whole, no line is long, and no room is heavier than `weights.txt` says.
+//! The structure of the project: rooms of the runtime import only rooms below them, and files of a folder are in no
+//! circle; a type name exists once, the lists of algorithms that no compiler checks are whole, no line is long, and no
+//! room is heavier than `weights.txt` says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,6 +150,38 @@ fn rooms_import_only_rooms_below_them() {
     }
     assert!(imports > 200, "{imports} imports were found");
     assert_eq!(upward, [""; 0]);
+}
+
+/// Returns the path of the module of a file.
+fn module(file: &str) -> &str {
+    let path = file.strip_suffix(".rs").expect("a source file");
+    path.strip_suffix("/mod").unwrap_or(path)
+}
+
+#[test]
+fn files_of_a_folder_import_each_other_in_one_direction() {
+    let code_of = code();
+    let mut imports: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, code) in &code_of {
+        let own = module(file);
+        let siblings = words_after(code, "super::")
+            .map(|name| Path::new(own).with_file_name(name).to_string_lossy().into_owned());
+        let is_file = |name: &String| {
+            name != own
+                && ["", "/mod"].iter().any(|end| code_of.contains_key(&format!("{name}{end}.rs")))
+        };
+        imports.insert(own.to_owned(), siblings.filter(is_file).collect());
+    }
+    assert!(imports.values().flatten().count() > 200, "{imports:?}");
+    // What imports nothing that is left is in no circle.
+    loop {
+        let left: Vec<_> = imports.keys().cloned().collect();
+        imports.retain(|_, names| names.iter().any(|name| left.contains(name)));
+        if imports.len() == left.len() {
+            break;
+        }
+    }
+    assert_eq!(imports, BTreeMap::new(), "circles, and what leads into them");
 }
 
 #[test]

@@ -7,6 +7,8 @@
 
 #[path = "../../ratelimit-macros/src/after_call.rs"]
 mod after_call;
+#[path = "../../ratelimit-macros/src/algorithm.rs"]
+mod algorithm;
 #[path = "../../ratelimit-macros/src/args.rs"]
 mod args;
 #[path = "../../ratelimit-macros/src/argument.rs"]

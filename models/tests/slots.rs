@@ -67,12 +67,12 @@ fn fallbacks_take_slots() {
 
 #[test]
 fn fallbacks_take_slots_beside_requests() {
-    let bounds = Slots { processes: 1, calls: 1, local_calls: 1, ..MODEL };
-    holds(bounds);
-    holds(Slots { local_calls: 2, ticks: 1, ..bounds });
-    holds(Slots { calls: 2, ticks: 1, ..bounds });
+    const BOUNDS: Slots = Slots { processes: 1, calls: 1, local_calls: 1, ..MODEL };
+    holds(BOUNDS);
+    holds(Slots { local_calls: 2, ticks: 1, ..BOUNDS });
+    holds(Slots { calls: 2, ticks: 1, ..BOUNDS });
     if LONG {
-        holds(Slots { calls: 2, local_calls: 2, ..bounds });
+        holds(Slots { calls: 2, local_calls: 2, ..BOUNDS });
     }
 }
 

@@ -10,9 +10,9 @@ use syn::parse::{ParseStream, Parser};
 use syn::token::Paren;
 use syn::{Expr, ExprLit, Ident, Lit, LitInt, LitStr, Token};
 
+use crate::algorithm::Algorithm;
 use crate::argument::ArgumentName;
 use crate::diagnostics::{Errors, ReportedError, foreign_argument, quoted, written};
-use crate::limit::Algorithm;
 use crate::text::closest::{closest, nearest};
 use crate::text::limit::LimitText;
 use crate::values::{as_literal, as_path};

@@ -112,7 +112,7 @@ mod tests {
     use proc_macro2::TokenStream;
 
     use super::ArgumentName;
-    use crate::limit::Algorithm;
+    use crate::algorithm::Algorithm;
     use crate::words::Word;
 
     /// Reads a file of the repository; `path` is relative to this crate.

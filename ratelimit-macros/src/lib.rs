@@ -5,6 +5,7 @@
 //! function, `Guard` validates them, and `expand` writes the limited function.
 
 mod after_call;
+mod algorithm;
 mod args;
 mod argument;
 mod boxed;

@@ -6,13 +6,14 @@
 use quote::ToTokens;
 use syn::{Expr, ExprPath, Lit, LitStr};
 
+use crate::algorithm::Algorithm;
 use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::text::duration::{DAY_US, LONGEST_US};
 use crate::text::offset::offset_minutes;
 use crate::values::{self, Amount, Constant, as_literal, as_path, is_constant};
-use crate::words::{self, Word, word_enum};
+use crate::words::Word;
 
 /// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
 const SHORTEST_LEASED_US: u64 = 100_000;
@@ -53,17 +54,6 @@ pub(crate) enum Lease {
     UpTo(Constant),
     /// As many as a busy key needs; written as this literal.
     Auto(LitStr),
-}
-
-word_enum! {
-    /// How a limit counts. The word is also the name of the constructor in the runtime.
-    Algorithm {
-        Sliding = "sliding" | "sliding_window" | "sliding_log" | "rolling" | "rolling_window",
-        Fixed = "fixed" | "fixed_window" | "window",
-        SlidingCounter = "sliding_counter" | "sliding_window_counter",
-        TokenBucket = "token_bucket" | "gcra" | "bucket" | "token",
-        LeakyBucket = "leaky_bucket" | "leaky" | "pacing",
-    }
 }
 
 impl Limit {
@@ -236,16 +226,6 @@ impl Limit {
     }
 }
 
-impl Algorithm {
-    fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
-    }
-
-    fn argument_of_capacity(self) -> ArgumentName {
-        if self.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold }
-    }
-}
-
 impl Lease {
     /// A number of units, the path of a constant, or `"auto"`.
     fn read(expr: &Expr) -> syn::Result<Self> {
@@ -275,7 +255,7 @@ fn read_rate(args: &Args<'_>) -> Result<Option<Kind>, ReportedError> {
         Constant::duration(ArgumentName::Period, expr)
     });
     let algorithm = args
-        .optional(ArgumentName::Algo, |expr| words::choice(ArgumentName::Algo, "algorithm", expr));
+        .optional(ArgumentName::Algo, |expr| values::choice(ArgumentName::Algo, "algorithm", expr));
     let algorithm = algorithm?.unwrap_or(args.default_algorithm());
     Ok(Some(Kind::Rate { algorithm, period: period? }))
 }
@@ -452,7 +432,7 @@ mod tests {
             let is_known = Algorithm::ALL.iter().any(|known| known.as_str() == runtime.as_str());
             assert!(
                 is_known,
-                "the attribute does not know `{runtime}`: add it to `Algorithm` in limit.rs"
+                "the attribute does not know `{runtime}`: add it to `Algorithm` in algorithm.rs"
             );
         }
     }

@@ -7,7 +7,7 @@ use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::values::{self, Constant};
-use crate::words::{self, word_enum};
+use crate::words::word_enum;
 
 /// The policy of an attribute. `None` leaves the default of the runtime.
 pub(crate) struct Policy {
@@ -37,10 +37,10 @@ word_enum! {
 impl Policy {
     pub(crate) fn read(args: &Args<'_>) -> Result<Self, ReportedError> {
         let scope = args.optional(ArgumentName::Scope, |expr| {
-            words::choice(ArgumentName::Scope, "scope", expr)
+            values::choice(ArgumentName::Scope, "scope", expr)
         });
         let on_error = args.optional(ArgumentName::OnError, |expr| {
-            words::choice(ArgumentName::OnError, "policy", expr)
+            values::choice(ArgumentName::OnError, "policy", expr)
         });
         let shadow =
             args.optional(ArgumentName::Shadow, |expr| values::flag(ArgumentName::Shadow, expr));

@@ -37,8 +37,8 @@ mod tests {
     use quote::ToTokens;
     use syn::{Attribute, File, ImplItem, Item, Meta, TraitItem};
 
+    use crate::algorithm::Algorithm;
     use crate::argument::ArgumentName;
-    use crate::limit::Algorithm;
     use crate::words::Word;
 
     /// Expands every annotated function of a file.

@@ -3,8 +3,11 @@
 use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 
 use crate::argument::ArgumentName;
+use crate::diagnostics::quoted;
+use crate::text::closest::closest;
 use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
 use crate::text::limit::MOST;
+use crate::words::Word;
 
 /// A literal, whose value the macro knows, or a path to a constant, which the compiler evaluates.
 #[derive(Clone)]
@@ -129,6 +132,26 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
         format!("`{argument}` must be a string literal, such as `{example}`{hint}")
     };
     Err(syn::Error::new_spanned(expr, message))
+}
+
+/// Reads one of the words of `T`, as a string literal. `kind` says what the words are.
+pub(crate) fn choice<T: Word>(argument: ArgumentName, kind: &str, expr: &Expr) -> syn::Result<T> {
+    let literal = text(argument, expr)?;
+    let word = literal.value();
+    if let Some(choice) = T::ALL.iter().find(|choice| choice.as_str() == word) {
+        return Ok(*choice);
+    }
+    let words = || T::ALL.iter().map(|choice| choice.as_str());
+    let normalized = word.to_lowercase().replace(['-', ' '], "_");
+    let hint = if let Some(meant) = T::find_synonym(&normalized) {
+        format!("did you mean `\"{}\"`?", meant.as_str())
+    } else if let Some(meant) = closest(&normalized, words()) {
+        format!("did you mean `\"{meant}\"`?")
+    } else {
+        let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();
+        format!("`{argument}` is one of {}", quoted(literals.iter().map(String::as_str)))
+    };
+    Err(syn::Error::new(literal.span(), format!("unknown {kind} `{word}`: {hint}")))
 }
 
 /// `true` or `false`.

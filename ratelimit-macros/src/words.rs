@@ -1,12 +1,5 @@
 //! Enums whose variants the user writes as words: arguments, algorithms, policies.
 
-use syn::Expr;
-
-use crate::argument::ArgumentName;
-use crate::diagnostics::quoted;
-use crate::text::closest::closest;
-use crate::values;
-
 /// A fixed set of words, one for each variant. [`word_enum!`] implements it.
 pub(crate) trait Word: Copy + 'static {
     /// Every variant, in the order in which they are documented.
@@ -64,23 +57,3 @@ macro_rules! word_enum {
 }
 
 pub(crate) use word_enum;
-
-/// Reads one of the words of `T`, as a string literal. `kind` says what the words are.
-pub(crate) fn choice<T: Word>(argument: ArgumentName, kind: &str, expr: &Expr) -> syn::Result<T> {
-    let text = values::text(argument, expr)?;
-    let word = text.value();
-    if let Some(choice) = T::ALL.iter().find(|choice| choice.as_str() == word) {
-        return Ok(*choice);
-    }
-    let words = || T::ALL.iter().map(|choice| choice.as_str());
-    let normalized = word.to_lowercase().replace(['-', ' '], "_");
-    let hint = if let Some(meant) = T::find_synonym(&normalized) {
-        format!("did you mean `\"{}\"`?", meant.as_str())
-    } else if let Some(meant) = closest(&normalized, words()) {
-        format!("did you mean `\"{meant}\"`?")
-    } else {
-        let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();
-        format!("`{argument}` is one of {}", quoted(literals.iter().map(String::as_str)))
-    };
-    Err(syn::Error::new(text.span(), format!("unknown {kind} `{word}`: {hint}")))
-}

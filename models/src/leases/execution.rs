@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::super::entry::{LeaseAmounts, LeaseTarget};
+use super::super::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use super::state::{Body, Message, PlainUnits, State};
 use super::{Fault, Leases};
 use crate::algorithm::{Charged, Correction, Outcome, Receipt};
@@ -49,6 +49,13 @@ fn charge(terms: Terms) -> Charge {
 
 pub(super) fn target() -> &'static Arc<LeaseTarget> {
     &TARGET
+}
+
+impl PlainUnits {
+    pub(super) fn unspent(self) -> UnspentUnits {
+        let Self { units, at, place } = self;
+        UnspentUnits { target: target().clone(), units, at, place }
+    }
 }
 
 /// The scripts of a model.

@@ -1,9 +1,7 @@
 //! A state of the model: the server, the process that leases, and the messages between them.
 
-use super::super::delivery::{Delivery, DeliveryContent};
-use super::super::entry::UnspentUnits;
-use super::super::state::{LeaseCaller, LeaseState};
-use super::execution;
+use super::super::state::LeaseState;
+use super::super::target::{Delivery, DeliveryContent, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::judge::Admitted;
 use crate::server::Keys;
@@ -246,16 +244,9 @@ impl Fetch {
     }
 }
 
-impl LeaseCaller for Caller {
+impl crate::owner::Caller for Caller {
     fn is_present(&self) -> bool {
         self.is_present
-    }
-}
-
-impl PlainUnits {
-    pub(super) fn unspent(self) -> UnspentUnits {
-        let Self { units, at, place } = self;
-        UnspentUnits { target: execution::target().clone(), units, at, place }
     }
 }
 

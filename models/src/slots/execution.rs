@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::LazyLock;
 
-use super::state::{Body, HOLD, State};
+use super::state::{Body, HOLD, State, packed_terms};
 use super::{Fault, Slots};
 use crate::form::Form;
 use crate::program;
@@ -71,15 +71,6 @@ impl Slots {
             other => panic!("{other:?}"),
         }
     }
-}
-
-pub(super) fn packed_terms(threshold: u64, stated: &Statement) -> Vec<u8> {
-    let mut out = Vec::new();
-    let Statement { process, seq, units, epoch, hold_us, waited_us } = *stated;
-    for number in [threshold, hold_us, process, seq, units, epoch, waited_us] {
-        out.extend(&number.to_be_bytes()[1..]);
-    }
-    out
 }
 
 fn packed_op(word: &str, cost: u8, birth: u8, operand: u8, terms: &[u8]) -> Vec<u8> {

@@ -1,7 +1,6 @@
 //! A state of the model: the server, the processes, and the messages between them.
 
 use super::super::{SlotUnits, StatedUnits, TakenUnits};
-use super::execution::packed_terms;
 use crate::server::Keys;
 use crate::store::Statement;
 
@@ -197,4 +196,13 @@ impl Message {
     pub(super) fn is_reply(&self) -> bool {
         matches!(self.body, Body::Reply { .. })
     }
+}
+
+pub(super) fn packed_terms(threshold: u64, stated: &Statement) -> Vec<u8> {
+    let mut out = Vec::new();
+    let Statement { process, seq, units, epoch, hold_us, waited_us } = *stated;
+    for number in [threshold, hold_us, process, seq, units, epoch, waited_us] {
+        out.extend(&number.to_be_bytes()[1..]);
+    }
+    out
 }

@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{Report, Started};
-use crate::rules::{Asker, RuleTable, Ruled};
+use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -87,6 +87,12 @@ impl AnyPart<'_> {
             backend.count_rejection(limit, key_id(), &key, outcome.clock);
         })
     }
+}
+
+/// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
+pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
+    parts.iter().any(|part| part.access != Access::Limited)
+        || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
 }
 
 impl<K: ?Sized> Clone for Part<'_, K> {

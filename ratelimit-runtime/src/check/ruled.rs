@@ -8,6 +8,7 @@ use super::call::{
     AdmittedCall, BoxedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall,
 };
 use super::fast::Conclusion;
+use super::part::may_be_ruled;
 use super::wait::{borrowed, may_wait, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
@@ -16,7 +17,7 @@ use crate::limit::{Access, Limit, LimitLabel};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
 use crate::report::Report;
-use crate::rules::{Asker, Ruled, RulesInForce};
+use crate::rules::{Asker, Ruled};
 use crate::waiting::OwnedPart;
 
 /// The parts of a call that are decided, or only reported, once the others have admitted it.
@@ -243,12 +244,6 @@ impl TrailingParts {
         }
         Ok(AdmittedCall { permits, ..admission })
     }
-}
-
-/// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
-pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
-    parts.iter().any(|part| part.access != Access::Limited)
-        || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
 }
 
 #[cfg(test)]

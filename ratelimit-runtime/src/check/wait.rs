@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call::{CallOptions, CallResult, StartedCall};
-use super::ruled::may_be_ruled;
+use super::part::may_be_ruled;
 use super::{AnyPart, Checker, Part};
 use crate::key::OwnedKey;
 use crate::one_or_many::OneOrMany;

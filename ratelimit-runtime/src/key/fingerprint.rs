@@ -6,10 +6,11 @@
 //! values since the word before. A last word ends the key. So the words can be found from the end of the hashed bytes,
 //! and no value can imitate one. A value with the bytes of such a key has an inverted hash, so it is another key.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
+use super::hasher::KeyHasher;
 use super::owned::write_text;
 use super::text::{KeyText, MAX_TEXT};
 use super::{Key, KeyWriter};
@@ -17,16 +18,6 @@ use super::{Key, KeyWriter};
 /// The secret of a store.
 #[derive(Clone)]
 pub(crate) struct Secret(SipHasher13);
-
-/// Hashes a key while it is written. To write its text first takes three times as long (`benches/all -- embedded`).
-pub(super) struct KeyHasher {
-    hasher: SipHasher13,
-    /// The number of bytes since the last word.
-    value: usize,
-    /// The number of bytes of the text, if all values are escaped.
-    most: usize,
-    has_structure: bool,
-}
 
 impl Secret {
     pub(crate) fn random() -> Self {
@@ -37,7 +28,7 @@ impl Secret {
     /// Returns the fingerprint of `key`.
     #[inline]
     pub(crate) fn fingerprint(&self, key: &(impl Key + ?Sized)) -> u128 {
-        let mut hasher = self.hasher();
+        let mut hasher = KeyHasher::new(self.0);
         key.write(&mut KeyWriter::to_hash(&mut hasher));
         if hasher.most > MAX_TEXT { self.of_long(&key) } else { hasher.finish() }
     }
@@ -45,43 +36,9 @@ impl Secret {
     /// Returns the fingerprint of the text of `key`, of a long one that of its short text.
     #[cold]
     fn of_long(&self, key: &dyn Key) -> u128 {
-        let mut hasher = self.hasher();
+        let mut hasher = KeyHasher::new(self.0);
         write_text(KeyText::of(key).as_bytes(), &mut KeyWriter::to_hash(&mut hasher));
         hasher.finish()
-    }
-
-    #[inline]
-    fn hasher(&self) -> KeyHasher {
-        KeyHasher { hasher: self.0, value: 0, most: 0, has_structure: false }
-    }
-}
-
-impl KeyHasher {
-    #[inline]
-    pub(super) fn write(&mut self, value: &[u8]) {
-        self.hasher.write(value);
-        self.value += value.len();
-        // An escape has three bytes.
-        self.most += 3 * value.len();
-    }
-
-    /// Appends a byte of the structure.
-    #[inline]
-    pub(super) fn write_structure(&mut self, byte: u8) {
-        self.hasher.write_u64((self.value as u64) << 8 | u64::from(byte));
-        self.value = 0;
-        self.most += 1;
-        self.has_structure = true;
-    }
-
-    #[inline]
-    fn finish(&mut self) -> u128 {
-        if !self.has_structure {
-            // Saves a word (`benches/all -- embedded`).
-            return !self.hasher.finish128().as_u128();
-        }
-        self.write_structure(0);
-        self.hasher.finish128().as_u128()
     }
 }
 

@@ -10,6 +10,7 @@ mod client;
 mod fingerprint;
 mod format;
 mod hashed;
+mod hasher;
 mod id;
 mod owned;
 mod shown;

@@ -7,8 +7,6 @@
 
 use hmac_sha256::Hash;
 
-use super::{Key, KeyWriter};
-
 /// The most bytes of a text that is not shortened.
 pub(super) const MAX_TEXT: usize = 256;
 
@@ -21,7 +19,7 @@ const MARK: &[u8] = b"(sha256:";
 /// The number of hexadecimal digits of a hash.
 const DIGITS: usize = 64;
 
-/// The text of a key, as [`KeyWriter`] writes it. Allocates nothing.
+/// The text of a key, as [`KeyWriter`](super::KeyWriter) writes it. Allocates nothing.
 pub(super) struct KeyText {
     /// The first bytes.
     bytes: [u8; MAX_TEXT],
@@ -31,13 +29,6 @@ pub(super) struct KeyText {
 }
 
 impl KeyText {
-    pub(super) fn of(key: &(impl Key + ?Sized)) -> Self {
-        let mut text = Self::empty();
-        key.write(&mut KeyWriter::to_text(&mut text));
-        text.finish();
-        text
-    }
-
     /// Returns the text with these bytes.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let mut text = Self::empty();
@@ -46,7 +37,7 @@ impl KeyText {
         text
     }
 
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self { bytes: [0; MAX_TEXT], len: 0, hash: None }
     }
 
@@ -71,7 +62,7 @@ impl KeyText {
     }
 
     /// Shortens the text if it is long.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         let Some(hash) = &self.hash else { return };
         self.len = end_of_beginning(&self.bytes);
         let mut append = |bytes: &[u8]| {

@@ -20,9 +20,8 @@
 
 use std::fmt;
 
-#[cfg(any(feature = "redis", test))]
 use super::Key;
-use super::fingerprint::KeyHasher;
+use super::hasher::KeyHasher;
 use super::text::KeyText;
 #[cfg(any(feature = "redis", test))]
 use crate::limit::{Align, Terms};
@@ -74,7 +73,7 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
 }
 
 impl<'a> KeyWriter<'a> {
-    pub(super) fn to_text(text: &'a mut KeyText) -> Self {
+    fn to_text(text: &'a mut KeyText) -> Self {
         Self { output: KeyOutput::Text(text) }
     }
 
@@ -140,6 +139,15 @@ impl<'a> KeyWriter<'a> {
             KeyOutput::Text(text) => text.push(&[byte]),
             KeyOutput::Hash(hasher) => hasher.write_structure(byte),
         }
+    }
+}
+
+impl KeyText {
+    pub(super) fn of(key: &(impl Key + ?Sized)) -> Self {
+        let mut text = Self::empty();
+        key.write(&mut KeyWriter::to_text(&mut text));
+        text.finish();
+        text
     }
 }
 

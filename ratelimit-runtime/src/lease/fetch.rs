@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use super::delivery::{Delivery, DeliveryContent};
-use super::entry::{LeaseRequest, UnspentUnits};
 use super::ledger::LeaseDelivery;
+use super::target::{Delivery, DeliveryContent, LeaseRequest, UnspentUnits};
 use super::{LeaseReply, Leases};
 use crate::background::PendingWork;
 use crate::key::KeyId;

@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
-use super::delivery::{ChargedLease, Delivery};
 use super::ends::LeaseEnds;
-use super::entry::{LeaseAmounts, LeaseEntry, LeaseRequest, LeaseTarget, UnspentUnits};
-use super::fetch::LeaseFetch;
+use super::entry::LeaseEntry;
+use super::target::{
+    ChargedLease, Delivery, LeaseAmounts, LeaseRequest, LeaseTarget, UnspentUnits,
+};
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
@@ -42,14 +43,15 @@ pub(super) struct LeaseLedger {
 pub(super) type LeaseDelivery = Delivery<oneshot::Sender<LeaseReply>>;
 
 /// The result of [`LeaseLedger::enter`].
-pub(super) enum EnterResult {
+pub(super) enum EnterResult<F> {
     Spent(Reply),
-    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply.
+    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply, which was
+    /// created under the lock: a shutdown waits for it.
     Waiting {
         reply: oneshot::Receiver<LeaseReply>,
         /// The number of the call, which identifies it.
         arrival: u64,
-        fetch: Option<LeaseFetch>,
+        fetch: Option<F>,
     },
     /// The count cannot be leased now.
     NotLeased,
@@ -110,14 +112,14 @@ impl LeaseLedger {
     }
 
     /// Spends units that the process holds, or adds the call to the waiters.
-    pub(super) fn enter(
+    pub(super) fn enter<F>(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
         cost: u64,
         now: u64,
-        fetch: impl FnOnce() -> LeaseFetch,
-    ) -> EnterResult {
+        fetch: impl FnOnce() -> F,
+    ) -> EnterResult<F> {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return EnterResult::NotLeased;

@@ -14,7 +14,6 @@
 //! request. So does a call with other amounts than those under which the units were charged, until these units are
 //! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
 
-mod delivery;
 mod ends;
 mod entry;
 mod fetch;
@@ -29,6 +28,7 @@ pub mod model;
 mod optional;
 mod share;
 mod state;
+mod target;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -36,11 +36,11 @@ use std::sync::{Arc, Weak};
 use once_cell::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
-use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 pub(crate) use self::optional::OptionalLeases;
+use self::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
 use crate::background::WorkCount;

@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use super::delivery::{ChargedLease, Delivery, DeliveryContent};
-use super::entry::{LeaseRequest, LeaseTarget, UnspentUnits};
 use super::held::HeldUnits;
 use super::share::Share;
+use super::target::{
+    ChargedLease, Delivery, DeliveryContent, LeaseRequest, LeaseTarget, UnspentUnits,
+};
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::Algorithm;
+use crate::owner::Caller;
 use crate::reply::{Source, StoreError};
 use crate::store::Reply;
 
@@ -42,12 +44,6 @@ pub(super) struct LeaseWaiter<C> {
     pub(super) caller: C,
 }
 
-/// What receives the reply to a call.
-pub(super) trait LeaseCaller {
-    /// Returns whether the call still waits for its reply.
-    fn is_present(&self) -> bool;
-}
-
 impl<C> Default for LeaseState<C> {
     fn default() -> Self {
         Self {
@@ -62,7 +58,7 @@ impl<C> Default for LeaseState<C> {
     }
 }
 
-impl<C: LeaseCaller> LeaseState<C> {
+impl<C: Caller> LeaseState<C> {
     pub(super) fn is_paused(&self, now: u64) -> bool {
         now < self.paused
     }

@@ -13,6 +13,7 @@
 
 mod agenda;
 mod blocks;
+mod caller;
 mod corrections;
 mod held;
 mod holding;
@@ -32,6 +33,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::agenda::Agenda;
 use self::blocks::{PendingBlock, PendingBlocks};
+pub(crate) use self::caller::Caller;
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::holding::HeldReply;
 pub(crate) use self::holding::HeldSlot;
@@ -81,7 +83,7 @@ struct Core {
 #[derive(Default)]
 struct Queue {
     corrections: Corrections<QueuedCorrection>,
-    slots: SlotCounts,
+    slots: SlotCounts<WantReply>,
     /// Notified when there is something to do for the task.
     changed: Arc<Notify>,
     losses: Losses,
@@ -129,6 +131,9 @@ enum ReplyTo {
 }
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
+
+/// Receives the reply to calls that take units in flight.
+type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
 
 type CorrectResult = Result<Outcome, CorrectError>;
 
@@ -344,7 +349,7 @@ impl Core {
         soon.into_iter().chain(later).min().map(Duration::from_micros)
     }
 
-    fn send_slot(self: &Arc<Self>, request: SlotRequest) {
+    fn send_slot(self: &Arc<Self>, request: SlotRequest<WantReply>) {
         let (core, here) = (Arc::clone(self), Arc::clone(self));
         match request {
             SlotRequest::State(charges) => {
@@ -374,7 +379,10 @@ impl Core {
     }
 
     /// Ends a request about units in flight.
-    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
+    fn end_slot(
+        self: &Arc<Self>,
+        end: impl FnOnce(&mut SlotCounts<WantReply>, (u64, u64), &mut SlotEnds<WantReply>),
+    ) {
         let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
         let mut queue = self.lock();
         end(&mut queue.slots, times, &mut ends);
@@ -384,7 +392,7 @@ impl Core {
     }
 
     /// Tells everyone what has become of units in flight.
-    fn end_slots(self: &Arc<Self>, ends: SlotEnds) {
+    fn end_slots(self: &Arc<Self>, ends: SlotEnds<WantReply>) {
         for (reply_to, result) in ends.replies {
             let core = Arc::clone(self);
             let result = result.map(|taken| HeldReply { core, taken: Some(taken) });

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::trace::is_traced;
+use tracing::{Level, enabled};
+
 use crate::reply::Rejection;
 
 /// The settings of a limiter for its reports.
@@ -23,6 +24,12 @@ impl ReportSettings {
     pub(crate) fn reports_rejections(&self) -> bool {
         self.on_rejected.is_some() || is_traced()
     }
+}
+
+/// Returns whether the event of a rejection is enabled.
+#[inline]
+pub(crate) fn is_traced() -> bool {
+    enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
 }
 
 /// Called with each rejected call.

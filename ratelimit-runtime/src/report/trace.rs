@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use once_cell::sync::Lazy;
 use tracing::field::{DisplayValue, display};
-use tracing::{Level, enabled};
 
 use super::settings::ReportSettings;
 use crate::key::{Key, KeyId, OwnedKey};
@@ -65,12 +64,6 @@ impl KeyTrace {
             Self::Many(keys) => keys.first(),
         }
     }
-}
-
-/// Returns whether the event of a rejection is enabled.
-#[inline]
-pub(crate) fn is_traced() -> bool {
-    enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
 }
 
 impl TracedKey {

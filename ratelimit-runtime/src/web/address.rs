@@ -211,7 +211,7 @@ impl Clients {
         let peer = peer(request);
         let is_trusted = peer.map_or(self.trusts_unix_sockets, |peer| self.trusts(peer));
         if !is_trusted {
-            setup::check_untrusted_peer(peer, request);
+            setup::check_untrusted_peer(peer, has(request));
             return peer;
         }
         let mut nearest = peer;
@@ -226,7 +226,7 @@ impl Clients {
             }
         }
         if nearest == peer {
-            setup::check_missing_header(peer, &self.header, request);
+            setup::check_missing_header(peer, &self.header, has(request));
         }
         nearest
     }
@@ -238,6 +238,11 @@ impl Clients {
 
 fn peer<R: IncomingRequest>(request: &R) -> Option<IpAddr> {
     request.peer().map(|peer| peer.to_canonical())
+}
+
+/// Returns a function that tells whether `request` has a header.
+fn has<R: IncomingRequest>(request: &R) -> impl Fn(&str) -> bool + '_ {
+    |name| request.lines(name).next().is_some()
 }
 
 /// Converts a network of IPv4-mapped IPv6 addresses to IPv4, as `IpAddr::to_canonical` does for an address.
@@ -279,7 +284,7 @@ impl Client {
                 return clients.identify(request);
             }
             let peer = peer(request);
-            setup::check_without_clients(peer, request);
+            setup::check_without_clients(peer, has(request));
             DIRECT.client(peer)
         })
     }
@@ -398,6 +403,21 @@ mod requests {
         }
 
         fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+            work(self.extensions().get())
+        }
+    }
+
+    #[cfg(feature = "tonic")]
+    impl<T> RequestAccess for tonic::Request<T> {
+        fn peer(&self) -> Option<IpAddr> {
+            self.remote_addr().map(|address| address.ip())
+        }
+
+        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+            lines(self.metadata().as_ref(), name)
+        }
+
+        fn with_clients<V>(&self, work: impl FnOnce(Option<&Clients>) -> V) -> V {
             work(self.extensions().get())
         }
     }

@@ -6,12 +6,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tower_layer::Layer;
 
 use super::middleware::MiddlewareConfig;
 use super::outbound::OutboundLayer;
 use super::response::Http;
-use super::service::RateLimitService;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::text_response::TextResponse;
 #[cfg(doc)]
@@ -235,13 +233,5 @@ impl<F> Default for RateLimitLayer<F> {
 impl<F> fmt::Debug for RateLimitLayer<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
-    }
-}
-
-impl<S, F> Layer<S> for RateLimitLayer<F> {
-    type Service = RateLimitService<S, F>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        RateLimitService { inner, layer: self.clone() }
     }
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::held_body::HeldBody;
@@ -23,8 +24,16 @@ use crate::reply::{Decision, Rejection};
 
 /// A service behind a [`RateLimitLayer`].
 pub struct RateLimitService<S, F = Http> {
-    pub(super) inner: S,
-    pub(super) layer: RateLimitLayer<F>,
+    inner: S,
+    layer: RateLimitLayer<F>,
+}
+
+impl<S, F> Layer<S> for RateLimitLayer<F> {
+    type Service = RateLimitService<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimitService { inner, layer: self.clone() }
+    }
 }
 
 impl<S: Clone, F> Clone for RateLimitService<S, F> {

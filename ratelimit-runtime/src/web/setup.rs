@@ -1,9 +1,9 @@
 //! Warns of proxies that are set up wrongly, so that many clients share one key. Each event occurs once per process.
+//! `has` tells whether a request has a header.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::address::IncomingRequest;
 use super::hops::ProxyHeader;
 use crate::sticky::StickyFlag;
 
@@ -11,11 +11,11 @@ use crate::sticky::StickyFlag;
 const LOOKED_AT: u32 = 1_000;
 
 /// Warns if the peer is unknown, or seems to be a proxy.
-pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, request: &R) {
+pub(super) fn check_untrusted_peer(peer: Option<IpAddr>, has: impl Fn(&str) -> bool) {
     static UNTRUSTED: StickyFlag = StickyFlag::new();
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
     if let Some(peer) = known(peer).filter(|peer| is_private(*peer))
-        && let Some(header) = header_of_early(request, &REQUESTS)
+        && let Some(header) = header_of_early(has, &REQUESTS)
         && UNTRUSTED.set()
     {
         let (name, clients) = (header.name(), clients(peer, &header));
@@ -27,11 +27,11 @@ pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, req
 }
 
 /// Warns if the peer is unknown, or can be a proxy, in an application that has not said which proxies it has.
-pub(super) fn check_without_clients<R: IncomingRequest>(peer: Option<IpAddr>, request: &R) {
+pub(super) fn check_without_clients(peer: Option<IpAddr>, has: impl Fn(&str) -> bool) {
     static UNSET: StickyFlag = StickyFlag::new();
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
     if let Some(peer) = known(peer)
-        && let Some(header) = header_of_early(request, &REQUESTS)
+        && let Some(header) = header_of_early(has, &REQUESTS)
         && UNSET.set()
     {
         let (name, clients) = (header.name(), clients(peer, &header));
@@ -60,18 +60,18 @@ fn known(peer: Option<IpAddr>) -> Option<IpAddr> {
 }
 
 /// Warns of a request of a trusted proxy without the header.
-pub(super) fn check_missing_header<R: IncomingRequest>(
+pub(super) fn check_missing_header(
     peer: Option<IpAddr>,
     expected: &ProxyHeader,
-    request: &R,
+    has: impl Fn(&str) -> bool,
 ) {
     static MISSING: StickyFlag = StickyFlag::new();
-    if MISSING.is_set() || request.lines(expected.name()).next().is_some() || !MISSING.set() {
+    if MISSING.is_set() || has(expected.name()) || !MISSING.set() {
         return;
     }
     let peer = peer.map_or_else(|| "through a Unix socket".into(), |peer| format!("from {peer}"));
     let expected = expected.name();
-    if let Some(other) = header_of(request) {
+    if let Some(other) = header_of(has) {
         let (name, choice) = (other.name(), choice(&other));
         tracing::warn!(
             "a request came {peer}, a trusted proxy, without `{expected}` but with `{name}`, so all clients behind it \
@@ -87,18 +87,18 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
 }
 
 /// Returns a header of a proxy that the request has.
-fn header_of<R: IncomingRequest>(request: &R) -> Option<ProxyHeader> {
-    ProxyHeader::KNOWN.into_iter().find(|header| request.lines(header.name()).next().is_some())
+fn header_of(has: impl Fn(&str) -> bool) -> Option<ProxyHeader> {
+    ProxyHeader::KNOWN.into_iter().find(|header| has(header.name()))
 }
 
 /// Returns a header of a proxy that one of the first requests has.
-fn header_of_early<R: IncomingRequest>(request: &R, requests: &AtomicU32) -> Option<ProxyHeader> {
+fn header_of_early(has: impl Fn(&str) -> bool, requests: &AtomicU32) -> Option<ProxyHeader> {
     // Not counted further, so that it cannot overflow.
     if requests.load(Ordering::Relaxed) >= LOOKED_AT {
         return None;
     }
     requests.fetch_add(1, Ordering::Relaxed);
-    header_of(request)
+    header_of(has)
 }
 
 /// Returns the `Clients` for a proxy that writes `header`.

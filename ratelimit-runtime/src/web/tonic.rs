@@ -50,8 +50,6 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
-use super::address::Clients;
-use super::address::sealed::RequestAccess;
 use super::headers::NO_STORE;
 use super::text_response::TextResponse;
 use crate::reply::{FromRejection, Rejection};
@@ -144,18 +142,4 @@ pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     // The extension of a TLS connection is a type that exists only with a TLS feature of tonic.
     let any = || Request::from_parts(MetadataMap::new(), extensions.clone(), ()).remote_addr();
     plain.or_else(any).map(|address| address.ip())
-}
-
-impl<T> RequestAccess for Request<T> {
-    fn peer(&self) -> Option<IpAddr> {
-        self.remote_addr().map(|address| address.ip())
-    }
-
-    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        MetadataMap::as_ref(self.metadata()).get_all(name).iter().map(http::HeaderValue::as_bytes)
-    }
-
-    fn with_clients<V>(&self, work: impl FnOnce(Option<&Clients>) -> V) -> V {
-        work(self.extensions().get())
-    }
 }

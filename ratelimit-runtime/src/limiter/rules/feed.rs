@@ -11,7 +11,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::file::{FileReader, RulesFile};
-use super::fleet::{MOST_REJECTED, announce};
+use super::fleet::announce;
+use super::rejections::MOST_REJECTED;
 use super::replace_rules;
 use super::unseen::{self, UnseenReport};
 use crate::backend::Backend;

@@ -18,9 +18,6 @@ use crate::threads::Mutex;
 /// The number of announcements that are read together.
 const PAGE: usize = 16;
 
-/// The number of rejected keys that a process announces.
-pub(super) const MOST_REJECTED: usize = 20;
-
 /// The most bytes of all announcements of a fleet, for [`Operator::fleet`].
 const MAX_FLEET: usize = 1 << 26;
 

@@ -4,9 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fleet::MOST_REJECTED;
 use crate::limit::Name;
 use crate::report::RejectedKey;
+
+/// The number of rejected keys that a process announces.
+pub(super) const MOST_REJECTED: usize = 20;
 
 /// The most bytes of the text of a key. A key has 256, and each can be written as three.
 const MAX_KEY: usize = 1_000;
