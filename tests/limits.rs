@@ -1,8 +1,10 @@
 //! The values that a limit accepts, and the errors of the values that it does not.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Align, Lease, Limit, LimitError, OnError, Scope};
+use support::ALGORITHMS;
 
 const YEAR: Duration = Duration::from_secs(86_400 * 36_525 / 100);
 
@@ -200,4 +202,103 @@ fn a_limit_is_read_as_it_was_set() {
     assert_eq!((set.get_shadow(), set.get_wait()), (true, Some(second)));
     assert_eq!(plain.lease(7).get_lease(), Lease::UpTo(7));
     assert_eq!(plain.auto_lease().get_lease(), Lease::Auto);
+}
+
+/// The values of a limit. Durations are in microseconds, offsets in minutes.
+#[derive(Clone, Copy, Debug)]
+struct Values {
+    algorithm: Algorithm,
+    threshold: u64,
+    period_us: u64,
+    burst: Option<u64>,
+    offset: Option<i32>,
+    lease: Lease,
+}
+
+impl Values {
+    fn is_accepted_by_the_attribute(self) -> bool {
+        let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
+        let mut arguments =
+            format!("period = \"{period_us}us\", threshold = {threshold}, algo = \"{algorithm}\"");
+        if let Some(burst) = burst {
+            write!(arguments, ", burst = {burst}").expect("a text");
+        }
+        match lease {
+            Lease::UpTo(units) => write!(arguments, ", lease = {units}").expect("a text"),
+            Lease::Auto => arguments.push_str(", lease = \"auto\""),
+            _ => {}
+        }
+        if let Some(minutes) = offset {
+            write!(arguments, ", align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60)
+                .expect("a text");
+        }
+        let output = expander::expand(&arguments, "async fn call() -> Option<()> { None }");
+        !output.expect("tokens").contains("compile_error")
+    }
+
+    fn is_accepted_by_the_runtime(self) -> bool {
+        let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
+        let limit = Limit::new("name", algorithm, threshold, Duration::from_micros(period_us));
+        let limit = limit.and_then(|limit| match burst {
+            Some(burst) => limit.try_burst(burst),
+            None => Ok(limit),
+        });
+        let limit = limit.and_then(|limit| match offset {
+            Some(minutes) => limit.try_align(Align::offset_minutes(minutes)),
+            None => Ok(limit),
+        });
+        let limit = limit.and_then(|limit| match lease {
+            Lease::UpTo(units) => limit.try_lease(units),
+            Lease::Auto => limit.try_auto_lease(),
+            _ => Ok(limit),
+        });
+        limit.is_ok()
+    }
+}
+
+#[test]
+fn the_attribute_knows_every_algorithm_of_the_runtime() {
+    let known: Vec<_> = expander::algorithms().collect();
+    let all: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.as_str()).collect();
+    assert_eq!(known, all, "see `ratelimit-macros/src/algorithm.rs`");
+}
+
+/// The attribute checks literals, and the runtime checks constants.
+#[test]
+fn the_attribute_and_the_runtime_accept_the_same_limits() {
+    const SECOND: u64 = 1_000_000;
+    const DAY: u64 = 86_400 * SECOND;
+    const LONGEST: u64 = 36_525 * DAY;
+    const PERIODS: [u64; 9] =
+        [0, 1, 99_999, 100_000, SECOND, 7 * 3_600 * SECOND, DAY, LONGEST, LONGEST + 1];
+    let leases: Vec<_> =
+        [0, 1, 10, 11].map(Lease::UpTo).into_iter().chain([Lease::None, Lease::Auto]).collect();
+    let (mut compared, mut accepted) = (0, 0);
+    let mut compare = |values: Values| {
+        let is_accepted = values.is_accepted_by_the_runtime();
+        assert_eq!(values.is_accepted_by_the_attribute(), is_accepted, "{values:?}");
+        compared += 1;
+        accepted += usize::from(is_accepted);
+    };
+    for algorithm in ALGORITHMS {
+        for threshold in [0, 1, 99, 100, 1_000, u64::MAX] {
+            for period_us in PERIODS {
+                for burst in [None, Some(0), Some(1), Some(20), Some(u64::MAX)] {
+                    for &lease in &leases {
+                        for offset in [None, Some(480)] {
+                            compare(Values {
+                                algorithm,
+                                threshold,
+                                period_us,
+                                burst,
+                                offset,
+                                lease,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(accepted > 100 && accepted < compared, "{accepted} of {compared}");
 }
