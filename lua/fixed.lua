@@ -58,7 +58,7 @@ local function fixed(
   elseif op == 'correct' and cost > 0 then
     count = math.min(count + cost, MOST)
   elseif op == 'correct' then
-    -- Units leave the window in which they were charged.
+    -- Only the window of the charge gets its units back.
     local is_its = operand == 0 or start <= operand and operand < clock + left
     if birth > 0 then is_its = birth == own_birth and operand == start end
     if is_its then count = math.max(count + cost, 0) end

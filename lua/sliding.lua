@@ -1,42 +1,51 @@
--- Sliding window: a unit counts for a period after its charge. It may count up to 0.1 % of a period longer if the
--- threshold is above 1,000, or while debts make many records.
--- Twin of ratelimit-runtime/src/algorithm/sliding.rs.
+-- Sliding window: a unit counts for a period after its charge, never less, and in three cases longer: by less than a
+-- tick if the period is above 71 minutes; by less than a cell, about 0.1 % of the period, if the threshold is above
+-- 1,000, or while debts (units above the threshold, by corrections) make many records; and after a step of the clock
+-- backwards, by that step. Twin of ratelimit-runtime/src/algorithm/sliding.rs.
 --
 -- The value of the key is one string: a head, and a ring of records. A record is a time, and the units that were
 -- charged at that time or, if charges share it, shortly before. The newest record is in the head, the others are in the
 -- ring, the oldest first. A charge drops the records that have left the window. Then it adds its units to the newest
--- record, or moves that one into the ring and becomes the newest. A correction may write the ring anew. A rejected call
--- writes nothing.
+-- record, or moves that one into the ring and becomes the newest. A rejected call writes nothing.
 --
--- The head has the time of the newest record in microseconds. The ring has times in ticks since the epoch, rounded up.
--- A tick is the shortest power of two, in microseconds, for which a period has at most 2^32 - 2 ticks: 1 microsecond
--- for periods of up to 71 minutes. The ring keeps the low 32 bits of a time. No record is older than the newest one by
--- more than a period and a tick, so the newest one tells the high bits. A record leaves the window a period after its
--- time: never early, and less than a tick late. A clock before the newest record counts as the time of that record.
+-- Times. The head has the time of the newest record in microseconds. The ring has times in ticks since the epoch,
+-- rounded up. A tick is the shortest power of two, in microseconds, for which a period has at most 2^32 - 2 ticks: 1
+-- microsecond for periods of up to 71 minutes. The ring keeps the low 32 bits of a time: no record is older than the
+-- newest one by more than a period and a tick, so the newest one tells the high bits. A record leaves the window a
+-- period after its time. A clock before the newest record counts as the time of that record.
 --
--- Charges of one tick share a record. A state has at most 1,016 records. So under a threshold of up to 1,000, each tick
--- has a record of its own. If the threshold is above, or if 1,016 records are in the window because of debts, a charge
--- shares the newest record if both are in one cell. Cells divide the time since the epoch: a cell is a thousandth of
--- the period, rounded up to ticks. A shared record has the latest of its times, so its units leave less than a cell
--- late. A charge that finds 1,016 records, and shares none, first joins the records of each cell into one: at most
--- 1,002 cells overlap a period and a tick.
+-- Sharing. Charges of one tick share a record. A record has a unit at least, so under a threshold of up to 1,000 each
+-- tick has a record of its own, unless debts make more than 1,016 records. If the threshold is above, or if 1,016
+-- records are in the window, a charge shares the newest record if both are in one cell. Cells divide the time since the
+-- epoch: a cell is a thousandth of the period, rounded up to ticks. A shared record has the latest of its times. A
+-- charge that finds 1,016 records, and shares none, moves the newest into the ring and joins the records of each cell
+-- into one: at most 1,002 cells overlap a period and a tick. The 14 records up to 1,016 make joins rare.
 --
--- Head  its beginning (12), see `write_state.lua`; birth (7), 0 until a take needs a receipt; joined: the latest tick
---       of a record that charges of several ticks share, to find such a record again (7); the units of all records (7);
---       the time (7) and the units (7) of the newest record; for the ring, the index of the slot with its oldest record
---       (2), the number of its records (2) and the number of its slots (2). A record that has left the window counts
---       here until a charge drops it
--- Ring  the slots: a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units are
---       in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8; until a charge finds no
---       unit in the window
+-- Corrections. One above 0 charges its units now, whatever the limit. One below 0 gives units back: with the place of a
+-- charge, to its record, at most what that has, and nothing once a period has passed since the charge; without, to the
+-- newest records first. Its birth, if it has one, must be that of the state. It may write the ring anew.
+--
+-- Head, in bytes:
+--   0 its beginning (12): `version`, `lives`, `blocked`, see `write_state.lua`. A blocked key without charges ends here
+--  12 `own_birth` (7): 0 until a take needs a receipt
+--  19 `joined` (7): the latest tick of a record that charges of several ticks share, to find such a record again
+--  26 `total` (7): the units of all records, also of those that have left the window and that no charge has dropped
+--  33 `last` (7) and `units` (7): the time and the units of the newest record
+--  47 `first` (2), `count` (2) and `slots` (2): of the ring, the slot with the oldest record, the number of its
+--     records, also of those that have left, and the number of its slots: 4, 8, 16 and so on, and no more than the
+--     threshold needs
+-- Ring: the slots, each a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units
+-- are in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8. A charge that finds no unit
+-- in the window makes the slots small again.
 --
 -- call, pack, unpack, key, clock, given, op, cost, birth, operand
---            see `prelude.lua`. The place of a charge is its time in microseconds
--- threshold  units that a period admits, below 2^53; at least the cost of a take
--- period     microseconds; it is a part of the key
+--            the arguments of all algorithms, see `prelude.lua`. The place of a charge, an operand, is its time in
+--            microseconds
+-- threshold  units that a period admits, below 2^53; at least the cost of a take. It can be another than before
+-- period     microseconds; it is a part of the key, so never another than before
 --
--- Returns the arguments of `answer.lua`; nothing if the value is no state of these versions. `changed` is empty if the
--- state was written here.
+-- Returns the arguments of `answer.lua`; nothing if the value is no state of these versions. `changed` is the head
+-- after its beginning, which `answer.lua` writes; empty if the state was written here; nil if nothing has changed.
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, birth, operand, threshold, period
 )
@@ -68,7 +77,7 @@ local function sliding(
   local oldest = floor((now - period) / tick) + 1
 
   -- Skips the records that have left the window. Of a call that does not fit, finds the time of the record that must
-  -- leave before it fits.
+  -- leave before it fits: `excess` units must leave, those of records that have left already among them.
   local measures = op == 'peek' and operand == 1
   local is_limited = op ~= 'correct' and not measures
   local used, dead, blocker = total, 0, last
@@ -76,15 +85,15 @@ local function sliding(
   if last + period <= now then
     used, dead, excess = 0, count, 0
   else
-    local window, from, index = state, 0, 0
+    local chunk, from, index = state, 0, 0
     while index < count do
-      local place = HEAD + (first + index) % slots * size - from
-      if place < 0 or place + size > #window then
-        from, place = from + place, 0
-        window = call('GETRANGE', key, format('%d', from), format('%d', from + 255))
-        if #window < size then return end
+      local offset = HEAD + (first + index) % slots * size - from
+      if offset < 0 or offset + size > #chunk then
+        from, offset = from + offset, 0
+        chunk = call('GETRANGE', key, format('%d', from), format('%d', from + 255))
+        if #chunk < size then return end
       end
-      local low, its = unpack(format_of, window, place + 1)
+      local low, its = unpack(format_of, chunk, offset + 1)
       local its_tick = newest - (newest - low) % LOW
       if its_tick < oldest then
         dead, used = index + 1, used - its

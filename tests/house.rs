@@ -49,8 +49,8 @@ const GENERATED: &str = "/pictures/inline.md";
 /// The files that list all algorithms, and how they name one: `{word}` is its word, `{variant}` its variant.
 const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
     ("ratelimit-runtime/src/limit/mod.rs", "pub const fn {word}("),
-    ("ratelimit-runtime/docs/algorithms.md", "`\"{word}\"`"),
-    ("ratelimit-runtime/docs/algorithms.md", "[picture: {word}]"),
+    ("docs/algorithms.md", "`\"{word}\"`"),
+    ("docs/algorithms.md", "[picture: {word}]"),
     ("README.md", "| `\"{word}\"`"),
     ("tests/shapes/algorithms.rs", "algo = \"{word}\""),
     ("tests/allocations.rs", "Limit::{word}("),
@@ -60,7 +60,7 @@ const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
     ("examples/playground/settings.rs", "\n    Algorithm::{variant},"),
     ("examples/pictures/lane.rs", "Limit::{word}("),
     ("examples/playground/page/app.js", "\n  {word}: ["),
-    ("ratelimit-runtime/docs/redis.md", "~rl:{word}:*"),
+    ("docs/redis.md", "~rl:{word}:*"),
     ("benches/all/scripts.rs", "(Algorithm::{variant}, "),
 ];
 

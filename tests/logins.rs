@@ -9,7 +9,7 @@ use ratelimit_runtime::{Client, RateLimiter, Rejection, VirtualClock, rate_limit
 use support::clocks::embedded_on;
 use support::poll_once;
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/recipes.md");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes.md");
 
 enum LoginError {
     Wrong,

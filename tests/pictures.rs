@@ -6,7 +6,7 @@ use std::path::Path;
 
 use support::example::example;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/pictures");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
 
 #[test]
 fn pictures_are_up_to_date() {

@@ -2,7 +2,7 @@
 //! stream of calls by each of the five algorithms, and this program draws the decisions.
 //!
 //! ```sh
-//! cargo run --example pictures             # writes the pictures into ratelimit-runtime/docs/pictures
+//! cargo run --example pictures             # writes the pictures into docs/pictures
 //! cargo run --example pictures -- FOLDER   # writes them into another folder
 //! ```
 //!
@@ -18,7 +18,7 @@ use std::{env, fs};
 
 use crate::lane::Lane;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/pictures");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -34,7 +34,7 @@ const LONGEST_TUPLE: usize = 8;
 const PATH_WORDS: [&str; 5] = ["self", "Self", "super", "crate", "_"];
 
 impl Key {
-    /// Reads a key. Without a function, the names of arguments are not checked.
+    /// Reads a key. Without a function, a format string is not checked.
     pub(crate) fn read(expr: &Expr, function: Option<&Function>) -> syn::Result<Self> {
         if let Some((Sign::Plus, Lit::Str(text))) = as_literal(expr) {
             return read_format(text, function).map(Key::Format);

@@ -124,6 +124,11 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// Compiles and runs the code in the documentation of the attribute.
+#[cfg(all(doctest, feature = "attribute", feature = "tower"))]
+#[doc = include_str!("../docs/rate_limit.md")]
+struct AttributeReference;
+
 /// Guides: how to use the items of this crate together.
 ///
 /// The links between the guides, and their pictures, are link definitions. In the files, the definitions name

@@ -16,17 +16,13 @@ pub(super) fn documents() -> Vec<(PathBuf, String)> {
         "SECURITY.md",
     ];
     let mut documents: Vec<_> = names.iter().map(|name| read(root().join(name))).collect();
-    documents.extend(texts_in("docs"));
-    documents.extend(guides());
+    documents.extend(pages());
     documents
 }
 
-pub(super) fn guides() -> Vec<(PathBuf, String)> {
-    texts_in("ratelimit-runtime/docs")
-}
-
-fn texts_in(folder: &str) -> Vec<(PathBuf, String)> {
-    let files = fs::read_dir(root().join(folder)).expect("a folder");
+/// The pages of `docs/`.
+pub(super) fn pages() -> Vec<(PathBuf, String)> {
+    let files = fs::read_dir(root().join("docs")).expect("a folder");
     let paths = files.map(|file| file.expect("a file").path());
     paths.filter(|path| path.extension().is_some_and(|it| it == "md")).map(read).collect()
 }
@@ -46,7 +42,7 @@ pub(super) fn example_heads() -> Vec<(PathBuf, String)> {
 
 /// The examples, the documentation of the attribute, and the documentation comments of the runtime.
 pub(super) fn sources() -> Vec<(PathBuf, String)> {
-    let mut sources = vec![read(root().join("ratelimit-macros/docs/rate_limit.md"))];
+    let mut sources = vec![read(root().join("docs/rate_limit.md"))];
     let mut folders = vec![root().join("examples"), root().join("ratelimit-runtime/src")];
     while let Some(folder) = folders.pop() {
         let is_examples = folder.ends_with("examples");

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use self::files::{documents, example_heads, guides, read, sources};
+use self::files::{documents, example_heads, pages, read, sources};
 use self::packages::{check, packages, root, targets};
 use self::text::{anchors, commands, links};
 
@@ -61,10 +61,32 @@ fn the_readme_lists_every_example_and_guide() {
             assert!(readme.contains(&name), "README.md does not name the example {name}");
         }
     }
-    for (guide, _) in guides() {
-        let name = guide.file_name().expect("a name").to_string_lossy().into_owned();
-        let link = format!("](ratelimit-runtime/docs/{name})");
+    for (page, _) in pages() {
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        let link = format!("](docs/{name})");
         assert!(readme.contains(&link), "README.md does not link to {name}");
+    }
+}
+
+/// The README of the package is a link to the one of the project.
+#[test]
+fn the_package_has_what_its_readme_shows() {
+    let list = ["package", "--list", "--allow-dirty", "--offline", "-p", "ratelimit-runtime"];
+    let output = Command::new(env!("CARGO")).args(list).current_dir(root()).output();
+    let output = output.expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let packed = String::from_utf8(output.stdout).expect("UTF-8");
+    let packed: BTreeSet<_> = packed.lines().collect();
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let pictures = ["srcset=\"", "src=\""].into_iter().flat_map(|start| {
+        readme.split(start).skip(1).map(|rest| rest.split('"').next().expect("a path").to_owned())
+    });
+    let shown = links(&readme).into_iter().filter(|link| !link.contains(':')).chain(pictures);
+    let shown: Vec<_> =
+        shown.map(|link| link.split('#').next().expect("a path").to_owned()).collect();
+    assert!(shown.len() > 15, "{shown:?}");
+    for path in shown {
+        assert!(packed.contains(&*path), "{path}: {packed:?}");
     }
 }
 
@@ -98,7 +120,7 @@ fn the_commands_of_use_it_add_the_dependencies() {
 fn the_monitoring_files_name_metrics_that_exist() {
     let known = read(root().join("ratelimit-runtime/src/report/metrics.rs")).1
         + &read(root().join("ratelimit-runtime/src/report/mod.rs")).1;
-    let folder = root().join("ratelimit-runtime/docs/monitoring");
+    let folder = root().join("docs/monitoring");
     let (alerts, dashboard) =
         (read(folder.join("alerts.yml")).1, read(folder.join("dashboard.json")).1);
     let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
@@ -129,7 +151,7 @@ fn the_monitoring_files_name_metrics_that_exist() {
 /// The guide about security names the file and the test after each statement.
 #[test]
 fn the_tests_that_the_guide_about_security_names_exist() {
-    let (_, guide) = read(root().join("ratelimit-runtime/docs/security.md"));
+    let (_, guide) = read(root().join("docs/security.md"));
     let spans: Vec<_> = guide.split('`').skip(1).step_by(2).collect();
     let is_file = |span: &str| span.starts_with("tests/") || span.starts_with("ratelimit-runtime/");
     let tests: Vec<_> = spans.windows(2).filter(|pair| is_file(pair[0])).collect();

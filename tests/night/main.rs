@@ -18,7 +18,7 @@ use support::server::Server;
 use crate::page::{Typed, comparable, sections};
 use crate::service::{ServiceProcess, serve};
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/night.md");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/night.md");
 
 const PROCESSES: usize = 3;
 

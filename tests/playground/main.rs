@@ -1,7 +1,7 @@
 //! The playground shows the decisions of the library: in a real browser, with a mouse, with a keyboard alone, and
 //! on a phone.
 //!
-//! With `PICTURES=examples/playground`, `opens_with_a_story` saves the pictures that the README shows.
+//! With `PICTURES=docs/playground`, `opens_with_a_story` saves the pictures that the README shows.
 
 mod access;
 mod browser;

@@ -70,7 +70,7 @@ impl Expansion<'_> {
         let (rt, charges) = (&self.rt, &self.guard.charges);
         let Shared { name: given, key_and_cost: shared } = shared;
         let name = self.name(given.as_ref());
-        // The limits whose amounts each call computes, before the key and the cost.
+        // The limits with computed amounts, which are evaluated before the keys and the costs.
         let mut limits: Vec<(Ident, TokenStream)> = Vec::new();
         // The values of the user's keys and costs, in their order. Format strings follow, because what they borrow is
         // not `Send`, and a cost may await.

@@ -1,4 +1,4 @@
-//! Changes of the block of a key.
+//! Blocking and unblocking a key.
 
 use std::time::Duration;
 

@@ -132,7 +132,7 @@ impl Refusal {
         (cost > limit.terms().capacity()).then(refuse)
     }
 
-    /// Creates the refusal of a part that is blocked by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
+    /// Creates the refusal of a part that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a block
     /// without an end.
     pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;

@@ -10,7 +10,7 @@ use super::state::LeaseState;
 use super::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
 
 pub(super) struct LeaseEntry {
-    /// The target of the units that are held, and of the pending request.
+    /// The count and the settings of the units that are held, and of the pending request.
     pub(super) target: Arc<LeaseTarget>,
     pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
     /// Whether a task requests leases for the waiters.

@@ -103,8 +103,8 @@ impl<C: Caller> LeaseState<C> {
         deliveries
     }
 
-    /// Prepares the next lease: the units that the waiters need; at least twice the units that were spent of the last
-    /// lease, or as many as were spent if that lease has ended.
+    /// Prepares the next lease: the units that the waiters need; or, if that is more and allowed, twice what was spent
+    /// of the last lease, or just that if the last lease has ended.
     pub(super) fn request(&mut self, target: &Arc<LeaseTarget>, now: u64) -> Option<LeaseRequest> {
         let first = self.waiters.front()?.cost;
         let spent = self.held.spent();

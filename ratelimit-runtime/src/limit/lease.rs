@@ -204,8 +204,8 @@ impl Terms {
         if fraction < MAX_LEASE_US { fraction } else { MAX_LEASE_US }
     }
 
-    /// Returns the terms under which leases of a limit with these terms are charged. Units that they admit may
-    /// be spent up to [`lease_us`](Self::lease_us) later, and are then still within these terms.
+    /// Returns stricter terms, under which leases of this limit are charged: a unit that is spent up to
+    /// [`lease_us`](Self::lease_us) after its charge is still within the terms of the limit itself.
     pub(crate) fn leased(&self) -> Self {
         let stretch_us = match self.algorithm() {
             Algorithm::Sliding | Algorithm::SlidingCounter => self.lease_us(),

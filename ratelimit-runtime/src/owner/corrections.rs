@@ -334,7 +334,7 @@ impl<E: Queueable> Lane<E> {
         }
     }
 
-    /// Takes what the next request has; `None` if nothing is to be sent now.
+    /// Takes what is sent next; `None` if nothing is to be sent now. Adds to `left` what has nothing left to correct.
     fn take(&mut self, now: u64, real: u64, left: &mut Vec<E>) -> Option<Sent> {
         let is_paused = real < self.paused_until;
         if self.is_silent && !is_paused {

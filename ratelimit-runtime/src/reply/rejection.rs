@@ -156,8 +156,8 @@ impl Rejection {
         Self::mistake_by(&limit.label(), mistake)
     }
 
-    /// Creates the rejection of a call that is blocked by its amounts or by a rule, for `retry_after`, or
-    /// `Duration::MAX` without an end.
+    /// Creates the rejection of a call that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a
+    /// block without an end.
     pub(crate) fn blocked_without_count(limit: &Limit, retry_after: Duration) -> Self {
         let decision = Decision { limit: 0, ..Self::decision(limit, retry_after) };
         Self::Blocked { name: limit.label().name, quota: limit.quota().blocked(), decision }

@@ -1,4 +1,4 @@
-//! The request and the reply of a store.
+//! A request to a store, and its reply.
 
 use std::sync::Arc;
 

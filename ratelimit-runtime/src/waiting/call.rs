@@ -17,7 +17,7 @@ use crate::reply::StoreError;
 use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
 
-/// The number of calls whose timers differ by their rank.
+/// How many calls of a line have timers that differ by their rank, which is the number of calls before them.
 const RANKS: usize = 16;
 
 /// The longest time between two polls of a call that waits for the embedded store.
@@ -100,7 +100,7 @@ impl WaitingCall {
         let result = line.poll(arrival, context.waker(), now);
         if line.is_shared() {
             let wake = WakeTimes { local: line.wake_time(arrival, now), real: None };
-            // Also if this call has ended: the call behind it may not be polled.
+            // Even if this call has ended: perhaps nobody polls the one behind it.
             let has_duty = line.has_duty(now);
             drop(line);
             if has_duty {

@@ -11,7 +11,7 @@ use support::server::Server;
 
 use super::denying_builder;
 
-const PAGE: &str = include_str!("../../../ratelimit-runtime/docs/redis.md");
+const PAGE: &str = include_str!("../../../docs/redis.md");
 
 /// Returns the words of the line in the guide that begins with `ACL SETUSER` and has the user `name`.
 fn line_of(name: &str) -> Vec<&'static str> {

@@ -6,7 +6,7 @@ use ratelimit_runtime::{Algorithm, Align, Key, Limit, RateLimiter, key};
 use support::server::Server;
 use tokio::time::sleep;
 
-const GUIDE: &str = include_str!("../../../ratelimit-runtime/docs/redis.md");
+const GUIDE: &str = include_str!("../../../docs/redis.md");
 const QUARTER: Duration = Duration::from_secs(900);
 
 /// The cells of the table row that begins with `first`.

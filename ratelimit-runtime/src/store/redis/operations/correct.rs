@@ -64,7 +64,7 @@ impl Servers {
     }
 }
 
-/// Decodes the reply; `None` if it is malformed.
+/// Decodes a reply of `lua/correct.lua`; `None` if it is malformed.
 fn decode(reply: &Value, charges: &[CorrectedCharge]) -> Option<CorrectResults> {
     let Value::Array(parts) = reply else { return None };
     let mut parts = parts.iter();

@@ -86,7 +86,7 @@ mod tests {
     use super::super::compose::text_of;
     use super::*;
 
-    /// The first arguments of all functions of algorithms, and of the function of `lua/answer.lua`.
+    /// The first arguments of the function of each algorithm, and those of the function of `lua/answer.lua`.
     const COMMON: &str = "call, pack, unpack, key, clock, given";
     const COMMON_OF_ANSWER: &str = "call, pack, key, clock, given, block";
 
@@ -94,7 +94,7 @@ mod tests {
     const RESULTS: &str =
         "allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt";
 
-    /// Returns the names of the arguments of a function, which is in the file of its name.
+    /// Returns the names of the arguments of a Lua function. Its file has the same name.
     fn arguments_of(function: &str) -> Vec<String> {
         let definition = format!("\nlocal function {function}(");
         let (_, rest) = text_of(function).split_once(&definition).expect(function);
