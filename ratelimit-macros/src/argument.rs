@@ -102,8 +102,8 @@ impl fmt::Display for ArgumentName {
 
 #[cfg(test)]
 mod tests {
-    //! Compares the lists that no compiler checks with the tables of arguments and algorithms: the
-    //! documentation, the dictionary of the fuzz target, and the modules that `tests/expander` includes. Also fails for an
+    //! Compares the lists that no compiler checks with the tables of arguments and algorithms: the documentation,
+    //! the dictionary of the fuzz target, and the modules that `tests/expander` includes. Also fails for an
     //! argument that is accepted and then ignored.
 
     use std::fs;

@@ -91,7 +91,7 @@ impl Checker {
         let lacks_secret = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
                 && part.key.lacks_secret()
-                && !self.backend.counts_here(part.limit)
+                && self.backend.is_shared(part.limit.policy().scope())
         };
         if let Some(part) = parts.iter().find(lacks_secret) {
             return mistake(part.limit.label(), Mistake::NoKeySecret);

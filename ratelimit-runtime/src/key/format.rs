@@ -72,8 +72,8 @@ impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
     }
 }
 
-/// An argument of any type that is `Display`, written as a group. It holds `Display::fmt` of the type, so a type without
-/// `Display` is one error, at the argument.
+/// An argument of any type that is `Display`, written as a group. It holds `Display::fmt` of the type, so a type
+/// without `Display` is one error, at the argument.
 #[derive(Debug)]
 pub struct Displayed<'a, T: ?Sized> {
     value: &'a T,
