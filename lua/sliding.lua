@@ -19,21 +19,22 @@
 -- records are in the window, a charge shares the newest record if both are in one cell. Cells divide the time since the
 -- epoch: a cell is a thousandth of the period, rounded up to ticks. A shared record has the latest of its times. A
 -- charge that finds 1,016 records, and shares none, moves the newest into the ring and joins the records of each cell
--- into one: at most 1,002 cells overlap a period and a tick. The 14 records up to 1,016 make joins rare.
+-- into one: at most 1,002 cells overlap a period and a tick. So 14 records come before the next join.
 --
 -- Corrections. One above 0 charges its units now, whatever the limit. One below 0 gives units back: with the place of a
 -- charge, to its record, at most what that has, and nothing once a period has passed since the charge; without, to the
--- newest records first. Its birth, if it has one, must be that of the state. It may write the ring anew.
+-- newest records first. A receipt of another birth than that of the state gives nothing back. A correction can write
+-- the whole ring.
 --
 -- Head, in bytes:
 --   0 its beginning (12): `version`, `lives`, `blocked`, see `write_state.lua`. A blocked key without charges ends here
 --  12 `own_birth` (7): 0 until a take needs a receipt
 --  19 `joined` (7): the latest tick of a record that charges of several ticks share, to find such a record again
---  26 `total` (7): the units of all records, also of those that have left the window and that no charge has dropped
+--  26 `total` (7): the sum of the units of all records. A record that has left the window counts until a charge
+--     drops it
 --  33 `last` (7) and `units` (7): the time and the units of the newest record
---  47 `first` (2), `count` (2) and `slots` (2): of the ring, the slot with the oldest record, the number of its
---     records, also of those that have left, and the number of its slots: 4, 8, 16 and so on, and no more than the
---     threshold needs
+--  47 `first` (2), `count` (2) and `slots` (2): the slot of the ring with the oldest record, the number of records in
+--     the ring, and the number of its slots. It has 4 slots at first, and doubles them up to what the threshold needs
 -- Ring: the slots, each a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units
 -- are in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8. A charge that finds no unit
 -- in the window makes the slots small again.

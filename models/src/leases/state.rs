@@ -1,6 +1,6 @@
 //! A state of the model: the server, the process that leases, and the messages between them.
 
-use super::super::state::LeaseState;
+use super::super::state::{LeaseCaller, LeaseState};
 use super::super::target::{Delivery, DeliveryContent, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::judge::Admitted;
@@ -244,7 +244,7 @@ impl Fetch {
     }
 }
 
-impl crate::owner::Caller for Caller {
+impl LeaseCaller for Caller {
     fn is_present(&self) -> bool {
         self.is_present
     }

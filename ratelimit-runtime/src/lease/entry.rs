@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::LeaseReply;
 use super::share::Share;
-use super::state::LeaseState;
+use super::state::{LeaseCaller, LeaseState};
 use super::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
 
 pub(super) struct LeaseEntry {
@@ -15,6 +15,12 @@ pub(super) struct LeaseEntry {
     pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
     /// Whether a task requests leases for the waiters.
     pub(super) is_fetching: bool,
+}
+
+impl LeaseCaller for oneshot::Sender<LeaseReply> {
+    fn is_present(&self) -> bool {
+        !self.is_closed()
+    }
 }
 
 impl LeaseEntry {

@@ -27,9 +27,8 @@ impl Drop for LeaseFetch {
 }
 
 impl LeaseFetch {
-    pub(super) fn new(leases: &Arc<Leases>, key_id: KeyId) -> Self {
-        let (leases, pending) = (Arc::clone(leases), leases.pending.begin());
-        Self { leases, key_id, has_ended: false, _pending: pending }
+    pub(super) fn new(leases: &Arc<Leases>, key_id: KeyId, pending: PendingWork) -> Self {
+        Self { leases: Arc::clone(leases), key_id, has_ended: false, _pending: pending }
     }
 
     /// Requests leases for the calls that wait for the count, until none waits.

@@ -17,7 +17,7 @@ use super::target::{
     ChargedLease, Delivery, LeaseAmounts, LeaseRequest, LeaseTarget, UnspentUnits,
 };
 use crate::algorithm::Outcome;
-use crate::background::{OwnValue, lock_own};
+use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Reply;
@@ -43,15 +43,15 @@ pub(super) struct LeaseLedger {
 pub(super) type LeaseDelivery = Delivery<oneshot::Sender<LeaseReply>>;
 
 /// The result of [`LeaseLedger::enter`].
-pub(super) enum EnterResult<F> {
+pub(super) enum EnterResult {
     Spent(Reply),
-    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply, which was
-    /// created under the lock: a shutdown waits for it.
+    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply.
     Waiting {
         reply: oneshot::Receiver<LeaseReply>,
         /// The number of the call, which identifies it.
         arrival: u64,
-        fetch: Option<F>,
+        /// The work of that task, which began under the lock: a shutdown waits for it.
+        fetch: Option<PendingWork>,
     },
     /// The count cannot be leased now.
     NotLeased,
@@ -112,14 +112,14 @@ impl LeaseLedger {
     }
 
     /// Spends units that the process holds, or adds the call to the waiters.
-    pub(super) fn enter<F>(
+    pub(super) fn enter(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
         cost: u64,
         now: u64,
-        fetch: impl FnOnce() -> F,
-    ) -> EnterResult<F> {
+        begin: impl FnOnce() -> PendingWork,
+    ) -> EnterResult {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return EnterResult::NotLeased;
@@ -135,7 +135,7 @@ impl LeaseLedger {
         }
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.state.wait(cost, reply_to);
-        let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(fetch);
+        let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(begin);
         EnterResult::Waiting { reply, arrival, fetch }
     }
 

@@ -255,12 +255,13 @@ impl LeasedCall {
         let Self { leases, key_id, target } = self;
         let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
         let late = || leases.backend.too_late();
-        let (now, fetch) = (leases.backend.clock().steady(), || LeaseFetch::new(leases, *key_id));
-        match leases.ledger.enter(*key_id, target, cost, now, fetch) {
+        let now = leases.backend.clock().steady();
+        match leases.ledger.enter(*key_id, target, cost, now, || leases.pending.begin()) {
             EnterResult::Spent(reply) => return Ok(reply),
             EnterResult::NotLeased => {}
             EnterResult::Waiting { mut reply, arrival, fetch } => {
-                if let Some(fetch) = fetch {
+                if let Some(pending) = fetch {
+                    let fetch = LeaseFetch::new(leases, *key_id, pending);
                     leases.backend.background().spawn(fetch.run());
                 }
                 // Saves the second timer for most calls: their replies come within the first timeout.

@@ -12,7 +12,6 @@ use super::target::{
 };
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::Algorithm;
-use crate::owner::Caller;
 use crate::reply::{Source, StoreError};
 use crate::store::Reply;
 
@@ -44,6 +43,12 @@ pub(super) struct LeaseWaiter<C> {
     pub(super) caller: C,
 }
 
+/// What receives the reply to a call.
+pub(super) trait LeaseCaller {
+    /// Returns whether the call still waits for its reply.
+    fn is_present(&self) -> bool;
+}
+
 impl<C> Default for LeaseState<C> {
     fn default() -> Self {
         Self {
@@ -58,7 +63,7 @@ impl<C> Default for LeaseState<C> {
     }
 }
 
-impl<C: Caller> LeaseState<C> {
+impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn is_paused(&self, now: u64) -> bool {
         now < self.paused
     }

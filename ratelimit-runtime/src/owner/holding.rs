@@ -6,7 +6,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::held::TakenUnits;
 use super::slots::TakenReply;
-use super::{Core, LOOK_AGAIN, Owner, ended};
+use super::{Core, HeldReply, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
 use crate::clock::before;
@@ -20,12 +20,6 @@ pub(crate) struct HeldSlot {
     key_id: KeyId,
     taken: TakenUnits,
     os_process: u32,
-}
-
-/// A reply on its way to a caller. If it does not arrive, its units are released.
-pub(super) struct HeldReply {
-    pub(super) core: Arc<Core>,
-    pub(super) taken: Option<TakenReply>,
 }
 
 impl Owner {

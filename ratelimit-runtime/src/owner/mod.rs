@@ -13,7 +13,6 @@
 
 mod agenda;
 mod blocks;
-mod caller;
 mod corrections;
 mod held;
 mod holding;
@@ -33,12 +32,10 @@ use tokio::time::timeout;
 
 pub(crate) use self::agenda::Agenda;
 use self::blocks::{PendingBlock, PendingBlocks};
-pub(crate) use self::caller::Caller;
 use self::corrections::{Corrections, Kind, Queueable, Sent};
-use self::holding::HeldReply;
 pub(crate) use self::holding::HeldSlot;
 pub(crate) use self::notices::{CountChange, Notices};
-use self::slots::{SlotCounts, SlotEnds, SlotRequest};
+use self::slots::{SlotCounts, SlotEnds, SlotRequest, TakenReply};
 use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
 use crate::background::{
     Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own, read_process,
@@ -83,7 +80,7 @@ struct Core {
 #[derive(Default)]
 struct Queue {
     corrections: Corrections<QueuedCorrection>,
-    slots: SlotCounts<WantReply>,
+    slots: SlotCounts,
     /// Notified when there is something to do for the task.
     changed: Arc<Notify>,
     losses: Losses,
@@ -130,10 +127,13 @@ enum ReplyTo {
     Caller(ResultSender),
 }
 
-type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
+/// A reply to calls that take units in flight, on its way to a caller. If it does not arrive, its units are released.
+struct HeldReply {
+    core: Arc<Core>,
+    taken: Option<TakenReply>,
+}
 
-/// Receives the reply to calls that take units in flight.
-type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
+type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
 
 type CorrectResult = Result<Outcome, CorrectError>;
 
@@ -349,7 +349,7 @@ impl Core {
         soon.into_iter().chain(later).min().map(Duration::from_micros)
     }
 
-    fn send_slot(self: &Arc<Self>, request: SlotRequest<WantReply>) {
+    fn send_slot(self: &Arc<Self>, request: SlotRequest) {
         let (core, here) = (Arc::clone(self), Arc::clone(self));
         match request {
             SlotRequest::State(charges) => {
@@ -379,10 +379,7 @@ impl Core {
     }
 
     /// Ends a request about units in flight.
-    fn end_slot(
-        self: &Arc<Self>,
-        end: impl FnOnce(&mut SlotCounts<WantReply>, (u64, u64), &mut SlotEnds<WantReply>),
-    ) {
+    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
         let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
         let mut queue = self.lock();
         end(&mut queue.slots, times, &mut ends);
@@ -392,7 +389,7 @@ impl Core {
     }
 
     /// Tells everyone what has become of units in flight.
-    fn end_slots(self: &Arc<Self>, ends: SlotEnds<WantReply>) {
+    fn end_slots(self: &Arc<Self>, ends: SlotEnds) {
         for (reply_to, result) in ends.replies {
             let core = Arc::clone(self);
             let result = result.map(|taken| HeldReply { core, taken: Some(taken) });

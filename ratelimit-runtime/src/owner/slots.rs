@@ -6,10 +6,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
+use super::HeldReply;
 use super::agenda::Agenda;
-use super::caller::Caller;
 use super::held::{SlotUnits, StatedUnits, TakenUnits};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
@@ -32,13 +32,13 @@ const MAX_STATEMENTS: usize = 256;
 const MAX_CALLS: usize = 1024;
 const MAX_MIXED: usize = 32;
 
-/// The counts of this process. `R` is what receives the reply to a call.
-pub(super) struct SlotCounts<R> {
+/// The counts of this process.
+pub(super) struct SlotCounts {
     /// A random number of this process.
     process: u64,
     last_seq: u64,
     counts: HashMap<KeyId, SlotCount>,
-    wants: HashMap<u64, Want<R>>,
+    wants: HashMap<u64, Want>,
     last_want: u64,
     /// The next looks at counts: by real time, and by the time of the limiter.
     soon: Agenda<u64, KeyId>,
@@ -60,13 +60,15 @@ struct SlotCount {
 }
 
 /// Calls that want units of some counts.
-pub(super) struct Want<R> {
+pub(super) struct Want {
     number: u64,
     calls: Calls,
-    reply_to: R,
+    reply_to: WantReply,
     /// Whether the calls of others share no request with these.
     is_alone: bool,
 }
+
+pub(super) type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
 
 /// The reply to calls.
 pub(super) struct TakenReply {
@@ -75,33 +77,28 @@ pub(super) struct TakenReply {
 }
 
 /// A request that is due.
-pub(super) enum SlotRequest<R> {
-    Take(TakeRequest<R>),
+pub(super) enum SlotRequest {
+    Take(TakeRequest),
     /// States counts of one hash slot.
     State(Vec<Arc<Charge>>),
 }
 
-pub(super) struct TakeRequest<R> {
+pub(super) struct TakeRequest {
     pub(super) calls: Calls,
-    wants: Vec<Want<R>>,
+    wants: Vec<Want>,
 }
 
 /// What a reply or the time has ended.
-pub(super) struct SlotEnds<R> {
-    pub(super) replies: Vec<(R, Result<TakenReply, StoreError>)>,
+#[derive(Default)]
+pub(super) struct SlotEnds {
+    pub(super) replies: Vec<(WantReply, Result<TakenReply, StoreError>)>,
     /// The charges of counts whose units were lost, and how many.
     pub(super) lost: Vec<(Arc<Charge>, u64)>,
     /// Rates that were charged beside units that nobody may use.
     pub(super) returns: Vec<(Arc<Charge>, Charged)>,
 }
 
-impl<R> Default for SlotEnds<R> {
-    fn default() -> Self {
-        Self { replies: Vec::new(), lost: Vec::new(), returns: Vec::new() }
-    }
-}
-
-impl<R> Default for SlotCounts<R> {
+impl Default for SlotCounts {
     fn default() -> Self {
         // 52 bits, which the numbers of scripts hold exactly.
         let process = (RandomState::new().hash_one(seen_process()) >> 12).max(1);
@@ -131,9 +128,9 @@ fn slots_of(charges: &[Arc<Charge>]) -> impl Iterator<Item = (usize, &Arc<Charge
     charges.iter().enumerate().filter(|(_, charge)| charge.statement.is_some())
 }
 
-impl<R: Caller> SlotCounts<R> {
+impl SlotCounts {
     /// Adds calls that want units.
-    pub(super) fn want(&mut self, calls: Calls, reply_to: R, real: u64) {
+    pub(super) fn want(&mut self, calls: Calls, reply_to: WantReply, real: u64) {
         self.last_want += 1;
         let number = self.last_want;
         for (_, charge) in slots_of(&calls.charges) {
@@ -144,7 +141,7 @@ impl<R: Caller> SlotCounts<R> {
     }
 
     /// Puts wants that are not decided back in their order, before those that came later.
-    fn want_again(&mut self, wants: Vec<Want<R>>, real: u64) {
+    fn want_again(&mut self, wants: Vec<Want>, real: u64) {
         for want in wants.into_iter().rev() {
             for (_, charge) in slots_of(&want.calls.charges) {
                 self.count(charge).queue.push_front(want.number);
@@ -250,8 +247,8 @@ impl<R: Caller> SlotCounts<R> {
         now: u64,
         real: u64,
         slot_of: impl Fn(&Charge) -> u16,
-        ends: &mut SlotEnds<R>,
-    ) -> Vec<SlotRequest<R>> {
+        ends: &mut SlotEnds,
+    ) -> Vec<SlotRequest> {
         let (mut requests, mut groups) = (Vec::new(), Vec::<(u16, Vec<Arc<Charge>>)>::new());
         while let Some(key_id) = self.take_look(now, real) {
             let Some(count) = self.counts.get_mut(&key_id) else { continue };
@@ -308,7 +305,7 @@ impl<R: Caller> SlotCounts<R> {
         charges: &[Arc<Charge>],
         results: Vec<Result<Stated, StoreError>>,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds<R>,
+        ends: &mut SlotEnds,
     ) {
         self.statements -= 1;
         for (charge, result) in charges.iter().zip(results) {
@@ -324,11 +321,11 @@ impl<R: Caller> SlotCounts<R> {
     /// Ends a request that takes units. `is_split` says whether it was several requests, one for each hash slot.
     pub(super) fn taken(
         &mut self,
-        TakeRequest { calls, wants }: TakeRequest<R>,
+        TakeRequest { calls, wants }: TakeRequest,
         is_split: bool,
         result: Result<Reply, StoreError>,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds<R>,
+        ends: &mut SlotEnds,
     ) {
         let (charges, width) = (&calls.charges, calls.charges.len());
         let mut places = Vec::new();
@@ -344,7 +341,7 @@ impl<R: Caller> SlotCounts<R> {
         let mut reply = match result {
             Ok(reply) => reply,
             Err(error) => {
-                let refused = |want: Want<R>| (want.reply_to, Err(error.clone()));
+                let refused = |want: Want| (want.reply_to, Err(error.clone()));
                 return ends.replies.extend(wants.into_iter().map(refused));
             }
         };
@@ -374,11 +371,11 @@ impl<R: Caller> SlotCounts<R> {
     /// Gives each want what the request has decided about it.
     fn answer(
         &mut self,
-        wants: Vec<Want<R>>,
+        wants: Vec<Want>,
         calls: &Calls,
         reply: &Reply,
         real: u64,
-        ends: &mut SlotEnds<R>,
+        ends: &mut SlotEnds,
     ) {
         if wants.len() == 1 && !calls.is_mixed {
             for Want { reply_to, .. } in wants {
@@ -390,7 +387,7 @@ impl<R: Caller> SlotCounts<R> {
         let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
-        let places = |want: &Want<R>| -> Vec<usize> {
+        let places = |want: &Want| -> Vec<usize> {
             let ids = || calls.charges.iter().map(|charge| charge.key_id);
             let of = |charge: &Arc<Charge>| ids().position(|id| id == charge.key_id);
             want.calls.charges.iter().filter_map(of).collect()
@@ -434,7 +431,7 @@ impl<R: Caller> SlotCounts<R> {
         result: &Result<Option<Stated>, StoreError>,
         is_split: bool,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds<R>,
+        ends: &mut SlotEnds,
     ) -> Option<u64> {
         let count = self.counts.get_mut(&key_id)?;
         count.is_unconfirmed = !matches!(result, Ok(Some(_)));
@@ -471,8 +468,8 @@ impl<R: Caller> SlotCounts<R> {
         number: u64,
         now: u64,
         slot_of: &impl Fn(&Charge) -> u16,
-        ends: &mut SlotEnds<R>,
-    ) -> Option<TakeRequest<R>> {
+        ends: &mut SlotEnds,
+    ) -> Option<TakeRequest> {
         let want = self.wants.get(&number)?;
         let mut charges = want.calls.charges.to_vec();
         let key_ids: Vec<_> = slots_of(&charges).map(|(_, charge)| charge.key_id).collect();
@@ -494,7 +491,7 @@ impl<R: Caller> SlotCounts<R> {
         }
         let is_mixed = self.mix(&mut wants, &mut charges, slot_of);
         // A call whose caller has dropped it takes nothing.
-        wants.retain(|want| want.reply_to.is_present());
+        wants.retain(|want| !want.reply_to.is_closed());
         let first = wants.first()?.calls.clone();
         let waited_us = first.waited_us;
         for key_id in &key_ids {
@@ -528,7 +525,7 @@ impl<R: Caller> SlotCounts<R> {
     /// Returns whether there are any.
     fn mix(
         &mut self,
-        wants: &mut Vec<Want<R>>,
+        wants: &mut Vec<Want>,
         charges: &mut Vec<Arc<Charge>>,
         slot_of: impl Fn(&Charge) -> u16,
     ) -> bool {
@@ -598,7 +595,7 @@ impl<R: Caller> SlotCounts<R> {
         count.is_some_and(|it| !it.units.is_pending() && it.queue.front() == Some(&number))
     }
 
-    fn dequeue(&mut self, number: u64) -> Option<Want<R>> {
+    fn dequeue(&mut self, number: u64) -> Option<Want> {
         let want = self.wants.remove(&number)?;
         for (_, charge) in slots_of(&want.calls.charges) {
             if let Some(count) = self.counts.get_mut(&charge.key_id) {
@@ -658,7 +655,7 @@ fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
 }
 
 /// Returns the only count of calls in flight of a single call that takes units from each of its counts.
-fn only_slot<R>(want: &Want<R>) -> Option<&Arc<Charge>> {
+fn only_slot(want: &Want) -> Option<&Arc<Charge>> {
     let takes_all = |costs: &[u64]| costs.iter().all(|cost| *cost > 0);
     let is_mixable = is_single(want) && !want.is_alone && takes_all(&want.calls.runs[0].costs);
     let mut slots = slots_of(&want.calls.charges);
@@ -666,12 +663,12 @@ fn only_slot<R>(want: &Want<R>) -> Option<&Arc<Charge>> {
     slots.next().is_none().then_some(slot)
 }
 
-fn is_single<R>(want: &Want<R>) -> bool {
+fn is_single(want: &Want) -> bool {
     want.calls.waited_us == 0 && want.calls.runs.len() == 1 && want.calls.runs[0].count == 1
 }
 
 /// Returns the costs of a single call for `charges`, which contain its counts.
-fn costs_in<R>(charges: &[Arc<Charge>], want: &Want<R>) -> OneOrMany<u64> {
+fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
     let of = |charge: &Arc<Charge>| {
         let place = want.calls.charges.iter().position(|own| own.key_id == charge.key_id);
         place.map_or(0, |place| want.calls.runs[0].costs[place])

@@ -100,7 +100,7 @@ impl WaitingCall {
         let result = line.poll(arrival, context.waker(), now);
         if line.is_shared() {
             let wake = WakeTimes { local: line.wake_time(arrival, now), real: None };
-            // Even if this call has ended: perhaps nobody polls the one behind it.
+            // The line is driven even if this call has ended, because the next call may never be polled.
             let has_duty = line.has_duty(now);
             drop(line);
             if has_duty {
