@@ -39,7 +39,6 @@ mod limit_sources;
 mod middleware;
 mod nat64;
 mod outbound;
-mod pending;
 mod rejected;
 mod request_limits;
 mod response;
@@ -68,7 +67,7 @@ pub use self::held_body::HeldBody;
 pub use self::hops::ProxyHeader;
 pub use self::host::host_key;
 pub use self::layer::RateLimitLayer;
-pub use self::outbound::{OutboundFuture, OutboundLayer, OutboundService};
+pub use self::outbound::{OutboundLayer, OutboundService};
 pub use self::rejected::RejectedRequest;
 pub use self::request_limits::RequestLimits;
 #[cfg(feature = "tonic")]

@@ -2,17 +2,15 @@
 
 use std::error::Error;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::limit_sources::{Admission, LimitSources};
-use super::pending::{COMPLETED, PendingRequest};
 use super::settings::limit_settings;
 use crate::reply::Decision;
 use crate::report::request_log;
@@ -98,11 +96,6 @@ use crate::{limit::Limit, limiter::RateLimiter, reply::Rejection};
 ///
 /// If a handler of a server sends a request, the response of the server does not report the limits of this layer.
 pub struct OutboundLayer<R> {
-    config: Arc<OutboundConfig<R>>,
-}
-
-/// The settings of an [`OutboundLayer`].
-struct OutboundConfig<R> {
     limits: LimitSources<R, BoxError>,
     /// Puts the decision about a request into it.
     expose: Option<fn(&mut R, Decision)>,
@@ -113,8 +106,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 impl<R> OutboundLayer<R> {
     limit_settings!(R, BoxError);
 
-    fn configure(mut self, change: impl FnOnce(&mut OutboundConfig<R>)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+    fn configure(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
         self
     }
 }
@@ -124,53 +117,24 @@ impl<B> OutboundLayer<http::Request<B>> {
     /// this one. A request that is exempt, or that has no limits here, gets none.
     #[must_use]
     pub fn expose_decision(self) -> Self {
-        self.configure(|config| {
-            config.expose = Some(|request, decision| {
+        self.configure(|layer| {
+            layer.expose = Some(|request, decision| {
                 request.extensions_mut().insert(decision);
             });
         })
     }
 }
 
-impl<R> OutboundConfig<R> {
-    /// Starts the check of a request.
-    fn start(&self, request: &R) -> Result<Admission, BoxError> {
-        if self.limits.is_exempt(request) {
-            return Ok(Admission::Admitted(None));
-        }
-        request_log::without(|| self.limits.start(request))
-    }
-
-    /// Puts the decision about a request into it, if that is set.
-    fn expose(&self, request: &mut R, decision: Decision) {
-        if let Some(expose) = self.expose {
-            expose(request, decision);
-        }
-    }
-}
-
 // Not derived: a request type need not implement `Clone` or `Default`.
-impl<R> Clone for OutboundConfig<R> {
+impl<R> Clone for OutboundLayer<R> {
     fn clone(&self) -> Self {
         Self { limits: self.limits.clone(), expose: self.expose }
     }
 }
 
-impl<R> Default for OutboundConfig<R> {
-    fn default() -> Self {
-        Self { limits: LimitSources::new(false), expose: None }
-    }
-}
-
-impl<R> Clone for OutboundLayer<R> {
-    fn clone(&self) -> Self {
-        Self { config: Arc::clone(&self.config) }
-    }
-}
-
 impl<R> Default for OutboundLayer<R> {
     fn default() -> Self {
-        Self { config: Arc::default() }
+        Self { limits: LimitSources::new(false), expose: None }
     }
 }
 
@@ -188,7 +152,7 @@ impl<S, R> Layer<S> for OutboundLayer<R> {
     }
 }
 
-/// A client behind an [`OutboundLayer`].
+/// A client behind an [`OutboundLayer`]. A request whose future is dropped while it waits takes nothing.
 pub struct OutboundService<S, R> {
     inner: S,
     layer: OutboundLayer<R>,
@@ -208,101 +172,42 @@ impl<S: fmt::Debug, R> fmt::Debug for OutboundService<S, R> {
 
 impl<S, R> Service<R> for OutboundService<S, R>
 where
-    S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>> + Clone,
+    S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Clone + Send + 'static,
+    R: Send + 'static,
 {
     type Response = S::Response;
     type Error = Box<dyn Error + Send + Sync>;
-    type Future = OutboundFuture<S, R>;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, mut request: R) -> Self::Future {
-        let config = &self.layer.config;
-        let stage = match config.start(&request) {
-            Ok(Admission::Admitted(call)) => {
-                if let Some(call) = call {
-                    config.expose(&mut request, call.decision);
-                }
-                OutboundStage::Sent { response: self.inner.call(request) }
-            }
-            Ok(Admission::Rejected(rejection)) => {
-                // Frees what the inner service reserved when it became ready, such as a permit.
-                self.inner = self.inner.clone();
-                OutboundStage::Refused { error: Some(rejection.into()) }
-            }
-            Err(error) => {
-                self.inner = self.inner.clone();
-                OutboundStage::Refused { error: Some(error) }
-            }
-            Ok(Admission::Pending(check)) => {
-                let config = Arc::clone(config);
-                let pending = PendingRequest::new(check, &mut self.inner, request);
-                OutboundStage::Pending { pending: Box::new((pending, config)) }
-            }
+        let OutboundLayer { limits, expose } = &self.layer;
+        let (expose, clone) = (*expose, self.inner.clone());
+        // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
+        let mut ready = mem::replace(&mut self.inner, clone);
+        let admission = if limits.is_exempt(&request) {
+            Ok(Admission::Admitted(None))
+        } else {
+            request_log::without(|| limits.start(&request))
         };
-        OutboundFuture { stage }
-    }
-}
-
-pin_project! {
-    /// The response future of [`OutboundService`]. A request that is dropped while it waits takes nothing.
-    pub struct OutboundFuture<S, R>
-    where
-        S: Service<R>,
-    {
-        #[pin]
-        stage: OutboundStage<S, R, S::Future>,
-    }
-}
-
-pin_project! {
-    #[project = OutboundStageProjection]
-    enum OutboundStage<S, R, F> {
-        Pending { pending: Box<(PendingRequest<S, R>, Arc<OutboundConfig<R>>)> },
-        Sent { #[pin] response: F },
-        Refused { error: Option<BoxError> },
-    }
-}
-
-impl<S, R> Future for OutboundFuture<S, R>
-where
-    S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>>,
-{
-    type Output = Result<S::Response, Box<dyn Error + Send + Sync>>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut stage = self.project().stage;
-        loop {
-            let next = match stage.as_mut().project() {
-                OutboundStageProjection::Pending { pending } => {
-                    let (pending, config) = &mut **pending;
-                    let check = Pin::new(&mut pending.check);
-                    match ready!(request_log::without(|| check.poll(context))) {
-                        Ok(call) => {
-                            if let Some(request) = pending.request_mut() {
-                                config.expose(request, call.decision);
-                            }
-                            OutboundStage::Sent { response: pending.call() }
-                        }
-                        Err(rejection) => OutboundStage::Refused { error: Some(rejection.into()) },
-                    }
-                }
-                OutboundStageProjection::Sent { response } => {
-                    return response.poll(context).map_err(Into::into);
-                }
-                OutboundStageProjection::Refused { error } => {
-                    return Poll::Ready(Err(error.take().expect(COMPLETED)));
+        Box::pin(async move {
+            let call = match admission? {
+                Admission::Admitted(call) => call,
+                Admission::Rejected(rejection) => return Err(rejection.into()),
+                Admission::Pending(mut check) => {
+                    let poll = |context: &mut Context<'_>| {
+                        request_log::without(|| Pin::new(&mut check).poll(context))
+                    };
+                    Some(poll_fn(poll).await?)
                 }
             };
-            stage.set(next);
-        }
-    }
-}
-
-impl<S: Service<R>, R> fmt::Debug for OutboundFuture<S, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundFuture").finish_non_exhaustive()
+            if let (Some(call), Some(expose)) = (call, expose) {
+                expose(&mut request, call.decision);
+            }
+            ready.call(request).await.map_err(Into::into)
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -15,12 +16,15 @@ use super::held_body::HeldBody;
 use super::layer::RateLimitLayer;
 use super::limit_sources::Admission;
 use super::middleware::RequestScope;
-use super::pending::{COMPLETED, PendingRequest};
 use super::response::{Http, ResponseFormat};
 use super::slots::HeldSlots;
 use super::text_response::TextResponse;
 use super::unread::UnreadBody;
+use crate::check::{AdmittedCall, CallFuture};
 use crate::reply::{Decision, Rejection};
+
+/// The message of the panic of a future that is polled too often.
+const COMPLETED: &str = "a response future is polled after completion";
 
 /// A service behind a [`RateLimitLayer`].
 pub struct RateLimitService<S, F = Http> {
@@ -77,21 +81,29 @@ where
                 self.layer.admit(&mut scope, decision, request.extensions_mut());
                 RequestStage::Admitted { handler: self.inner.call(request) }
             }
+            Ok(Admission::Pending(check)) => {
+                let service = Some((self.take_ready(), request));
+                RequestStage::Pending { pending: Box::new(PendingRequest { check, service }) }
+            }
             Ok(Admission::Rejected(rejection)) => {
-                // Frees what the inner service reserved when it became ready, such as a permit.
-                self.inner = self.inner.clone();
+                drop(self.take_ready());
                 RequestStage::unhandled(Ok(rejection), request)
             }
             Err(response) => {
-                self.inner = self.inner.clone();
+                drop(self.take_ready());
                 RequestStage::unhandled(Err(response), request)
-            }
-            Ok(Admission::Pending(check)) => {
-                let pending = PendingRequest::new(check, &mut self.inner, request);
-                RequestStage::Pending { pending: Box::new(pending) }
             }
         };
         ResponseFuture { stage, scope, layer: self.layer.clone() }
+    }
+}
+
+impl<S: Clone, F> RateLimitService<S, F> {
+    /// Takes the inner service, which is ready, and leaves a clone, which must become ready first. A service that is
+    /// dropped frees what it reserved when it became ready, such as a permit.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
     }
 }
 
@@ -126,7 +138,8 @@ pin_project! {
 pin_project! {
     #[project = RequestStageProjection]
     enum RequestStage<S, H, B> {
-        Pending { pending: Box<PendingRequest<S, Request<B>>> },
+        // Boxed, because few requests wait.
+        Pending { pending: Box<PendingRequest<S, B>> },
         Admitted { #[pin] handler: H },
         // Boxed, because few requests with a body are rejected.
         Unhandled {
@@ -134,6 +147,12 @@ pin_project! {
             unread: Option<Pin<Box<UnreadBody<B>>>>,
         },
     }
+}
+
+/// A request that waits for its check, and the service that is ready for it.
+struct PendingRequest<S, B> {
+    check: CallFuture<AdmittedCall>,
+    service: Option<(S, Request<B>)>,
 }
 
 impl<S, H, B: Body> RequestStage<S, H, B> {
@@ -157,17 +176,14 @@ where
         loop {
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Pending { pending } => {
-                    match ready!(scope.poll_check(&mut pending.check, context)) {
+                    let decided = ready!(scope.poll_check(&mut pending.check, context));
+                    let (mut service, mut request) = pending.service.take().expect(COMPLETED);
+                    match decided {
                         Ok(decision) => {
-                            if let Some(request) = pending.request_mut() {
-                                this.layer.admit(scope, Some(decision), request.extensions_mut());
-                            }
-                            RequestStage::Admitted { handler: pending.call() }
+                            this.layer.admit(scope, Some(decision), request.extensions_mut());
+                            RequestStage::Admitted { handler: service.call(request) }
                         }
-                        Err(rejection) => {
-                            let unread = pending.take_request().and_then(UnreadBody::of);
-                            RequestStage::Unhandled { reason: Some(Ok(rejection)), unread }
-                        }
+                        Err(rejection) => RequestStage::unhandled(Ok(rejection), request),
                     }
                 }
                 RequestStageProjection::Admitted { handler } => {
