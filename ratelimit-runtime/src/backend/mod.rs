@@ -1,28 +1,33 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the outage log, and gives
 //! units back to the store that charged them.
+//!
+//! The counts of a call, with the units that its limits take from each.
+//!
+//! The outage log: reports when the shared store stops and starts to decide.
+//!
+//! Counts the rejected calls of each key of a limiter: the last step of a rejection.
 
-mod counts;
-mod outage;
-mod rejected_keys;
 mod settlements;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-pub(crate) use self::counts::{ChargedCount, MergedCounts};
-use self::outage::OutageLog;
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
-use crate::key::{Key, KeyId, KeySecret};
-use crate::limit::{Limit, OnError, Policy, Scope, Terms};
+use crate::key::{Key, KeyId, KeySecret, OwnedKey};
+use crate::limit::{Limit, LimitLabel, OnError, Policy, Scope, Terms};
 use crate::local::Local;
+use crate::one_or_many::OneOrMany;
 use crate::owner::{Notices, Owner, ended, foreign};
 use crate::reply::{Answer, Source, StoreError};
-use crate::report::{RejectedKeys, ReportSettings};
-use crate::store::{Calls, Charge, Reply, SharedStore, Store};
+use crate::report;
+use crate::report::{RejectedCount, RejectedKey, RejectedKeys, ReportSettings};
+use crate::store::{Calls, Charge, Reply, SharedStore, Statement, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
@@ -336,5 +341,182 @@ fn without_times(calls: &Calls, reply: &mut Reply) {
         if charge.terms.is_in_flight() && outcome.retry_us == 0 {
             outcome.reset_us = 0;
         }
+    }
+}
+
+/// A count, and the units that a call takes from it. Borrows the key.
+pub(crate) struct ChargedCount<'a> {
+    pub(crate) limit: &'a Limit,
+    pub(crate) key: &'a dyn Key,
+    pub(crate) charge: Charge,
+}
+
+/// The counts of a call, each with what all parts of the call take from it.
+pub(crate) struct MergedCounts<'a> {
+    pub(crate) counts: OneOrMany<ChargedCount<'a>>,
+    /// The index of the count of each part. Empty if there is one part.
+    pub(crate) count_of: Vec<usize>,
+}
+
+impl Backend {
+    /// Returns the count of `key`, with a charge of `cost` units, under the terms that [`counted`](Self::counted)
+    /// returns.
+    pub(crate) fn count<'a>(
+        &self,
+        limit: &'a Limit,
+        key: &'a dyn Key,
+        cost: u64,
+    ) -> ChargedCount<'a> {
+        ChargedCount::under(self.counted(limit), limit, key, cost, self)
+    }
+
+    /// Returns the terms under which the store counts a call: those of leases, unless the limit leases nothing or is a
+    /// bucket that leases busy keys only.
+    pub(crate) fn counted(&self, limit: &Limit) -> Terms {
+        let is_leased = limit.leases_units() && self.is_shared(limit.policy().scope());
+        if is_leased { limit.counted_beside_leases() } else { *limit.terms() }
+    }
+}
+
+impl<'a> ChargedCount<'a> {
+    /// Returns the count of `key` under `terms`, which are those of the limit or of its leases.
+    pub(crate) fn under(
+        terms: Terms,
+        limit: &'a Limit,
+        key: &'a dyn Key,
+        cost: u64,
+        backend: &Backend,
+    ) -> Self {
+        let key_id = backend.key_id(&terms, key);
+        let charge = Charge { key_id, terms, count_name: Vec::new(), cost, statement: None };
+        Self { limit, key, charge }
+    }
+
+    pub(crate) fn label(&self) -> LimitLabel {
+        self.limit.label_for(&self.charge.terms)
+    }
+
+    /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count
+    /// there, and what this process holds of calls in flight.
+    pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
+        let Self { limit, key, mut charge } = self;
+        if let Some(shared) = backend.shared_for(limit.policy().scope()) {
+            charge.count_name = shared.count_name(&charge.terms, key);
+            if charge.terms.is_in_flight() {
+                let hold_us = limit.policy().hold().as_micros() as u64;
+                charge.statement = Some(Statement { hold_us, ..Statement::default() });
+            }
+        }
+        Arc::new(charge)
+    }
+}
+
+impl<'a> MergedCounts<'a> {
+    /// Returns the counts of a call with these parts. Adds up the costs of parts that have one limit and one key. If
+    /// two different limits share a count, also without their leases, returns one of them.
+    pub(crate) fn of(parts: &mut dyn Iterator<Item = ChargedCount<'a>>) -> Result<Self, &'a Limit> {
+        let several = match (parts.next(), parts.next()) {
+            // Nothing is allocated for the usual call.
+            (Some(only), None) => {
+                return Ok(Self { counts: OneOrMany::from([only]), count_of: Vec::new() });
+            }
+            (first, second) => first.into_iter().chain(second).chain(parts),
+        };
+        let (mut counts, mut count_of) = (Vec::<ChargedCount<'a>>::new(), Vec::new());
+        let mut unleased_ids: Vec<KeyId> = Vec::new();
+        for part in several {
+            let (identity, key_id) = (part.limit.terms().identity(), part.charge.key_id);
+            let unleased_id = key_id.under(part.charge.terms.identity(), identity);
+            let mut known = counts.iter().zip(&unleased_ids);
+            let known =
+                known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
+            count_of.push(known.unwrap_or(counts.len()));
+            match known.map(|index| &mut counts[index]) {
+                None => {
+                    unleased_ids.push(unleased_id);
+                    counts.push(part);
+                }
+                Some(known) if known.limit == part.limit => {
+                    let cost = known.charge.cost.saturating_add(part.charge.cost);
+                    known.charge.cost = cost;
+                }
+                Some(known) => return Err(known.limit),
+            }
+        }
+        Ok(Self { counts: counts.into(), count_of })
+    }
+}
+
+/// The shortest time between two events.
+const PAUSE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct OutageLog {
+    /// The time of the last report of a failure; 0 if the store decides.
+    reported: AtomicU64,
+}
+
+impl OutageLog {
+    /// Records the result of a request about the limit `name`.
+    fn record<T>(
+        &self,
+        clock: &Clock,
+        name: &str,
+        on_error: OnError,
+        result: &Result<T, StoreError>,
+    ) {
+        let reported = self.reported.load(Relaxed);
+        if reported == 0 && result.is_ok() {
+            return;
+        }
+        let now = clock.local();
+        if reported > 0 && now.saturating_sub(reported) < PAUSE.as_micros() as u64 {
+            return;
+        }
+        let next = if result.is_ok() { 0 } else { now.max(1) };
+        if self.reported.compare_exchange(reported, next, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        match result {
+            Err(error) => report::outage(name, on_error, error),
+            Ok(_) => report::outage_ended(),
+        }
+    }
+}
+
+impl Backend {
+    /// Counts a call of a key that was rejected at `at`, by the clock of this process. `key_id` is its id under the
+    /// identity of `limit`.
+    #[inline]
+    pub(crate) fn count_rejection(&self, limit: &Limit, key_id: KeyId, key: &dyn Key, at: u64) {
+        // Most calls of a flood end here, with few instructions (`benches/all -- instructions`).
+        if self.rejected_keys.counts(at) {
+            self.count_rejected(&RejectedCount { limit, key_id, at }, key);
+        }
+    }
+
+    /// Counts a rejected call of the key in the name of a count in the shared store.
+    pub(crate) fn count_rejection_of(&self, limit: &Limit, key_id: KeyId, count_name: &[u8]) {
+        let at = self.clock().local();
+        if self.rejected_keys.counts(at) {
+            let key = || OwnedKey::in_count_name(count_name);
+            self.count_shown(&RejectedCount { limit, key_id, at }, key);
+        }
+    }
+
+    /// Returns the keys with the most rejected calls.
+    pub(crate) fn rejected_keys(&self, most: usize) -> Vec<RejectedKey> {
+        self.rejected_keys.most(most, self.clock().local())
+    }
+
+    #[inline(never)]
+    fn count_rejected(&self, rejected: &RejectedCount<'_>, key: &dyn Key) {
+        self.count_shown(rejected, || OwnedKey::of(key));
+    }
+
+    fn count_shown(&self, rejected: &RejectedCount<'_>, key: impl FnOnce() -> OwnedKey) {
+        let text = || key().to_string().into();
+        let terms = rejected.limit.terms();
+        self.rejected_keys.count(rejected, || self.reports().logged(terms, rejected.key_id, text));
     }
 }

@@ -4,32 +4,39 @@
 //! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
 //! owner exists must hold a weak reference to the owner. Each new thread starts the residents by itself.
+//!
+//! Pending work, for which a flush or a shutdown waits.
+//!
+//! The process that runs this code. A fork copies a limiter without its threads: jobs, lines and leases of the parent
+//! never go on in the child, and are not its own.
+//!
+//! The id of the process is compared only where a tokio runtime first appears and where a job is sent, because reading
+//! it is a system call. All else compares with the id that was seen there. What a child does before it has a new
+//! runtime is not noticed.
 
-mod pending;
-mod process;
-
-use crate::threads::{Mutex, MutexGuard};
 use std::any::Any;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::mem;
+use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
-pub(crate) use self::pending::{PendingWork, WorkCount};
-pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process, seen_process};
+use crate::threads::{Mutex, MutexGuard};
 
 type BoxedJob = BoxedWork<()>;
 
@@ -278,6 +285,164 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
     let _ = timeout(SHUTDOWN_GRACE, all_ended.recv()).await;
 }
 
+/// Counts pending work. A process that was forked has none of its parent.
+#[derive(Clone, Default)]
+pub(crate) struct WorkCount(Arc<Mutex<OwnValue<WorkCountState>>>);
+
+#[derive(Default)]
+struct WorkCountState {
+    /// How much work has begun so far, and how much of it is pending.
+    begun: u64,
+    pending: usize,
+    waits: Vec<WorkWait>,
+}
+
+/// A caller that waits until the work before it has ended.
+struct WorkWait {
+    /// The number of the first work after it, and how much of the work before it is pending.
+    before: u64,
+    left: usize,
+    /// Dropped once all of it has ended.
+    ended: oneshot::Sender<Infallible>,
+}
+
+/// Work that is pending until this is dropped.
+pub(crate) struct PendingWork {
+    count: WorkCount,
+    number: u64,
+    process: u32,
+}
+
+impl WorkCount {
+    /// Begins work.
+    pub(crate) fn begin(&self) -> PendingWork {
+        let mut state = lock_own(&self.0);
+        state.begun += 1;
+        state.pending += 1;
+        PendingWork { count: self.clone(), number: state.begun, process: seen_process() }
+    }
+
+    /// Returns how much work is pending.
+    pub(crate) fn pending(&self) -> usize {
+        lock_own(&self.0).pending
+    }
+
+    /// Completes once all work that is pending now has ended.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut state = lock_own(&self.0);
+        // Those of callers that have stopped waiting.
+        state.waits.retain(|wait| !wait.ended.is_closed());
+        let (sender, ended) = oneshot::channel();
+        if state.pending > 0 {
+            let wait = WorkWait { before: state.begun + 1, left: state.pending, ended: sender };
+            state.waits.push(wait);
+        }
+        async {
+            let _ = ended.await;
+        }
+    }
+
+    /// Completes once no work is pending.
+    pub(crate) async fn all_ended(&self) {
+        while self.pending() > 0 {
+            self.ended().await;
+        }
+    }
+}
+
+impl Drop for PendingWork {
+    fn drop(&mut self) {
+        if self.process != seen_process() {
+            return;
+        }
+        let mut state = lock_own(&self.count.0);
+        state.pending -= 1;
+        for wait in &mut state.waits {
+            wait.left -= usize::from(self.number < wait.before);
+        }
+        let ended: Vec<_> = state.waits.extract_if(.., |wait| wait.left == 0).collect();
+        drop(state);
+        // A waker is foreign code, so it is woken after this lock is released.
+        drop(ended);
+    }
+}
+
+/// The process that was last seen; 0 before the first look.
+static SEEN: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The runtime that this thread was last in. A child gets another one: numbers of runtimes are not used again.
+    static LAST: Cell<Option<Id>> = const { Cell::new(None) };
+}
+
+/// Returns the process as it was last seen. Looks if nothing has looked yet: what was counted before the first look
+/// would otherwise seem to be of another process.
+#[inline]
+pub(crate) fn seen_process() -> u32 {
+    match SEEN.load(Relaxed) {
+        0 => read_process(),
+        id => id,
+    }
+}
+
+/// Reads the id of the process.
+#[cold]
+pub(crate) fn read_process() -> u32 {
+    let id = std::process::id();
+    if SEEN.load(Relaxed) != id {
+        SEEN.store(id, Relaxed);
+    }
+    id
+}
+
+/// Returns whether this thread is in a runtime. If it is a new one, reads the id of the process.
+pub(crate) fn is_in_runtime() -> bool {
+    let Ok(runtime) = Handle::try_current() else { return false };
+    let id = Some(runtime.id());
+    if LAST.replace(id) != id {
+        read_process();
+    }
+    true
+}
+
+/// A value of one process. A child has a new one instead of the copy of its parent's. See [`lock_own`].
+pub(crate) struct OwnValue<T> {
+    process: u32,
+    value: T,
+}
+
+impl<T: Default> Default for OwnValue<T> {
+    fn default() -> Self {
+        Self { process: read_process(), value: T::default() }
+    }
+}
+
+/// Locks a value of this process. A panic in another thread leaves it valid.
+#[inline]
+pub(crate) fn lock_own<T: Default>(value: &Mutex<OwnValue<T>>) -> MutexGuard<'_, OwnValue<T>> {
+    let mut value = value.lock().unwrap_or_else(PoisonError::into_inner);
+    if value.process != seen_process() {
+        // Not dropped: its wakers and tasks belong to runtimes of the parent, whose locks can be held for ever here,
+        // and whose descriptors wake the parent.
+        mem::forget(mem::take(&mut *value));
+    }
+    value
+}
+
+impl<T> Deref for OwnValue<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for OwnValue<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::mpsc::channel;
@@ -331,5 +496,81 @@ mod tests {
         let owner = Arc::new(());
         background.spawn_resident(&owner, |_| async {});
         assert_eq!(background.residents().len(), 1);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod pending_tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn is_ready(future: std::pin::Pin<&mut impl Future>) -> bool {
+        matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+    }
+
+    #[test]
+    fn waits_for_the_work_before_and_not_for_later_work() {
+        let works = WorkCount::default();
+        assert!(is_ready(pin!(works.ended())), "there is none");
+        let (first, second) = (works.begin(), works.begin());
+        let (mut ended, mut all_ended) = (pin!(works.ended()), pin!(works.all_ended()));
+        let third = works.begin();
+        drop(second);
+        assert!(!is_ready(ended.as_mut()) && !is_ready(all_ended.as_mut()));
+        drop(first);
+        assert!(is_ready(ended) && !is_ready(all_ended.as_mut()));
+        drop(third);
+        assert!(is_ready(all_ended) && works.pending() == 0);
+    }
+
+    #[test]
+    fn forgets_callers_that_have_stopped_waiting() {
+        let works = WorkCount::default();
+        let _work = works.begin();
+        for _ in 0..3 {
+            drop(works.ended());
+        }
+        let ended = works.ended();
+        assert_eq!(lock_own(&works.0).waits.len(), 1);
+        drop(ended);
+    }
+}
+
+/// Tries every order of threads. CONTRIBUTING.md describes how to run these tests.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use loom::future::block_on;
+    use loom::thread::spawn;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_waits_until_all_work_has_ended() {
+        loom::model(|| {
+            let count = WorkCount::default();
+            let threads = [count.begin(), count.begin()].map(|work| spawn(move || drop(work)));
+            block_on(count.all_ended());
+            assert_eq!(count.pending(), 0);
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+        });
+    }
+
+    #[test]
+    fn later_work_does_not_hold_up_a_caller() {
+        loom::model(|| {
+            let count = WorkCount::default();
+            let earlier = count.begin();
+            let ended = count.ended();
+            let later = count.begin();
+            let thread = spawn(move || drop(earlier));
+            block_on(ended);
+            assert_eq!(count.pending(), 1);
+            drop(later);
+            thread.join().expect("no panic");
+        });
     }
 }

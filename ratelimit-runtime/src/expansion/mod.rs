@@ -1,12 +1,12 @@
 //! The functions that the expansion of the attribute calls, and functions for the tests of the workspace. This module
 //! is not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
 //! exact version of that crate.
+//!
+//! The argument `limiter` of the attribute.
 
 mod amounts;
 mod annotated_call;
-mod limiter;
 mod site;
-mod started;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,9 @@ pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, amount};
 use self::annotated_call::OneLimit;
-pub use self::annotated_call::{AnnotatedCall, CallLimit, CallPart, LimitGroup};
-pub use self::limiter::{LimiterValue, limiter};
+pub use self::annotated_call::{AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup};
 pub use self::site::Site;
 use self::site::count_call;
-pub use self::started::Awaited;
 use crate::algorithm::Charged;
 use crate::check::{AdmittedCall, CallFuture, Checker, Permit, undecided};
 pub use crate::key::{
@@ -395,4 +393,36 @@ pub const fn decided_together(limits: &[&Limit]) {
 #[must_use]
 pub const fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
+}
+
+/// A value of the argument `limiter`.
+#[diagnostic::on_unimplemented(
+    message = "`limiter` is a `RateLimiter`, or a reference to one, not `{Self}`",
+    label = "not a `RateLimiter`"
+)]
+pub trait LimiterValue {
+    fn limiter(&self) -> &RateLimiter;
+}
+
+impl LimiterValue for RateLimiter {
+    fn limiter(&self) -> &RateLimiter {
+        self
+    }
+}
+
+impl<T: LimiterValue + ?Sized> LimiterValue for &T {
+    fn limiter(&self) -> &RateLimiter {
+        (**self).limiter()
+    }
+}
+
+impl<T: LimiterValue + ?Sized> LimiterValue for Arc<T> {
+    fn limiter(&self) -> &RateLimiter {
+        (**self).limiter()
+    }
+}
+
+/// Returns the limiter that an attribute names.
+pub fn limiter<T: LimiterValue + ?Sized>(value: &T) -> &RateLimiter {
+    value.limiter()
 }

@@ -5,15 +5,19 @@
 //! values as they are, not escaped. Each byte of the structure is a word of 8 bytes, with the number of the bytes of
 //! values since the word before. A last word ends the key. So the words can be found from the end of the hashed bytes,
 //! and no value can imitate one. A value with the bytes of such a key has an inverted hash, so it is another key.
+//!
+//! The hash of a key, while it is written: see `fingerprint.rs`.
+//!
+//! The id of a count.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
-use siphasher::sip128::SipHasher13;
+use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::hasher::KeyHasher;
 use super::owned::write_text;
-use super::text::{KeyText, MAX_TEXT};
+use super::writer::{KeyText, MAX_TEXT};
 use super::{Key, KeyWriter};
+use crate::limit::Identity;
 
 /// The secret of a store.
 #[derive(Clone)]
@@ -39,6 +43,91 @@ impl Secret {
         let mut hasher = KeyHasher::new(self.0);
         write_text(KeyText::of(key).as_bytes(), &mut KeyWriter::to_hash(&mut hasher));
         hasher.finish()
+    }
+}
+
+/// Hashes a key while it is written. To write its text first takes three times as long (`benches/all -- embedded`).
+pub(super) struct KeyHasher {
+    hasher: SipHasher13,
+    /// The number of bytes since the last word.
+    value: usize,
+    /// The number of bytes of the text, if all values are escaped.
+    pub(super) most: usize,
+    has_structure: bool,
+}
+
+impl KeyHasher {
+    #[inline]
+    pub(super) fn new(hasher: SipHasher13) -> Self {
+        Self { hasher, value: 0, most: 0, has_structure: false }
+    }
+
+    #[inline]
+    pub(super) fn write(&mut self, value: &[u8]) {
+        self.hasher.write(value);
+        self.value += value.len();
+        // An escape has three bytes.
+        self.most += 3 * value.len();
+    }
+
+    /// Appends a byte of the structure.
+    #[inline]
+    pub(super) fn write_structure(&mut self, byte: u8) {
+        self.hasher.write_u64((self.value as u64) << 8 | u64::from(byte));
+        self.value = 0;
+        self.most += 1;
+        self.has_structure = true;
+    }
+
+    #[inline]
+    pub(super) fn finish(&mut self) -> u128 {
+        if !self.has_structure {
+            // Saves a word (`benches/all -- embedded`).
+            return !self.hasher.finish128().as_u128();
+        }
+        self.write_structure(0);
+        self.hasher.finish128().as_u128()
+    }
+}
+
+/// The id of a count: the fingerprint of a key, combined with the identity of a limit.
+///
+/// No client can find two keys that have the same id under one identity: see `fingerprint.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyId(u128);
+
+impl KeyId {
+    /// The id of no count, where one has to be named.
+    pub(crate) const NONE: Self = Self(u128::MAX);
+
+    #[inline]
+    pub(crate) const fn new(identity: &Identity, fingerprint: u128) -> Self {
+        Self(identity.hash() ^ fingerprint)
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// Returns the fingerprint of the key, the same under every identity.
+    pub(crate) const fn fingerprint(self, identity: &Identity) -> u128 {
+        self.0 ^ identity.hash()
+    }
+
+    /// Returns a part of the fingerprint of the key, the same under every identity.
+    pub(crate) const fn fingerprint_part(self, identity: &Identity) -> u64 {
+        ((self.0 ^ identity.hash()) >> 64) as u64
+    }
+
+    /// Returns the id of the same key under another identity. Saves hashing the key again.
+    pub(crate) const fn under(self, own: &Identity, other: &Identity) -> Self {
+        Self(self.0 ^ own.hash() ^ other.hash())
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hmac_sha256::{HMAC, Hash};
 
-use super::text::KeyText;
+use super::writer::KeyText;
 use super::{Key, KeyWriter};
 
 /// The secret under which a limiter hashes credentials and other secret keys, from

@@ -10,11 +10,7 @@ mod client;
 mod fingerprint;
 mod format;
 mod hashed;
-mod hasher;
-mod id;
 mod owned;
-mod shown;
-mod text;
 mod writer;
 
 use std::borrow::Cow;
@@ -23,14 +19,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub use self::client::Client;
-pub(crate) use self::fingerprint::Secret;
+pub(crate) use self::fingerprint::{KeyId, Secret};
 pub use self::format::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Piece, Plain, PlainValue, Shown, Text,
 };
 pub use self::hashed::{HashedKey, KeySecret};
-pub(crate) use self::id::KeyId;
+pub(crate) use self::owned::shown;
 pub use self::owned::{OwnedKey, ParseKeyError};
-pub(crate) use self::shown::shown;
 pub use self::writer::KeyWriter;
 #[cfg(any(feature = "redis", test))]
 pub(crate) use self::writer::put_count_name;

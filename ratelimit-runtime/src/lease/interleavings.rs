@@ -7,7 +7,7 @@ use std::time::Duration;
 use loom::thread::spawn;
 
 use super::ledger::LeaseLedger;
-use super::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
+use super::state::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::key::KeyId;
 use crate::limit::Limit;

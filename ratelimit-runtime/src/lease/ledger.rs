@@ -2,23 +2,27 @@
 //!
 //! The ledger sends no requests. Under a lock, it decides which reply each waiter receives. The caller sends these
 //! replies after the lock is released.
+//!
+//! The times at which leases end. A job of the background thread watches them.
+//!
+//! The lease of one count: the units that the process holds, and the calls that wait for more.
 
 use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::LeaseReply;
-use super::ends::LeaseEnds;
-use super::entry::LeaseEntry;
-use super::target::{
-    ChargedLease, Delivery, LeaseAmounts, LeaseRequest, LeaseTarget, UnspentUnits,
+use super::state::{
+    ChargedLease, Delivery, LeaseAmounts, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget,
+    Share, UnspentUnits,
 };
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
+use crate::owner::Agenda;
 use crate::reply::StoreError;
 use crate::store::Reply;
 use crate::threads::{AtomicBool, Mutex, MutexGuard};
@@ -289,5 +293,90 @@ impl LeaseLedger {
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {
         lock_own(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
+    }
+}
+
+/// When to look at the lease of each count.
+#[derive(Default)]
+pub(super) struct LeaseEnds(Mutex<OwnValue<Schedule>>);
+
+#[derive(Default)]
+struct Schedule {
+    looks: Agenda<u64, KeyId>,
+    changed: Arc<Notify>,
+}
+
+impl LeaseEnds {
+    /// Schedules a look at a count, unless one comes before.
+    fn schedule(&self, key_id: KeyId, at: u64) {
+        let mut schedule = self.lock();
+        schedule.looks.plan_by(key_id, at);
+        schedule.changed.notify_one();
+    }
+
+    /// Takes a count at which to look by now.
+    fn take_due(&self, now: u64) -> Option<KeyId> {
+        self.lock().looks.take_due(now)
+    }
+
+    /// Returns the next end; `None` if no lease is scheduled.
+    pub(super) fn next_end(&self) -> Option<u64> {
+        self.lock().looks.first()
+    }
+
+    /// Returns what is notified when another lease is scheduled, or when the job must end.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.lock().changed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OwnValue<Schedule>> {
+        lock_own(&self.0)
+    }
+}
+
+struct LeaseEntry {
+    /// The count and the settings of the units that are held, and of the pending request.
+    pub(super) target: Arc<LeaseTarget>,
+    pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
+    /// Whether a task requests leases for the waiters.
+    pub(super) is_fetching: bool,
+}
+
+impl LeaseCaller for oneshot::Sender<LeaseReply> {
+    fn is_present(&self) -> bool {
+        !self.is_closed()
+    }
+}
+
+impl LeaseEntry {
+    pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
+        Self { target, state: LeaseState::default(), is_fetching: false }
+    }
+
+    /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for
+    /// calls with other amounts.
+    fn can_turn_to(&self, amounts: LeaseAmounts) -> bool {
+        self.target.amounts == amounts || !self.is_fetching && self.state.held.units == 0
+    }
+
+    /// Makes the next lease one of `target`. Returns whether it will be.
+    fn turn_to(&mut self, target: &Arc<LeaseTarget>) -> bool {
+        let amounts_agree = self.target.amounts == target.amounts;
+        if amounts_agree && self.target.max_units == target.max_units {
+            return true;
+        }
+        if self.is_fetching || !self.can_turn_to(target.amounts) {
+            return false;
+        }
+        if !amounts_agree {
+            self.state.held.forget();
+        }
+        (self.target, self.state.share) = (Arc::clone(target), Share::default());
+        true
+    }
+
+    /// Takes all units that are held.
+    pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
+        self.state.take_unspent(&self.target)
     }
 }

@@ -13,22 +13,20 @@
 //! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
 //! request. So does a call with other amounts than those under which the units were charged, until these units are
 //! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
+//!
+//! The leases of a limiter, as the rooms above use them.
+//!
+//! The task that requests leases for all calls that wait for a count. It is a separate task, so that no units are
+//! lost when a call is dropped.
 
-mod ends;
-mod entry;
-mod fetch;
 mod heat;
-mod held;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod ledger;
 #[cfg(model)]
 #[path = "../../../models/src/leases/mod.rs"]
 pub mod model;
-mod optional;
-mod share;
 mod state;
-mod target;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -36,18 +34,19 @@ use std::sync::{Arc, Weak};
 use once_cell::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
-use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
-use self::ledger::{EnterResult, LeaseLedger};
-pub(crate) use self::optional::OptionalLeases;
-use self::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
+use self::ledger::{EnterResult, LeaseDelivery, LeaseLedger};
+use self::state::{
+    Delivery, DeliveryContent, LeaseAmounts, LeaseRequest, LeaseTarget, UnspentUnits,
+};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::WorkCount;
+use crate::background::{PendingWork, WorkCount};
 use crate::clock::{before, complete_by};
-use crate::key::KeyId;
+use crate::key::{Key, KeyId};
 use crate::limit::{Limit, Terms};
 use crate::reply::{Answer, Decision, StoreError};
+use crate::report::Report;
 use crate::store::{Calls, Charge, Reply};
 
 /// A call waits for the pending request for its deadline divided by this number. If that request does not include
@@ -282,5 +281,147 @@ impl LeasedCall {
         let calls = Calls::take(Arc::clone(&target.charge));
         let result = complete_by(by, leases.backend.try_execute(target.policy, &calls)).await;
         result.unwrap_or_else(|| Err(late()))
+    }
+}
+
+/// The leases of a limiter. Only one with a shared store has some.
+#[derive(Clone)]
+pub(crate) struct OptionalLeases(pub(crate) Option<Arc<Leases>>);
+
+impl OptionalLeases {
+    pub(crate) fn new(backend: &Arc<Backend>) -> Self {
+        Self(backend.of_shared(|| Leases::new(Arc::clone(backend))))
+    }
+
+    /// Returns the leases if units of this limit are leased.
+    pub(crate) fn of(&self, limit: &Limit) -> Option<&Arc<Leases>> {
+        self.0.as_ref().filter(|_| limit.leases_units())
+    }
+
+    /// Decides and reports a call by leased units that this process holds.
+    pub(crate) fn spend(&self, limit: &Limit, key: &dyn Key, cost: u64) -> Option<Decision> {
+        let leases = self.of(limit)?;
+        let (lease_id, report) = (leases.backend.key_id(limit.terms(), key), Report::start());
+        let decision = leases.spend(lease_id, limit.terms(), cost)?;
+        report.end_if_recorded(|| limit.label(), || Ok(decision));
+        Some(decision)
+    }
+
+    /// Returns the leases that decide a call for which this process does not hold enough units, and the key id of the
+    /// lease.
+    pub(crate) fn serving(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u64,
+    ) -> Option<(&Arc<Leases>, KeyId)> {
+        let leases = self.of(limit)?;
+        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
+        let lease_id = leases.backend.key_id(limit.terms(), key);
+        leases.serves(limit, lease_id, cost).then_some((leases, lease_id))
+    }
+}
+
+struct LeaseFetch {
+    leases: Arc<Leases>,
+    key_id: KeyId,
+    has_ended: bool,
+    _pending: PendingWork,
+}
+
+impl Drop for LeaseFetch {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.leases.ledger.abandon(self.key_id, self.now());
+        }
+    }
+}
+
+impl LeaseFetch {
+    fn new(leases: &Arc<Leases>, key_id: KeyId, pending: PendingWork) -> Self {
+        Self { leases: Arc::clone(leases), key_id, has_ended: false, _pending: pending }
+    }
+
+    /// Requests leases for the calls that wait for the count, until none waits.
+    async fn run(mut self) {
+        let leases = Arc::clone(&self.leases);
+        loop {
+            let (deliveries, request) = leases.ledger.next_request(self.key_id, self.now());
+            self.has_ended = request.is_none();
+            self.deliver(deliveries);
+            let Some(LeaseRequest { target, units, unspent }) = request else { return };
+            // First the units that come back: without them, the store can reject the request.
+            if let Some(unspent) = unspent {
+                leases.return_before(unspent).await;
+            }
+            let requested = self.now();
+            let calls = Calls::take(target.charge_of(units));
+            let result = leases.backend.try_execute(target.policy, &calls).await;
+            self.apply_reply(units, requested, result);
+        }
+    }
+
+    /// Applies the reply of the store to the ledger.
+    fn apply_reply(&self, units: u64, requested: u64, result: Result<Reply, StoreError>) {
+        let (ledger, now) = (&self.leases.ledger, self.now());
+        match result {
+            Ok(reply) if reply.is_allowed() => {
+                let outcome = reply.first();
+                let (deliveries, excess) =
+                    ledger.charged(self.key_id, units, requested, now, outcome);
+                self.deliver(deliveries);
+                if let Some(excess) = excess {
+                    drop(self.leases.return_units(excess));
+                }
+            }
+            Ok(rejection) => self.deliver(ledger.rejected(self.key_id, units, now, &rejection)),
+            Err(error) => self.deliver(ledger.failed(self.key_id, &error)),
+        }
+        self.leases.watch();
+    }
+
+    /// Sends the deliveries to their waiters. Units for a call that was dropped come back.
+    fn deliver(&self, deliveries: Vec<LeaseDelivery>) {
+        for Delivery { to, content } in deliveries {
+            let _ = to.send(match content {
+                DeliveryContent::Units { reply, units } => LeaseReply::Units(DeliveredUnits {
+                    leases: Arc::clone(&self.leases),
+                    key_id: self.key_id,
+                    reply,
+                    units: Some(units),
+                }),
+                DeliveryContent::Rejection(reply) => LeaseReply::Rejected(reply),
+                DeliveryContent::NotLeased => LeaseReply::NotLeased,
+                DeliveryContent::Failure(error) => LeaseReply::Failed(error),
+            });
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.leases.backend.clock().steady()
+    }
+}
+
+/// Units on their way to a waiter. If the waiter does not spend them, they return to the ledger or to the store.
+struct DeliveredUnits {
+    leases: Arc<Leases>,
+    key_id: KeyId,
+    reply: Reply,
+    units: Option<UnspentUnits>,
+}
+
+impl DeliveredUnits {
+    fn spend(mut self) -> Reply {
+        self.units = None;
+        self.reply.clone()
+    }
+}
+
+impl Drop for DeliveredUnits {
+    fn drop(&mut self) {
+        let Some(unspent) = self.units.take() else { return };
+        if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {
+            drop(self.leases.return_units(rest));
+        }
     }
 }

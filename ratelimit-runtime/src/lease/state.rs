@@ -1,19 +1,26 @@
 //! The lease of one count as a plain value: no clock, no lock, no channel. The [ledger](super::ledger) locks it and
 //! sends its replies, and `models/` checks it.
+//!
+//! The units that a process holds of one charge, as a plain value.
+//!
+//! How many units of a count a process requests in advance, so that processes do not take the last units from each
+//! other.
+//!
+//! The share of a process is the part that it charged of all units that were charged between the last two replies of
+//! the store. It requests at most that part of half of what is left. So it requests fewer units if few are left or if
+//! other processes charge most of them, and little stands idle when calls are rejected. The share is an estimate: it
+//! affects the number of requests, and never a decision.
+//!
+//! What a lease charges and gives back, and what it replies to the calls that wait.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use super::held::HeldUnits;
-use super::share::Share;
-use super::target::{
-    ChargedLease, Delivery, DeliveryContent, LeaseRequest, LeaseTarget, UnspentUnits,
-};
 use crate::algorithm::{Outcome, Verdict};
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Policy, Terms};
 use crate::reply::{Source, StoreError};
-use crate::store::Reply;
+use crate::store::{Charge, Reply};
 
 /// A process remembers a lease if at least so many of its units were spent.
 const LEAST_SPENT: u64 = 4;
@@ -310,5 +317,221 @@ impl<C: LeaseCaller> LeaseState<C> {
         let (HeldUnits { at, place, .. }, target) = (self.held, Arc::clone(target));
         let units = UnspentUnits { target, units: waiter.cost, at, place };
         Delivery { to: waiter.caller, content: DeliveryContent::Units { reply, units } }
+    }
+}
+
+/// The units of a charge that are not spent yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct HeldUnits {
+    pub(super) units: u64,
+    /// The number of units that were charged.
+    pub(super) charged: u64,
+    /// The time of the charge, by the clock of the store.
+    pub(super) at: u64,
+    /// The time that the count has recorded for the charge.
+    pub(super) place: u64,
+    /// The time of the request, by the clock of this process.
+    pub(super) requested: u64,
+    /// The time until which the units may be spent, by the clock of this process.
+    pub(super) until: u64,
+    /// From the reply of the store, as is `reset_us`.
+    pub(super) remaining: u64,
+    pub(super) reset_us: u64,
+}
+
+impl HeldUnits {
+    /// Forgets the units of a charge, and keeps its end.
+    pub(super) fn forget(&mut self) {
+        *self = Self { until: self.until, ..Self::default() };
+    }
+
+    /// Takes the unspent units; `charged` keeps the number of the spent ones. Returns the units as they were.
+    pub(super) fn take(&mut self) -> Self {
+        let charged = self.spent();
+        mem::replace(self, Self { units: 0, charged, at: 0, ..*self })
+    }
+
+    pub(super) fn spent(&self) -> u64 {
+        self.charged.saturating_sub(self.units)
+    }
+
+    pub(super) fn spendable(&self, now: u64) -> u64 {
+        if (self.requested..self.until).contains(&now) { self.units } else { 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Share {
+    /// The time of the last reply, by the clock of the store, and the units that were left.
+    last: Option<(u64, u64)>,
+    /// The most units to request in advance.
+    pub(super) most: u64,
+}
+
+impl Share {
+    /// Follows the reply to a request for `units` units, which the store has charged.
+    fn update(&mut self, terms: &Terms, units: u64, outcome: &Outcome) {
+        let (own, rest) = (units, outcome.remaining);
+        let last = self.last.replace((outcome.clock, outcome.remaining));
+        let others = last.map_or(0, |(at, left)| {
+            let returned = returned(terms, left, outcome.clock.saturating_sub(at));
+            (left + returned).saturating_sub(own + rest)
+        });
+        self.most =
+            (u128::from(rest) * u128::from(own) / u128::from((own + others).max(1)) / 2) as u64;
+    }
+}
+
+/// Returns how many units return to a count within some microseconds, as if they had been charged evenly.
+fn returned(terms: &Terms, left: u64, elapsed: u64) -> u64 {
+    let used = terms.capacity().saturating_sub(left);
+    let a_period = match terms.algorithm() {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => terms.threshold(),
+        Algorithm::Sliding | Algorithm::SlidingCounter => used,
+        Algorithm::Fixed | Algorithm::InFlight => 0,
+    };
+    let returned = u128::from(a_period) * u128::from(elapsed) / u128::from(terms.period_us());
+    returned.min(used.into()) as u64
+}
+
+/// The count of a lease, and the settings of its limit.
+pub(super) struct LeaseTarget {
+    /// The charge of the call that created this target, under the terms of the lease. Other calls do not use its
+    /// cost.
+    pub(super) charge: Arc<Charge>,
+    /// The amounts of the limit.
+    pub(super) amounts: LeaseAmounts,
+    pub(super) policy: Policy,
+    /// The most units that the process may hold.
+    pub(super) max_units: u64,
+    /// The time after their charge in which units may be spent, in microseconds.
+    pub(super) lifetime: u64,
+}
+
+/// The amounts of a limit that leases. Calls with the same key id and other amounts do not spend its units.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeaseAmounts {
+    threshold: u64,
+    capacity: u64,
+}
+
+impl LeaseAmounts {
+    /// Returns the amounts in the terms of a limit, which are not those of its lease.
+    #[inline]
+    pub(super) const fn of(terms: &Terms) -> Self {
+        Self { threshold: terms.threshold(), capacity: terms.capacity() }
+    }
+}
+
+impl LeaseTarget {
+    /// Returns the charge of `units` units.
+    pub(super) fn charge_of(&self, units: u64) -> Arc<Charge> {
+        self.charge.with_cost(units)
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.charge.terms.capacity()
+    }
+}
+
+/// Units to give back.
+pub(super) struct UnspentUnits {
+    pub(super) target: Arc<LeaseTarget>,
+    pub(super) units: u64,
+    /// The time of the charge, by the clock of the store.
+    pub(super) at: u64,
+    /// The time that the count has recorded for the charge.
+    pub(super) place: u64,
+}
+
+/// A lease to request from the store.
+pub(super) struct LeaseRequest {
+    pub(super) target: Arc<LeaseTarget>,
+    pub(super) units: u64,
+    /// The units that were held before.
+    pub(super) unspent: Option<UnspentUnits>,
+}
+
+impl UnspentUnits {
+    /// Returns `None` for 0 units.
+    pub(super) fn some(self) -> Option<Self> {
+        (self.units > 0).then_some(self)
+    }
+}
+
+/// A reply to a waiter, which is sent once the ledger is unlocked.
+pub(super) struct Delivery<C> {
+    pub(super) to: C,
+    pub(super) content: DeliveryContent,
+}
+
+pub(super) enum DeliveryContent {
+    Units { reply: Reply, units: UnspentUnits },
+    Rejection(Reply),
+    Failure(StoreError),
+    NotLeased,
+}
+
+/// What follows from a lease that the store has charged.
+pub(super) struct ChargedLease<C> {
+    pub(super) deliveries: Vec<Delivery<C>>,
+    /// The units that the process must not keep.
+    pub(super) excess: Option<UnspentUnits>,
+    /// The time at which the watch must look at the lease.
+    pub(super) look_at: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::Verdict;
+    use crate::limit::Limit;
+
+    /// Returns the most units to request after replies: each with its second, the units that were charged, and the
+    /// units that were left.
+    fn most(limit: &Limit, replies: &[(u64, u64, u64)]) -> u64 {
+        let mut share = Share::default();
+        for &(second, units, remaining) in replies {
+            let outcome = Outcome {
+                clock: second * 1_000_000,
+                verdict: Verdict::Admitted,
+                remaining,
+                retry_us: 0,
+                reset_us: 0,
+            };
+            share.update(limit.terms(), units, &outcome);
+        }
+        share.most
+    }
+
+    #[test]
+    fn a_process_requests_half_of_its_share_of_what_is_left() {
+        let minute = Duration::from_secs(60);
+        let fixed = Limit::fixed("share", 1_000, minute);
+        assert_eq!(most(&fixed, &[]), 0);
+        assert_eq!(most(&fixed, &[(0, 1, 999)]), 499);
+        assert_eq!(most(&fixed, &[(0, 1, 999), (1, 2, 997)]), 498, "no other process charges");
+        assert_eq!(most(&fixed, &[(0, 1, 999), (1, 10, 899)]), 44, "a tenth is its own");
+        assert_eq!(most(&fixed, &[(0, 1, 999), (1, 10, 0)]), 0);
+        assert_eq!(most(&fixed, &[(0, 1, 100), (61, 10, 990)]), 495, "another window");
+        assert_eq!(most(&fixed, &[(9, 1, 999), (0, 10, 899)]), 44, "a clock that steps back");
+    }
+
+    #[test]
+    fn units_that_return_were_charged_by_others() {
+        let minute = Duration::from_secs(60);
+        let bucket = Limit::token_bucket("share", 600, minute).burst(1_000);
+        // 10 tokens refill each second, and other processes take 5 of them.
+        assert_eq!(most(&bucket, &[(0, 5, 500), (1, 5, 500)]), 125);
+        // No more refill than fit.
+        assert_eq!(most(&bucket, &[(0, 5, 990), (60, 5, 995)]), 497);
+        // A tenth of the 600 used units leaves the window in a tenth of the period.
+        for window in
+            [Limit::sliding("share", 1_000, minute), Limit::sliding_counter("share", 1_000, minute)]
+        {
+            assert_eq!(most(&window, &[(0, 6, 400), (6, 6, 400)]), 20);
+        }
     }
 }

@@ -1,6 +1,17 @@
 //! The amounts of a limit: what may differ from call to call on one count.
+//!
+//! The resolution at which a sliding counter measures the overlap of its windows.
+//!
+//! The refill rate of a bucket, in integers.
+//!
+//! The terms of a limit, which a store receives: its identity and its amounts.
+//!
+//! The quota of a limit: its amounts and its period, as clients receive them.
 
-use super::{Algorithm, LimitError, Period, Rate, WindowScale};
+use std::fmt;
+use std::time::Duration;
+
+use super::{Algorithm, Align, Identity, Limit, LimitError, Name, Period};
 
 /// Threshold and burst, and the values that a decision derives from them and the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +90,307 @@ impl Amounts {
     }
 }
 
+/// The unit of time in which the overlap is counted.
+///
+/// `grain` is the smallest number of microseconds that keeps `threshold × span` within 2⁵². The rounding to grains
+/// never shortens the overlap, and lengthens it by less than a grain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WindowScale {
+    pub(crate) grain: u64,
+    /// The period in grains, rounded up.
+    pub(crate) span: u64,
+}
+
+impl WindowScale {
+    pub(super) const fn new(threshold: u64, period_us: u64) -> Self {
+        let product = threshold as u128 * period_us as u128;
+        // Rounding up the span adds less than `threshold` to the product.
+        let room = (1u128 << 52) - threshold as u128;
+        let grain = product.div_ceil(room) as u64;
+        Self { grain, span: period_us.div_ceil(grain) }
+    }
+
+    /// Returns whether a grain is at most a thousandth of the period.
+    const fn is_precise(self) -> bool {
+        self.grain == 1 || self.span >= 1_000
+    }
+
+    /// Returns the time from the start of a window until `count`, the count of the window before it, weighs at
+    /// most `room`; at most `period`.
+    pub(crate) fn until(self, count: u64, room: u64, period: u64) -> u64 {
+        let fits = room * self.span / count;
+        (self.grain * (self.span - fits.min(self.span))).min(period)
+    }
+}
+
+/// The largest capacity of a bucket in units. The sum of two such numbers is exact in an `f64`.
+const MAX_LEVEL: u64 = 1 << 52;
+
+/// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
+/// microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rate {
+    pub(crate) token: u64,
+    pub(crate) drain: u64,
+}
+
+impl Rate {
+    /// Returns whether this is the rate of `threshold` per `period_us`, to 0.1 %.
+    const fn is_close_to(self, threshold: u64, period_us: u64) -> bool {
+        let (given, own) =
+            (self.token as u128 * threshold as u128, period_us as u128 * self.drain as u128);
+        given.abs_diff(own) <= own / 1_000
+    }
+
+    /// Returns the rate of `threshold` per `period_us` into a bucket of `burst`; `None` if the bucket takes
+    /// over 100 years to fill.
+    ///
+    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs, as it is for any burst up
+    /// to 52,000 in a day. Otherwise, it is the next slower rate that can be counted, slower by less than `burst`
+    /// parts in 2⁵¹. [`Limit::token_bucket`] documents this.
+    ///
+    /// [`Limit::token_bucket`]: super::Limit::token_bucket
+    pub(super) const fn new(threshold: u64, period_us: u64, burst: u64) -> Option<Self> {
+        if burst as u128 * period_us as u128 > LimitError::MAX_US as u128 * threshold as u128 {
+            return None;
+        }
+        let divisor = gcd(period_us, threshold);
+        let (token, drain) = (period_us / divisor, threshold / divisor);
+        let max_token = MAX_LEVEL / burst;
+        if token <= max_token {
+            return Some(Self { token, drain });
+        }
+        Some(Self { token, drain }.next_slower(max_token))
+    }
+
+    /// Returns the most tokens of this rate that a bucket can have: their units are exact in an `f64`, and refill in
+    /// 100 years.
+    const fn most_tokens(self) -> u64 {
+        let refilled = LimitError::MAX_US.saturating_mul(self.drain);
+        let exact = (1 << 53) - 1;
+        if refilled < exact { refilled / self.token } else { exact / self.token }
+    }
+
+    /// Returns the fastest rate that is not above this one and has at most `max_token` units in a token. This
+    /// rate must have more. The result is the last smaller fraction on the path to this one down the Stern-Brocot
+    /// tree.
+    const fn next_slower(self, max_token: u64) -> Self {
+        let (token, drain, max_token) = (self.token as u128, self.drain as u128, max_token as u128);
+        // Neighbours around `drain / token`, as (numerator, denominator). The denominators grow up to
+        // `max_token`, which is below `token`, so neither becomes equal to it.
+        let (mut low, mut high) = ((0, 1), (1, 0));
+        loop {
+            let below = drain * low.1 - token * low.0;
+            let above = token * high.0 - drain * high.1;
+            let mut steps = below / above;
+            if high.1 > 0 && steps > (max_token - low.1) / high.1 {
+                steps = (max_token - low.1) / high.1;
+            }
+            low = (low.0 + steps * high.0, low.1 + steps * high.1);
+            let below = drain * low.1 - token * low.0;
+            let mut steps = (above - 1) / below;
+            if steps > (max_token - high.1) / low.1 {
+                steps = (max_token - high.1) / low.1;
+            }
+            if steps == 0 {
+                return Self { token: low.1 as u64, drain: low.0 as u64 };
+            }
+            high = (high.0 + steps * low.0, high.1 + steps * low.1);
+        }
+    }
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Identity and amounts, without the policy. Calls with equal terms and one key can share a batch entry, a lease,
+/// a line and a cached rejection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Terms {
+    pub(super) identity: Identity,
+    pub(super) amounts: Amounts,
+}
+
+impl Terms {
+    #[inline]
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
+    pub(crate) const fn name(&self) -> &Name {
+        &self.identity.name
+    }
+
+    #[inline]
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        self.identity.algorithm
+    }
+
+    /// Returns whether the count is a bucket. Its units drain, and it can reserve moments ahead.
+    #[inline]
+    pub(crate) const fn is_bucket(&self) -> bool {
+        self.identity.algorithm.is_bucket()
+    }
+
+    #[inline]
+    pub(crate) const fn period(&self) -> Period {
+        self.identity.period
+    }
+
+    #[inline]
+    pub(crate) const fn period_us(&self) -> u64 {
+        self.identity.period.micros()
+    }
+
+    #[inline]
+    pub(crate) const fn threshold(&self) -> u64 {
+        self.amounts.threshold
+    }
+
+    /// Returns the most that is admitted at once.
+    #[inline]
+    pub(crate) const fn capacity(&self) -> u64 {
+        self.amounts.capacity
+    }
+
+    #[inline]
+    pub(crate) const fn rate(&self) -> Rate {
+        self.amounts.rate
+    }
+
+    #[inline]
+    pub(crate) const fn scale(&self) -> WindowScale {
+        self.amounts.scale
+    }
+
+    /// Returns the level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
+    /// these are the terms of a [lease](Self::leased).
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
+    pub(crate) const fn lease_reserve(&self) -> u64 {
+        self.amounts.lease_reserve
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
+    pub(crate) const fn align(&self) -> Option<Align> {
+        self.identity.align
+    }
+
+    /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
+    /// microseconds; `None` for windows that start with their first call.
+    #[inline]
+    pub(crate) const fn shift_us(&self) -> Option<u64> {
+        match self.identity.align {
+            None => None,
+            Some(Align { offset_minutes }) => Some(self.identity.period.shift_us(offset_minutes)),
+        }
+    }
+
+    /// Returns these terms at another rate, with at most the capacity that a bucket can count at that rate.
+    pub(crate) fn with_rate(&self, rate: Rate) -> Self {
+        let capacity = self.amounts.capacity.min(rate.most_tokens());
+        let amounts = Amounts { capacity, rate, ..self.amounts };
+        Self { amounts, ..*self }
+    }
+
+    /// Returns these terms with the share of one of `instances` processes.
+    pub(crate) fn share(&self, instances: u32) -> Self {
+        let amounts = self.amounts.share(instances, self.identity.period);
+        Self { amounts, ..*self }
+    }
+}
+
+/// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
+/// algorithm. Calls in flight have no period: it is zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quota {
+    threshold: u64,
+    capacity: u64,
+    /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each check
+    /// (`benches/all -- instructions`).
+    period: u64,
+}
+
+/// Set in the period of a limit that responses do not report. A period is below 2⁵² microseconds.
+const HIDDEN: u64 = 1 << 63;
+
+/// Set in the period of a bucket.
+const BUCKET: u64 = 1 << 62;
+
+impl Quota {
+    pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: 0 };
+
+    /// Returns this quota for a call whose threshold or burst is 0.
+    pub(crate) const fn blocked(self) -> Self {
+        Self { threshold: 0, capacity: 0, period: self.period }
+    }
+
+    /// Returns whether responses do not report the limit.
+    pub(crate) const fn is_hidden(self) -> bool {
+        self.period & HIDDEN != 0
+    }
+
+    /// Returns the time in which all units but one refill, in microseconds; `None` if this is not a bucket.
+    #[cfg(feature = "tower")]
+    pub(crate) fn refill_but_one(self) -> Option<u64> {
+        let units = u128::from(self.capacity.saturating_sub(1));
+        let micros = self.period().as_micros() * units / u128::from(self.threshold.max(1));
+        (self.period & BUCKET != 0).then(|| u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the units that are admitted per period, or that may be in flight.
+    #[must_use]
+    pub const fn threshold(self) -> u64 {
+        self.threshold
+    }
+
+    /// Returns the units that can be admitted at once: the burst of a bucket, otherwise the threshold.
+    #[must_use]
+    pub const fn capacity(self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns the length of the window, or the time in which `threshold` tokens refill; zero for calls in flight.
+    #[must_use]
+    pub const fn period(self) -> Duration {
+        Duration::from_micros(self.period & !(HIDDEN | BUCKET))
+    }
+
+    /// Returns whether this is a number of calls in flight.
+    #[must_use]
+    pub const fn is_in_flight(self) -> bool {
+        self.period & !(HIDDEN | BUCKET) == 0
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quota")
+            .field("threshold", &self.threshold)
+            .field("capacity", &self.capacity)
+            .field("period", &self.period())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Limit {
+    /// Returns the threshold, the capacity and the period.
+    #[must_use]
+    #[inline]
+    pub const fn quota(&self) -> Quota {
+        let amounts = &self.terms.amounts;
+        let (threshold, capacity) = (amounts.threshold, amounts.capacity);
+        let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
+        let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
+        let bucket = (self.terms.is_bucket() as u64) << BUCKET.trailing_zeros();
+        Quota { threshold, capacity, period: period | hidden | bucket }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -106,6 +418,77 @@ mod tests {
                     let largest = Amounts::largest(algorithm, threshold, period);
                     prop_assert!(largest.threshold <= threshold && largest.threshold > 0);
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod rate_tests {
+    use super::*;
+
+    #[test]
+    fn the_next_slower_rate_is_the_fastest_that_can_be_counted() {
+        for token in 2..60_u64 {
+            for drain in 1..90 {
+                if gcd(token, drain) != 1 {
+                    continue;
+                }
+                // With a smaller `max_token`, no rate is slow enough.
+                for max_token in token.div_ceil(drain)..token {
+                    let found = Rate { token, drain }.next_slower(max_token);
+                    let rates = (1..=max_token)
+                        .map(|other| Rate { token: other, drain: drain * other / token });
+                    let best = rates.reduce(|best, other| {
+                        if other.drain * best.token > best.drain * other.token {
+                            other
+                        } else {
+                            best
+                        }
+                    });
+                    assert_eq!(
+                        found,
+                        best.expect("a rate"),
+                        "{drain} / {token}, up to {max_token}"
+                    );
+                }
+            }
+        }
+    }
+
+    const DAY_US: u64 = 86_400_000_000;
+
+    /// Returns how much later an empty bucket is full than at the exact rate, in picoseconds.
+    fn lag_ps(threshold: u64, period_us: u64, burst: u64) -> u128 {
+        let Rate { token, drain } = Rate::new(threshold, period_us, burst).expect("a rate");
+        let (token, drain) = (u128::from(token), u128::from(drain));
+        let (threshold, period, burst) =
+            (u128::from(threshold), u128::from(period_us), u128::from(burst));
+        assert!(token * burst <= u128::from(MAX_LEVEL) && drain <= u128::from(u32::MAX));
+        // token / drain - period / threshold, for each token of the burst.
+        let lag = token * threshold - period * drain;
+        lag * burst * 1_000_000 / (drain * threshold)
+    }
+
+    #[test]
+    fn a_bucket_fills_as_late_as_documented_and_no_later() {
+        for burst in [52_000, 60_000, 86_400, 100_000, 1_000_000] {
+            assert_eq!(lag_ps(burst, DAY_US, burst), 0, "{burst}");
+        }
+        assert_eq!(lag_ps(51_991, DAY_US, 51_991), 0, "a prime");
+        // The examples of `Limit::token_bucket`.
+        assert!(lag_ps(1_000_003, DAY_US, 1_000_003) < 1_000);
+        assert!((1..200_000_000).contains(&lag_ps(4_000_000_007, DAY_US, 4_000_000_007)));
+        for threshold in (1_000..u64::from(u32::MAX)).step_by(1_000_003) {
+            for (period_us, share) in
+                [(DAY_US, 1), (7 * DAY_US, 3), (30 * DAY_US, 7), (DAY_US / 24 + 1, 1)]
+            {
+                let burst = threshold / share;
+                let fills_ps =
+                    u128::from(period_us) * 1_000_000 * u128::from(burst) / u128::from(threshold);
+                let most = (fills_ps * u128::from(burst)) >> 51;
+                let lag = lag_ps(threshold, period_us, burst);
+                assert!(lag <= most, "{burst} at {threshold} per {period_us}: {lag} ps");
             }
         }
     }

@@ -1,8 +1,16 @@
-//! The identity of a limit: what makes two calls share a count.
+//! The identity of a limit, which makes two calls share a count: its name, its algorithm, its period and its align.
 
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use super::{Algorithm, Name, Period, Scope};
+use once_cell::sync::Lazy;
+
+use super::{Algorithm, LimitError, Scope};
+use crate::text::duration::parse_text;
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, Eq)]
@@ -146,4 +154,224 @@ const fn hash(identity: &Identity) -> u128 {
         index += 1;
     }
     hash
+}
+
+/// The most names that a process makes at run time.
+const MOST_NAMES: usize = 10_000;
+
+/// The names that were made at run time.
+static NAMES: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The names that other processes have announced. They have places of their own: any number can be announced.
+#[cfg(feature = "rules")]
+static ANNOUNCED: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The names of the trials of rules, which take no places of other names either.
+static TRIALS: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The end of the name of a trial.
+const OF_TRIAL: &str = ":trial";
+
+/// The most bytes of an announced name.
+#[cfg(feature = "rules")]
+const MAX_ANNOUNCED: usize = 1_000;
+
+type NameTable = HashSet<&'static str>;
+
+/// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::Limit;
+///
+/// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
+/// assert_eq!(LOGIN.name(), "login");
+/// ```
+// `Copy`, so that limits are `Copy`, and `&LOGIN` lives as long as the program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Name(&'static str);
+
+impl Name {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// Makes a name at run time. The process keeps each such name once, for as long as it runs, so it makes 10,000
+    /// different names at most.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Algorithm, Limit, Name};
+    ///
+    /// let service = String::from("billing");
+    /// let name = Name::kept(&format!("{service}.export"))?;
+    /// let limit = Limit::new(name.as_str(), Algorithm::Fixed, 5, Duration::from_secs(60))?;
+    /// # Ok::<(), ratelimit_runtime::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On an empty name; on the 10,001st different name.
+    pub fn kept(name: &str) -> Result<Self, LimitError> {
+        if name.is_empty() {
+            return Err(LimitError::NO_NAME);
+        }
+        Self::keep(name, &NAMES)
+    }
+
+    /// Makes a name that another process has announced.
+    #[cfg(feature = "rules")]
+    pub(crate) fn announced(name: &str) -> Result<Self, LimitError> {
+        if name.is_empty() || name.len() > MAX_ANNOUNCED {
+            return Err(LimitError::NO_NAME);
+        }
+        Self::keep(name, &ANNOUNCED)
+    }
+
+    /// Makes the name of the trial of the limit with a name.
+    pub(crate) fn of_trial(name: &Self) -> Result<Self, LimitError> {
+        Self::keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
+    }
+
+    /// Returns whether a trial can have this name.
+    pub(crate) fn is_of_trial(&self) -> bool {
+        self.0.ends_with(OF_TRIAL)
+    }
+
+    fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, LimitError> {
+        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = names.get(name) {
+            return Ok(Self(kept));
+        }
+        if names.len() >= MOST_NAMES {
+            return Err(LimitError(
+                "a process makes 10,000 names of limits at most: what is counted separately, such as a \
+                 user, is the key of a limit and not its name",
+            ));
+        }
+        let kept: &'static str = String::from(name).leak();
+        names.insert(kept);
+        Ok(Self(kept))
+    }
+
+    /// Returns the text of the name.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.0, f)
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        self.0
+    }
+}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Name {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == *other
+    }
+}
+
+const DAY_US: u64 = 86_400_000_000;
+
+/// The length of a window, or the time in which a bucket refills its threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Period {
+    micros: u64,
+}
+
+impl Period {
+    pub(super) const SECOND: Self = Self { micros: 1_000_000 };
+
+    pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
+        if !period.subsec_nanos().is_multiple_of(1000) {
+            return Err(LimitError("`period` must be a whole number of microseconds"));
+        }
+        let micros = period.as_micros();
+        if micros == 0 {
+            return Err(LimitError("`period` must be at least one microsecond"));
+        }
+        if micros > LimitError::MAX_US as u128 {
+            return Err(LimitError("`period` must be at most 100 years (36,525 days)"));
+        }
+        Ok(Self { micros: micros as u64 })
+    }
+
+    /// Reads a text such as `1h30m`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::new(Duration::from_micros(parse_text(text).ok()?)).ok()
+    }
+
+    #[inline]
+    pub(crate) const fn micros(self) -> u64 {
+        self.micros
+    }
+
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_micros(self.micros)
+    }
+
+    /// Returns this period lengthened by `micros`.
+    pub(super) const fn plus(self, micros: u64) -> Self {
+        Self { micros: self.micros + micros }
+    }
+
+    /// Returns whether windows of this period can start at calendar boundaries.
+    pub(super) const fn fits_calendar(self) -> bool {
+        DAY_US.is_multiple_of(self.micros) || self.micros == 7 * DAY_US
+    }
+
+    /// Returns the time from a calendar boundary to the next multiple of this period since the epoch, in
+    /// microseconds, at an offset of `minutes` from UTC.
+    pub(super) const fn shift_us(self, minutes: i32) -> u64 {
+        let offset = minutes as i64 * 60_000_000;
+        // The epoch was a Thursday; weeks begin on Monday.
+        let week = if self.micros == 7 * DAY_US { 3 * DAY_US } else { 0 };
+        (offset + week as i64).rem_euclid(self.micros as i64) as u64
+    }
+
+    /// Returns the period as a number and a unit, the largest unit that divides the period.
+    pub(crate) const fn in_units(self) -> (u64, &'static str) {
+        match self.micros {
+            us if us.is_multiple_of(DAY_US) => (us / DAY_US, "d"),
+            us if us.is_multiple_of(3_600_000_000) => (us / 3_600_000_000, "h"),
+            us if us.is_multiple_of(60_000_000) => (us / 60_000_000, "m"),
+            us if us.is_multiple_of(1_000_000) => (us / 1_000_000, "s"),
+            us if us.is_multiple_of(1_000) => (us / 1_000, "ms"),
+            us => (us, "us"),
+        }
+    }
+}
+
+/// Writes the number and the unit of [`Period::in_units`]: `1m`.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = self.in_units();
+        write!(f, "{count}{unit}")
+    }
 }

@@ -7,46 +7,29 @@
 //! - its amounts: the values that may differ from call to call on one count
 //! - its policy: how a call is treated before and after the decision
 
-mod access;
 mod algorithm;
 mod amounts;
-mod error;
-mod getters;
 mod identity;
 mod in_flight;
-mod label;
 mod lease;
-mod name;
-mod period;
 mod policy;
-mod quota;
-mod rate;
-mod scale;
 #[cfg(feature = "serde")]
 mod serde;
-mod terms;
 mod text;
 mod varying;
 
+use std::fmt;
 use std::time::Duration;
 
-pub(crate) use self::access::Access;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
-pub use self::error::LimitError;
-pub(crate) use self::error::debug_as_text;
-pub use self::identity::Align;
-pub(crate) use self::identity::{Identity, bit_of_name};
-pub(crate) use self::label::LimitLabel;
+pub use self::amounts::Quota;
+pub(crate) use self::amounts::{Rate, Terms, WindowScale};
+pub use self::identity::{Align, Name};
+pub(crate) use self::identity::{Identity, Period, bit_of_name};
 pub use self::lease::Lease;
-pub use self::name::Name;
-pub(crate) use self::period::Period;
-pub(crate) use self::policy::Policy;
+pub(crate) use self::policy::{Access, LimitLabel, Policy};
 pub use self::policy::{OnError, Scope};
-pub use self::quota::Quota;
-pub(crate) use self::rate::Rate;
-pub(crate) use self::scale::WindowScale;
-pub(crate) use self::terms::Terms;
 pub use self::text::ParseLimitError;
 
 /// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
@@ -299,5 +282,115 @@ impl Limit {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
         }
+    }
+}
+
+/// The error of a [`Limit`](crate::Limit) with a wrong value. Its text says what is wrong, and what to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LimitError(pub(crate) &'static str);
+
+impl LimitError {
+    const SLOW_FILL: Self = Self(
+        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
+    );
+
+    pub(crate) const TOO_LARGE: Self =
+        Self("an amount is at most 999,999,999,999,999: count in a larger unit, such as thousands");
+
+    const IMPRECISE: Self = Self(
+        "amounts of this size would be rounded by more than 0.1 %: count in a larger unit, such as thousands, or use \
+         sliding or fixed",
+    );
+
+    /// The largest amount: what a header field can show (RFC 9651, section 3.3.1).
+    pub(crate) const MAX_AMOUNT: u64 = 999_999_999_999_999;
+
+    const NO_NAME: Self =
+        Self("the name of a limit must not be empty: write a name such as `login`");
+
+    const NO_THRESHOLD: Self = Self("`threshold` must be at least 1: 0 would reject every call");
+
+    /// The longest period and the longest time a bucket may take to fill: 100 years.
+    ///
+    /// Lua computes times in `f64`, which is exact for integers below 2⁵³. With this bound, a time plus two
+    /// periods stays below 2⁵³ microseconds.
+    pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for LimitError {}
+
+/// Implements `Debug` of errors by their text, because a `main` that returns an error prints its `Debug`.
+macro_rules! debug_as_text {
+    ($($error:ty),+ $(,)?) => {
+        $(impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        })+
+    };
+}
+
+pub(crate) use debug_as_text;
+
+debug_as_text!(LimitError);
+
+impl Limit {
+    /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
+    /// scope share their counts.
+    #[must_use]
+    pub const fn name(&self) -> &str {
+        self.terms.identity.name.as_str()
+    }
+
+    /// Returns the algorithm.
+    #[must_use]
+    #[inline]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.terms.identity.algorithm
+    }
+
+    /// Returns the units that are admitted per period, or that may be in flight; 0 if an
+    /// [amount of 0](Self::try_amounts) blocks the limit.
+    #[must_use]
+    pub const fn threshold(&self) -> u64 {
+        if self.policy.blocked { 0 } else { self.terms.amounts.threshold }
+    }
+
+    /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
+    /// calls [in flight](Self::in_flight).
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.quota().period()
+    }
+
+    /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
+    /// window; 0 if an [amount of 0](Self::try_amounts) blocks the limit.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        if self.policy.blocked { 0 } else { self.terms.amounts.capacity }
+    }
+
+    /// Returns the [burst](Self::burst), if one is set.
+    #[must_use]
+    pub const fn get_burst(&self) -> Option<u64> {
+        if self.policy.has_burst { Some(self.capacity()) } else { None }
+    }
+
+    /// Returns where windows start, if an [align](Self::align) is set.
+    #[must_use]
+    pub const fn get_align(&self) -> Option<Align> {
+        self.terms.identity.align
+    }
+
+    /// Returns how many units of a count a process may [lease](Self::lease).
+    #[must_use]
+    pub const fn get_lease(&self) -> Lease {
+        self.policy.lease
     }
 }

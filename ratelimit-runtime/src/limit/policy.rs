@@ -1,9 +1,13 @@
 //! The policy of a limit: the part that stores do not receive.
+//!
+//! Whether a limit counts a call.
+//!
+//! The label of a limit, for replies and reports.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{Lease, Limit};
+use super::{Lease, Limit, Name, Quota, Terms};
 
 /// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
 /// [`agrees_with`](Self::agrees_with) compares.
@@ -274,4 +278,59 @@ pub enum OnError {
     Allow,
     /// The call is rejected with [`Rejection::Unavailable`](crate::Rejection::Unavailable).
     Deny,
+}
+
+/// How much a call may take: the code says it, or a rule, which has precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As much as the amounts of the limit admit.
+    Limited,
+    /// Anything: the limit does not count the call.
+    Unlimited,
+    /// Nothing.
+    Blocked,
+}
+
+impl Limit {
+    /// Returns how much the code says that a call may take.
+    #[inline]
+    pub(crate) const fn access(&self) -> Access {
+        if self.policy.blocked { Access::Blocked } else { Access::Limited }
+    }
+}
+
+/// The parts of a limit that decisions, rejections, logs and metrics contain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitLabel {
+    pub(crate) name: Name,
+    pub(crate) quota: Quota,
+    /// The most that can be admitted at once.
+    pub(crate) capacity: u64,
+    pub(crate) shadow: bool,
+    /// Whether the amounts are computed for each call.
+    pub(crate) varies: bool,
+}
+
+impl LimitLabel {
+    /// Returns the label of a call without limits.
+    pub(crate) fn unnamed() -> Self {
+        Self { name: Name::new(""), quota: Quota::NONE, capacity: 0, shadow: false, varies: false }
+    }
+}
+
+impl Limit {
+    pub(crate) fn label(&self) -> LimitLabel {
+        self.label_for(&self.terms)
+    }
+
+    /// Returns the label of calls that are charged under `terms`, which can be the terms of a lease.
+    pub(crate) fn label_for(&self, terms: &Terms) -> LimitLabel {
+        LimitLabel {
+            name: self.terms.identity.name,
+            quota: self.quota(),
+            capacity: terms.capacity(),
+            shadow: self.policy.shadow,
+            varies: self.policy.varies,
+        }
+    }
 }

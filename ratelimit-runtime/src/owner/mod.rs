@@ -12,12 +12,9 @@
 )]
 
 mod agenda;
-mod blocks;
 mod corrections;
 mod held;
-mod holding;
 mod notices;
-mod rejections;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -31,10 +28,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 pub(crate) use self::agenda::Agenda;
-use self::blocks::{PendingBlock, PendingBlocks};
 use self::corrections::{Corrections, Kind, Queueable, Sent};
-pub(crate) use self::holding::HeldSlot;
+pub(crate) use self::held::HeldSlot;
 pub(crate) use self::notices::{CountChange, Notices};
+use self::notices::{PendingBlock, PendingBlocks};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest, TakenReply};
 use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
 use crate::background::{

@@ -3,13 +3,9 @@
 mod answer;
 mod decision;
 mod error;
-mod mistake;
 mod rejection;
-mod usage;
 
 pub use self::answer::Answer;
-pub use self::decision::{Decision, Source};
-pub use self::error::{BuildError, StoreError};
-pub use self::mistake::Mistake;
+pub use self::decision::{Decision, Source, Usage};
+pub use self::error::{BuildError, Mistake, StoreError};
 pub use self::rejection::{FromRejection, Rejection};
-pub use self::usage::Usage;

@@ -8,11 +8,9 @@ mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "unmeasured.rs"]
 mod metrics;
-
 mod rejected_keys;
 #[cfg(feature = "tower")]
 pub(crate) mod request_log;
-mod settings;
 mod trace;
 
 use std::collections::HashSet;
@@ -29,10 +27,9 @@ pub(crate) use self::metrics::{
 };
 pub use self::rejected_keys::RejectedKey;
 pub(crate) use self::rejected_keys::{RejectedCount, RejectedKeys};
-pub use self::settings::RejectedCall;
-use self::settings::RejectionHook;
-pub(crate) use self::settings::{LogSecret, ReportSettings, is_traced};
-use self::trace::{KeyTrace, LoggedKey, TracedKey};
+pub use self::trace::RejectedCall;
+use self::trace::{KeyTrace, LoggedKey, RejectionHook, TracedKey};
+pub(crate) use self::trace::{LogSecret, ReportSettings, is_traced};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
 use crate::reply::{Decision, Mistake, Rejection, Source, StoreError};

@@ -3,20 +3,16 @@
 //! [`RulesInForce`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and
 //! replaces the table, and a check asks it once for each limit.
 
-mod error;
 mod in_force;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod rule;
-mod ruled;
 mod set;
 mod table;
 #[cfg(feature = "rules")]
 mod text;
 
-pub use self::error::RuleSetError;
 pub(crate) use self::in_force::RulesInForce;
-pub use self::rule::Rule;
-pub(crate) use self::ruled::Ruled;
+pub use self::rule::{Rule, RuleSetError};
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Asker, RuleTable};
+pub(crate) use self::table::{Asker, RuleTable, Ruled};

@@ -1,8 +1,10 @@
 //! One rule.
+//!
+//! The error of invalid rules.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::RuleSetError;
 use crate::limit::{Access, Limit, LimitError};
 
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
@@ -229,6 +231,29 @@ impl Rule {
         })
     }
 }
+
+/// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and
+/// says what to write.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RuleSetError {
+    message: String,
+}
+
+impl RuleSetError {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string() }
+    }
+}
+
+impl fmt::Display for RuleSetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for RuleSetError {}
+
+crate::limit::debug_as_text!(RuleSetError);
 
 #[cfg(test)]
 mod tests {

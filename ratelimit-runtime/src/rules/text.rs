@@ -315,8 +315,9 @@ impl fmt::Display for Moment {
 /// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuleFields { threshold, burst, in_flight, blocked, exempt, shadow, trial, until, .. } =
-            RuleFields::of(self);
+        let RuleFields {
+            threshold, burst, in_flight, blocked, exempt, shadow, trial, until, ..
+        } = RuleFields::of(self);
         let until = until.map(|until| until.to_string());
         let fields: [(&str, Option<&dyn fmt::Display>); 8] = [
             ("threshold", threshold.as_ref().map(|it| it as _)),

@@ -1,32 +1,29 @@
 //! The stores that processes share: their request and reply, the [`Store`] trait, and the Redis store.
 
-mod correct_error;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
 #[cfg(feature = "rules")]
 mod rules;
-mod statement;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
-pub(crate) use self::correct_error::CorrectError;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    Calls, Charge, CorrectedCharge, EqualCalls, MAX_CORRECTED, MAX_RESERVED, Reply,
+    Calls, Charge, CorrectError, CorrectedCharge, EqualCalls, MAX_CORRECTED, MAX_RESERVED, Reply,
+    Stated, Statement,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{
     Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
 };
-pub(crate) use self::statement::{Stated, Statement};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
-use std::sync::Arc;
-
-use tokio::sync::oneshot;
-
 use crate::algorithm::{Charged, Outcome};
 use crate::key::Key;
 use crate::limit::Terms;

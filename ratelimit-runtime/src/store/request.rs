@@ -1,13 +1,16 @@
 //! A request to a store, and its reply.
+//!
+//! What a process states about a count of calls in flight, and what the store replies.
+//!
+//! Why a store has not made a correction: whether it can be sent again depends on it.
 
 use std::sync::Arc;
 
-use super::{Stated, Statement};
 use crate::algorithm::{BlockChange, Charged, Correction, Op, Outcome, Receipt, Reservation};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::one_or_many::OneOrMany;
-use crate::reply::Source;
+use crate::reply::{Source, StoreError};
 
 /// The units that a call requests from one count. A charge owns its parts, so that it can wait, be sent by another
 /// task, and be given back later.
@@ -185,5 +188,60 @@ impl Reply {
     /// Returns the outcome of the first charge.
     pub(crate) fn first(&self) -> Outcome {
         self.outcomes.first().copied().unwrap_or(Outcome::UNDECIDED)
+    }
+}
+
+/// What a process states to the shared store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Statement {
+    /// A random number of the process; 0 states nothing.
+    pub(crate) process: u64,
+    /// The number of the statement, which only grows.
+    pub(crate) seq: u64,
+    /// The units that the process holds.
+    pub(crate) units: u64,
+    /// The time of the last reset of which the process knows, or 0.
+    pub(crate) epoch: u64,
+    /// For how long the store keeps the units.
+    pub(crate) hold_us: u64,
+    /// For how long calls of the process have waited while none of them was admitted; 0 before they go first.
+    pub(crate) waited_us: u64,
+}
+
+/// What the store replies to a statement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Stated {
+    pub(crate) epoch: u64,
+    /// Whether the units that were stated are lost, because the count was reset.
+    pub(crate) is_lost: bool,
+    /// The units that the same request has taken.
+    pub(crate) granted: u64,
+}
+
+impl Stated {
+    /// Returns what the receipt of a statement says (`lua/slots.lua`).
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "there is no shared store"))]
+    pub(crate) fn new(receipt: Receipt, granted: u64) -> Self {
+        Self { epoch: receipt.birth, is_lost: receipt.place > 0, granted }
+    }
+}
+
+/// Why a correction was not made.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the embedded store does not fail"))]
+pub(crate) enum CorrectError {
+    /// The store has certainly not executed the request, so the request can be sent again.
+    NotExecuted(StoreError),
+    /// The store has not replied, so it may have executed the request.
+    NoReply(StoreError),
+    /// The store has replied with an error.
+    Replied(StoreError),
+}
+
+impl CorrectError {
+    /// Returns the error for a caller of the limiter.
+    pub(crate) fn error(&self) -> &StoreError {
+        let (Self::NotExecuted(error) | Self::NoReply(error) | Self::Replied(error)) = self;
+        error
     }
 }

@@ -1,16 +1,21 @@
 //! The limits that a middleware or a client checks for each request, and the start of the check.
+//!
+//! The limits that an application chooses for one request.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::request_limits::{self, RequestLimits};
-use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Part, undecided};
-use crate::key::Key;
+use crate::check::{
+    Acquire, AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided,
+};
+use crate::key::{Key, OwnedKey};
 use crate::limit::{Limit, Scope};
 use crate::limiter::{self, RateLimiter};
 use crate::local::Few;
 use crate::reply::{Rejection, Source};
+use crate::report;
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
@@ -193,8 +198,7 @@ impl<R, E> LimitSources<R, E> {
             return Ok(admission);
         }
         with_fixed_parts(&self.sources, request, &[], &mut |parts| {
-            admission =
-                Admission::of(request_limits::start(limiter, parts, self.settles), is_local);
+            admission = Admission::of(start(limiter, parts, self.settles), is_local);
         });
         Ok(admission)
     }
@@ -289,5 +293,67 @@ impl<R, E> Clone for LimitSource<R, E> {
             Self::Fixed(limit, charge) => Self::Fixed(*limit, Arc::clone(charge)),
             Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
         }
+    }
+}
+
+/// The limits of one request: see [`limits`](super::RateLimitLayer::limits). They are decided together, all or nothing.
+#[derive(Default)]
+pub struct RequestLimits {
+    charges: Vec<(Limit, OwnedKey, u64)>,
+}
+
+impl RequestLimits {
+    /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
+    pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u64) {
+        self.charges.push((*limit, OwnedKey::of(&key), cost));
+    }
+
+    /// Starts the check of the request; `None` if it has no limits.
+    pub(super) fn check(
+        &self,
+        limiter: &RateLimiter,
+        settles: bool,
+    ) -> Option<CallFuture<AdmittedCall>> {
+        if let [(limit, ..)] = &*self.charges {
+            report::expect(limit);
+        }
+        let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
+        let parts: Vec<AnyPart<'_>> = parts.collect();
+        start(limiter, &parts, settles)
+    }
+
+    /// Returns whether one of them limits calls in flight.
+    fn are_in_flight(&self) -> bool {
+        self.charges.iter().any(|(limit, ..)| limit.is_in_flight())
+    }
+
+    pub(super) fn first(&self) -> Option<&Limit> {
+        self.charges.first().map(|(limit, ..)| limit)
+    }
+}
+
+/// Starts the check of a request with these limits; `None` if there are none. It has permits if the response decides
+/// whether the request counts, or if the request holds slots.
+pub(super) fn start(
+    limiter: &RateLimiter,
+    parts: &[AnyPart<'_>],
+    settles: bool,
+) -> Option<CallFuture<AdmittedCall>> {
+    let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
+    Some(match (parts, settles) {
+        ([], _) => return None,
+        (parts, false) => checker.check_all(parts).into_admitted(),
+        ([part], true) => {
+            let part = Part::of(part.limit, &part.key, part.cost);
+            checker.start::<Acquire>(part, options, None).into_admitted()
+        }
+        (parts, true) => checker.start_all(parts, options).into(),
+    })
+}
+
+impl fmt::Debug for RequestLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.charges.iter().map(|(limit, ..)| limit);
+        f.debug_list().entries(limits).finish()
     }
 }

@@ -29,54 +29,39 @@
 //! and tonic's `Server::layer`, the first is.
 
 mod accept;
-mod address;
-mod headers;
-mod held_body;
-mod hops;
-mod host;
-mod layer;
-mod limit_sources;
-mod middleware;
-mod nat64;
-mod outbound;
-mod rejected;
-mod request_limits;
-mod response;
-mod retry_after;
-#[cfg(any(feature = "axum", feature = "actix"))]
-mod route;
-mod service;
-mod settings;
-mod setup;
-mod slots;
-mod text_response;
-mod unread;
-
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
 pub mod actix;
+mod address;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
+mod headers;
+mod hops;
+mod layer;
+mod limit_sources;
+mod middleware;
+mod outbound;
+mod rejected;
+#[cfg(any(feature = "axum", feature = "actix"))]
+mod route;
+mod settings;
+mod setup;
+mod slots;
 #[cfg(feature = "tonic")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
+mod unread;
 
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
-pub use self::held_body::HeldBody;
 pub use self::hops::ProxyHeader;
-pub use self::host::host_key;
-pub use self::layer::RateLimitLayer;
-pub use self::outbound::{OutboundLayer, OutboundService};
-pub use self::rejected::RejectedRequest;
-pub use self::request_limits::RequestLimits;
+pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
+pub use self::limit_sources::RequestLimits;
+pub use self::outbound::{OutboundLayer, OutboundService, host_key, retry_after};
 #[cfg(feature = "tonic")]
-pub use self::response::Grpc;
-pub use self::response::{Http, ResponseFormat};
-pub use self::retry_after::retry_after;
+pub use self::rejected::Grpc;
+pub use self::rejected::{Http, RejectedRequest, ResponseFormat, TextResponse};
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub use self::route::Route;
-pub use self::service::{RateLimitService, ResponseFuture};
-pub use self::slots::RequestSlots;
-pub use self::text_response::TextResponse;
+pub use self::slots::{HeldBody, RequestSlots};
 pub use crate::key::Client;

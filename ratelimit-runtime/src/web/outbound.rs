@@ -1,4 +1,8 @@
 //! [`OutboundLayer`]: limits in front of a client. Twin of `layer` and `service`, which limit a server.
+//!
+//! The header `Retry-After` of a service that a client calls.
+//!
+//! The key of a host that a client calls, for [`OutboundLayer`](super::OutboundLayer) and annotated functions.
 
 use std::error::Error;
 use std::fmt;
@@ -6,16 +10,24 @@ use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
 
+use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
+use httpdate::parse_http_date;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::limit_sources::{Admission, LimitSources};
 use super::settings::limit_settings;
-use crate::reply::Decision;
-use crate::report::request_log;
 #[cfg(doc)]
-use crate::{limit::Limit, limiter::RateLimiter, reply::Rejection};
+use crate::limit::Limit;
+#[cfg(doc)]
+use crate::limiter::RateLimiter;
+use crate::reply::Decision;
+#[cfg(doc)]
+use crate::reply::Rejection;
+use crate::report::request_log;
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
 /// each request before the client sends it. If its limits have a [`wait`](Limit::wait), a request waits for its units,
@@ -210,4 +222,85 @@ where
             ready.call(request).await.map_err(Into::into)
         })
     }
+}
+
+/// Returns how long a response asks its client to wait, by `Retry-After` (RFC 9110, section 10.2.3); `None` if it does
+/// not have the header, or if no value of it can be read.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::HeaderMap;
+/// use ratelimit_runtime::web::retry_after;
+///
+/// let mut headers = HeaderMap::new();
+/// assert_eq!(retry_after(&headers), None);
+/// headers.insert("retry-after", "120".parse()?);
+/// assert_eq!(retry_after(&headers), Some(Duration::from_secs(120)));
+///
+/// // The service decides by its own clock.
+/// headers.insert("date", "Wed, 21 Oct 2015 07:28:00 GMT".parse()?);
+/// headers.insert("retry-after", "Wed, 21 Oct 2015 07:28:30 GMT".parse()?);
+/// assert_eq!(retry_after(&headers), Some(Duration::from_secs(30)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// - A date is relative to the `Date` of the response, or to the clock of this machine if it has none. A date that has
+///   passed is no wait.
+/// - Of several values, the longest wait counts. Values that cannot be read are ignored.
+/// - A fraction is rounded up to whole seconds. More seconds than fit into a `u64` are `u64::MAX`.
+///
+/// Read the header of the statuses 429 and 503 only, and bound the time that you obey, as `block_at_most` does: a
+/// service can ask for a hundred years.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let date = headers.get(DATE).and_then(|date| parse_http_date(date.to_str().ok()?).ok());
+    let now = date.unwrap_or_else(SystemTime::now);
+    let lines = headers.get_all(RETRY_AFTER).iter();
+    lines.filter_map(|line| longest_wait(line.to_str().ok()?, now)).max()
+}
+
+/// Returns the longest wait of a list. A date has a comma after the day of the week.
+fn longest_wait(line: &str, now: SystemTime) -> Option<Duration> {
+    let until =
+        |date: &str| Some(parse_http_date(date).ok()?.duration_since(now).unwrap_or_default());
+    let parts: Vec<_> = line.split(',').collect();
+    let alone = parts.iter().filter_map(|part| seconds(part.trim()).or_else(|| until(part)));
+    let pairs = parts.windows(2).filter_map(|pair| until(&pair.join(",")));
+    alone.chain(pairs).max()
+}
+
+/// Returns a number of seconds, rounded up.
+fn seconds(text: &str) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    let whole = whole.parse().unwrap_or(u64::MAX);
+    let is_more = fraction.bytes().any(|digit| digit != b'0');
+    Some(Duration::from_secs(whole.saturating_add(is_more.into())))
+}
+
+/// Returns the key of a host: in lower case, and without the dot at the end. `Example.COM.` is the host `example.com`,
+/// so both share one count.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Request;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::{RateLimitLayer, host_key};
+///
+/// const EACH_HOST: Limit = Limit::leaky_bucket("each host", 5, Duration::from_secs(1));
+///
+/// let layer = RateLimitLayer::outbound()
+///     .limit(EACH_HOST, |request: &Request<String>| request.uri().host().map(host_key));
+/// # let _ = layer;
+/// assert_eq!(host_key("Example.COM."), "example.com");
+/// ```
+///
+/// A server can have any number of names. If strangers choose the URL, as the receiver of a webhook does, also limit by
+/// the customer who has set the URL.
+#[must_use]
+pub fn host_key(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }

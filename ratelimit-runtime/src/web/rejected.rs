@@ -1,14 +1,21 @@
 //! A rejected request, and its response as plain values.
+//!
+//! The response that an application sends instead of that of a rejection.
+//!
+//! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
+//! turns into a response.
 
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Response, Uri};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
-use super::headers::push_name;
-use super::text_response::{PLAIN_TEXT, TextResponse};
-use crate::reply::Rejection;
+use super::headers::{NO_STORE, push_name};
+use super::middleware::{self, ServerRequest};
+use crate::reply::{FromRejection, Rejection};
 use crate::report::request_log::{self, RequestLog};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
@@ -205,4 +212,245 @@ fn push_json_string(text: &mut String, value: &str) {
         }
     }
     text.push('"');
+}
+
+/// A status, a content type and a text: the body of a rejected request, or the response to a request without a key. See
+/// [`rejection_body`](super::RateLimitLayer::rejection_body) and [`limits`](super::RateLimitLayer::limits).
+///
+/// ```
+/// use ratelimit_runtime::web::TextResponse;
+///
+/// let plain: TextResponse = (401, "send an API key").into();
+/// assert_eq!(plain, TextResponse::new("text/plain; charset=utf-8", "send an API key").status(401));
+/// ```
+///
+/// Over gRPC, a rejection keeps the status of the rejection. Of a request without a key, the text is the message of a
+/// status: 400 is `INVALID_ARGUMENT`, 401 is `UNAUTHENTICATED`, 403 is
+/// `PERMISSION_DENIED`, 404 is `NOT_FOUND`, 429 is `RESOURCE_EXHAUSTED`, 503 is `UNAVAILABLE`, and others are
+/// `UNKNOWN`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextResponse {
+    pub(super) status: Option<u16>,
+    content_type: &'static str,
+    headers: Vec<(&'static str, String)>,
+    pub(super) body: String,
+}
+
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+impl TextResponse {
+    /// Returns a response with this content type and text. The body of a rejected request keeps the status of the
+    /// rejection; any other response has status 400. A content type that is not a valid value is replaced by plain
+    /// text.
+    #[must_use]
+    pub fn new(content_type: &'static str, body: impl Into<String>) -> Self {
+        Self { status: None, content_type, headers: Vec::new(), body: body.into() }
+    }
+
+    /// Sets the status code. A number that is not one is replaced by 503.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Adds a header, such as `Content-Language`. A name or a value that is not valid is left out.
+    ///
+    /// ```
+    /// use ratelimit_runtime::web::TextResponse;
+    ///
+    /// let german = TextResponse::new("text/plain; charset=utf-8", "Zu viele Anfragen")
+    ///     .header("content-language", "de")
+    ///     .header("vary", "accept-language");
+    /// # let _ = german;
+    /// ```
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Returns the response over HTTP, without the headers that report limits. It has `status` unless the application
+    /// sets another.
+    pub(super) fn into_http<B: From<String>>(
+        self,
+        status: u16,
+        retry_after: Option<u64>,
+    ) -> Response<B> {
+        let mut response = Response::new(B::from(self.body));
+        *response.status_mut() = status_code(self.status.unwrap_or(status));
+        let headers = response.headers_mut();
+        let content_type = HeaderValue::from_str(self.content_type);
+        let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
+        headers.insert(CONTENT_TYPE, content_type);
+        for (name, value) in self.headers {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
+            {
+                headers.append(name, value);
+            }
+        }
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// Returns a status code; 503 in place of a number that is not one.
+pub(super) fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// A content type and a text.
+impl From<(&'static str, String)> for TextResponse {
+    fn from((content_type, body): (&'static str, String)) -> Self {
+        Self::new(content_type, body)
+    }
+}
+
+/// A status, a content type and a text.
+impl From<(u16, &'static str, String)> for TextResponse {
+    fn from((status, content_type, body): (u16, &'static str, String)) -> Self {
+        Self::new(content_type, body).status(status)
+    }
+}
+
+/// A status and a plain text.
+impl From<(u16, &str)> for TextResponse {
+    fn from((status, body): (u16, &str)) -> Self {
+        Self::new(PLAIN_TEXT, body).status(status)
+    }
+}
+
+/// A status and a plain text.
+impl From<(u16, String)> for TextResponse {
+    fn from((status, body): (u16, String)) -> Self {
+        Self::new(PLAIN_TEXT, body).status(status)
+    }
+}
+
+/// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
+/// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
+#[derive(Clone, Copy, Debug)]
+pub struct Http;
+
+/// Responds to rejected requests over gRPC, with a status.
+#[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+#[derive(Clone, Copy, Debug)]
+pub struct Grpc;
+
+/// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
+/// trait is sealed.
+pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
+
+impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
+
+mod sealed {
+    use super::{RejectedRequest, Response, TextResponse};
+
+    #[allow(unreachable_pub, reason = "it seals a public trait")]
+    pub trait BuildResponse<B> {
+        /// Builds the response, without the headers that report limits.
+        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
+
+        /// Builds the response to a request without a key.
+        fn refuse(response: TextResponse, is_grpc: bool) -> Response<B>;
+    }
+}
+
+impl<B: From<String>> sealed::BuildResponse<B> for Http {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
+        #[cfg(feature = "tonic")]
+        if rejected.is_grpc() {
+            let response = super::tonic::response::<()>(rejected.rejection());
+            return response.map(|()| B::from(String::new()));
+        }
+        rejected.response()
+    }
+
+    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
+    fn refuse(response: TextResponse, is_grpc: bool) -> Response<B> {
+        #[cfg(feature = "tonic")]
+        if is_grpc {
+            return super::tonic::refuse::<()>(response).map(|()| B::from(String::new()));
+        }
+        response.into_http(400, None)
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<B: Default> sealed::BuildResponse<B> for Grpc {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
+        super::tonic::response(rejected.rejection())
+    }
+
+    fn refuse(response: TextResponse, _: bool) -> Response<B> {
+        super::tonic::refuse(response)
+    }
+}
+
+/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer), the response
+/// has the format that the client prefers, and the layer adds the headers that report limits. Elsewhere, for instance
+/// in a spawned task, the body is plain text, and the response has the headers of the limit that rejected the call.
+impl<B: From<String>> From<Rejection> for Response<B> {
+    fn from(rejection: Rejection) -> Self {
+        middleware::respond(&rejection, <Http as sealed::BuildResponse<B>>::build)
+    }
+}
+
+/// An annotated function can return a response: the rejected call returns the response of its rejection.
+#[diagnostic::do_not_recommend]
+impl<B: From<String>> FromRejection for Response<B> {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.into()
+    }
+}
+
+/// Converts a rejection to its status: 429, 413 or 503. In a handler behind a
+/// [`RateLimitLayer`](super::RateLimitLayer), the layer adds the headers of the rejection, with `Retry-After` and
+/// `Cache-Control`. Elsewhere, the response has none of them.
+impl From<Rejection> for StatusCode {
+    fn from(rejection: Rejection) -> Self {
+        middleware::note(&rejection);
+        status_code(status(&rejection))
+    }
+}
+
+/// Converts a rejection to its status, as [`StatusCode`] does, and its text.
+impl From<Rejection> for (StatusCode, String) {
+    fn from(rejection: Rejection) -> Self {
+        let text = rejection.to_string();
+        (rejection.into(), text)
+    }
+}
+
+/// An annotated function can return a status code.
+#[diagnostic::do_not_recommend]
+impl FromRejection for StatusCode {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.into()
+    }
+}
+
+/// An annotated function can return a status code and a text.
+#[diagnostic::do_not_recommend]
+impl FromRejection for (StatusCode, String) {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.into()
+    }
+}
+
+impl ServerRequest for Parts {
+    fn head(&self) -> RequestHead {
+        let Self { method, uri, headers, .. } = self.clone();
+        RequestHead { method, uri, headers }
+    }
+
+    #[cfg(feature = "tonic")]
+    fn is_grpc(&self) -> bool {
+        super::tonic::is_grpc(self)
+    }
 }

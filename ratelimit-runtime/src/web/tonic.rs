@@ -51,7 +51,7 @@ use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::headers::NO_STORE;
-use super::text_response::TextResponse;
+use super::rejected::TextResponse;
 use crate::reply::{FromRejection, Rejection};
 use crate::report::request_log;
 

@@ -1,26 +1,31 @@
 //! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules.
+//!
+//! Reports rules that are of no limit: their names may be mistyped.
 
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::file::{FileReader, RulesFile};
-use super::fleet::announce;
-use super::rejections::MOST_REJECTED;
+use super::fleet::{MOST_REJECTED, announce, process_id, read_announcements};
 use super::replace_rules;
-use super::unseen::{self, UnseenReport};
 use crate::backend::Backend;
+use crate::limit::Period;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
+use crate::text::closest::closest;
 
 /// How often the background thread looks for new rules.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -276,11 +281,11 @@ impl RuleFeed {
         let is_due = lock(&self.unseen).is_due();
         let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };
         match &self.source {
-            FeedSource::File(..) => unseen::report_of_process(&rules),
+            FeedSource::File(..) => report_of_process(&rules),
             FeedSource::Redis => {
                 let backend = self.backend.upgrade();
                 if let Some(store) = backend.as_ref().and_then(|backend| backend.shared_store()) {
-                    unseen::report_of_fleet(&rules, version, store).await;
+                    report_of_fleet(&rules, version, store).await;
                 }
             }
         }
@@ -293,4 +298,97 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn invalid(error: impl fmt::Display) -> BuildError {
     BuildError::InvalidRules { message: error.to_string().into() }
+}
+
+/// How long rules are in force before they are reported. A process has not called all of its limits when it has just
+/// started.
+const UNSEEN_FOR: Duration = Duration::from_secs(60);
+
+/// The longest random time after that, so that the processes of a fleet do not all ask Redis at one moment.
+const MOST_JITTER_MS: u64 = 20_000;
+
+/// The most announced names that can be the nearest one.
+const MOST_NAMES: usize = 10_000;
+
+/// When the rules in force are to be compared with the limits; `None` once they were.
+struct UnseenReport(Option<Instant>);
+
+impl UnseenReport {
+    pub(super) fn new() -> Self {
+        let random = RandomState::new().hash_one(0);
+        let jitter = Duration::from_millis(random % MOST_JITTER_MS);
+        Self(Some(Instant::now() + UNSEEN_FOR + jitter))
+    }
+
+    /// Returns whether the rules are to be reported now, once.
+    fn is_due(&mut self) -> bool {
+        self.0.take_if(|at| Instant::now() >= *at).is_some()
+    }
+}
+
+/// Reports the rules that no call of this process has asked for.
+fn report_of_process(rules: &RulesInForce) {
+    let known = registry::limits();
+    for rule in rules.unasked() {
+        let nearest = closest(&rule.name, known.iter().map(|known| known.limit.name()));
+        tracing::warn!(
+            rule = rule.written,
+            nearest,
+            "no call of this process has a limit with the name of this rule"
+        );
+    }
+}
+
+/// The names of an announcement, to be compared with the names in rules. They are not kept in memory, because a process
+/// can announce any number of them.
+#[derive(serde::Deserialize)]
+struct AnnouncedNames {
+    limits: Vec<AnnouncedName>,
+    #[serde(default)]
+    left_out: usize,
+}
+
+#[derive(serde::Deserialize)]
+struct AnnouncedName {
+    limit: NameAndPeriod,
+}
+
+#[derive(serde::Deserialize)]
+struct NameAndPeriod {
+    name: String,
+    period: String,
+}
+
+/// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
+async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleStore) {
+    let mut unasked = rules.unasked();
+    if unasked.is_empty() || !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
+        return;
+    }
+    let (mut names, mut is_whole) = (HashSet::new(), true);
+    let read = |text: &str| {
+        let Ok(AnnouncedNames { limits, left_out }) = serde_json::from_str(text) else {
+            return Ok(());
+        };
+        is_whole &= left_out == 0;
+        for AnnouncedName { limit: NameAndPeriod { name, period } } in limits {
+            let period = Period::parse(&period);
+            unasked.retain(|rule| !period.is_some_and(|period| rule.is_of(&name, period)));
+            if names.len() < MOST_NAMES {
+                names.insert(name);
+            }
+        }
+        Ok(())
+    };
+    if read_announcements(store, read).await.is_err() || !is_whole {
+        return;
+    }
+    for rule in unasked {
+        let nearest = closest(&rule.name, names.iter().map(String::as_str));
+        tracing::warn!(
+            rule = rule.written,
+            nearest,
+            "no limit that the running processes have announced has the name of this rule"
+        );
+    }
 }

@@ -1,18 +1,27 @@
 //! The announcements of a fleet in Redis: each process announces its limits and the version of its rules.
+//!
+//! How an announcement writes the rejected keys of a process, and reads those of another.
+//!
+//! The keys of a limit that have counts in Redis.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::background::{OwnValue, lock_own};
-use crate::limit::Limit;
+use crate::key::OwnedKey;
+use crate::limit::{Limit, Name};
 use crate::limiter::Operator;
 use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
 use crate::report::RejectedKey;
-use crate::store::{Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore};
+use crate::store::{
+    Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore, ScanPosition, Store,
+};
 use crate::threads::Mutex;
 
 /// The number of announcements that are read together.
@@ -62,7 +71,7 @@ pub struct AnnouncedProcess {
     #[serde(default)]
     pub left_out: usize,
     /// The 20 keys of which it has rejected the most calls: [`Operator::rejected_keys`].
-    #[serde(default, with = "super::rejections")]
+    #[serde(default, serialize_with = "serialize", deserialize_with = "deserialize")]
     pub rejected: Vec<RejectedKey>,
 }
 
@@ -172,6 +181,131 @@ fn too_large() -> StoreError {
     StoreError::Server {
         code: "RULES".into(),
         message: "the announcements of the processes are too large: over 64 MiB".into(),
+    }
+}
+
+/// The number of rejected keys that a process announces.
+pub(super) const MOST_REJECTED: usize = 20;
+
+/// The most bytes of the text of a key. A key has 256, and each can be written as three.
+const MAX_KEY: usize = 1_000;
+
+/// A [`RejectedKey`], with its times in microseconds.
+#[derive(Deserialize, Serialize)]
+struct WrittenKey {
+    limit: String,
+    period: u64,
+    key: String,
+    is_shadow: bool,
+    rejected: u64,
+    since: u64,
+    last: u64,
+}
+
+fn serialize<S: Serializer>(keys: &[RejectedKey], serializer: S) -> Result<S::Ok, S::Error> {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let since_epoch =
+        |time: SystemTime| micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    let written = keys.iter().map(|key| WrittenKey {
+        limit: key.limit.as_str().to_owned(),
+        period: micros(key.period),
+        key: key.key.clone(),
+        is_shadow: key.is_shadow,
+        rejected: key.rejected,
+        since: since_epoch(key.since),
+        last: since_epoch(key.last),
+    });
+    serializer.collect_seq(written)
+}
+
+/// Leaves out what cannot be read: any client of Redis can write anything there.
+fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RejectedKey>, D::Error> {
+    let written: Vec<WrittenKey> = Vec::deserialize(deserializer)?;
+    Ok(written.into_iter().take(MOST_REJECTED).filter_map(WrittenKey::read).collect())
+}
+
+impl WrittenKey {
+    fn read(self) -> Option<RejectedKey> {
+        let Self { limit, period, key, is_shadow, rejected, since, last } = self;
+        let time = |micros| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
+        let (since, last) = (time(since)?, time(last)?);
+        let (limit, period) = (Name::announced(&limit).ok()?, Duration::from_micros(period));
+        let key = RejectedKey { limit, period, key, is_shadow, rejected, since, last };
+        (key.key.len() <= MAX_KEY).then_some(key)
+    }
+}
+
+/// A page of the keys of a limit: [`Operator::keys`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub struct KeysPage {
+    /// Keys with a count. A page can be empty although more follow, and a key can be on two pages.
+    pub keys: Vec<OwnedKey>,
+    /// Where the next page begins; `None` on the last page.
+    pub next: Option<KeysCursor>,
+}
+
+/// Where a page of keys begins.
+#[derive(Clone, Debug)]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub struct KeysCursor(ScanPosition);
+
+impl Operator<'_> {
+    /// Reads keys of a limit that have a count in Redis, page by page. A page looks at about 1,000 keys of the server,
+    /// of any limit or application, so it takes Redis less than a millisecond. Make a pause between pages.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const API: Limit = Limit::sliding("api", 300, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().redis("redis://127.0.0.1").build()?;
+    /// let mut next = None;
+    /// loop {
+    ///     let page = limiter.operator().keys(&API, next).await?;
+    ///     for key in page.keys {
+    ///         println!("{key}: {}", limiter.peek(&API, &key, 1).await?.remaining);
+    ///     }
+    ///     let Some(cursor) = page.next else { break };
+    ///     next = Some(cursor);
+    ///     tokio::time::sleep(Duration::from_millis(10)).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
+        let backend = Arc::clone(&self.0.checker.backend);
+        let terms = backend.counted(limit);
+        Arc::clone(&self.0.checker.backend).answer(move || async move {
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            // The name of the count without a key, up to the sign for that.
+            let mut start = store.count_name(&terms, &());
+            start.pop();
+            let position = after.map(|KeysCursor(position)| position).unwrap_or_default();
+            let (names, next) = store.scan(&start, position).await?;
+            let keys = names.iter().filter_map(|name| key_of(name.strip_prefix(&start[..])?));
+            Ok(KeysPage { keys: keys.collect(), next: next.map(KeysCursor) })
+        })
+    }
+}
+
+/// Returns the key in the rest of the name of a count; `None` if the name is of another limit, or of a segment.
+fn key_of(rest: &[u8]) -> Option<OwnedKey> {
+    match rest {
+        b"%" => Some(OwnedKey::written(b"%")),
+        // See `KeyWriter::count_name`.
+        b"{(}" => Some(OwnedKey::written(b"")),
+        [b'{', key @ .., b'}'] => Some(OwnedKey::written(key)),
+        _ => None,
     }
 }
 

@@ -7,22 +7,14 @@ mod file;
 #[cfg(feature = "rules")]
 mod fleet;
 #[cfg(feature = "rules")]
-mod keys;
-#[cfg(feature = "rules")]
-mod rejections;
-#[cfg(feature = "rules")]
 mod shared;
-#[cfg(feature = "rules")]
-mod unseen;
 
 #[cfg(feature = "rules")]
 pub(super) use self::feed::RuleFeed;
 #[cfg(feature = "rules")]
 pub use self::feed::Rules;
 #[cfg(feature = "rules")]
-pub use self::fleet::{AnnouncedLimit, AnnouncedProcess};
-#[cfg(feature = "rules")]
-pub use self::keys::{KeysCursor, KeysPage};
+pub use self::fleet::{AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage};
 #[cfg(feature = "rules")]
 pub use self::shared::{RuleChange, SharedRules};
 use super::RateLimiter;

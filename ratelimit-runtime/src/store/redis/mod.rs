@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use self::network::address::Address;
 pub(crate) use self::network::certificates::Certificates;
 use self::network::cluster::Cluster;
+use self::network::cluster::hash_slot;
 use self::network::node::{Node, ServerLookup};
 use self::network::sentinel::Sentinels;
-use self::network::slot;
 use self::operations::batch::BatchQueues;
-use self::operations::births::Births;
+use self::operations::script_call::Births;
 use self::operations::script_call::{ScriptCall, unexpected};
 pub use self::scripts::program::text as script_text;
 use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
@@ -209,7 +209,7 @@ impl Servers {
     fn slot(&self, key: &[u8]) -> u16 {
         match self.topology {
             Topology::One(_) => 0,
-            Topology::Cluster(_) => slot::slot(key),
+            Topology::Cluster(_) => hash_slot(key),
         }
     }
 

@@ -12,36 +12,38 @@
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead: up to a second, and to the first
 //! call at any distance. A call that leaves the line passes its grant to the next call. If no call can use it, it goes
 //! back to the store.
+//!
+//! The times of a line, by two clocks.
+//!
+//! For how long a line has waited for units in flight while none of its calls was admitted.
+//!
+//! A process hands units that its calls release to its own line, so a busy process could keep them for itself. After a
+//! second, a line states for how long it has waited, and Redis keeps the next units for the process that has waited for
+//! longest (`lua/slots.lua`).
+//!
+//! Grants: units that the store has charged for a waiting call, until the call takes them.
+//!
+//! Estimates when the calls of a line can be admitted, from the rejection of the first queued call.
 
 mod calls;
-mod estimate;
-mod grant;
-mod late;
 #[cfg(model)]
 #[path = "../../../../models/src/lines/mod.rs"]
 pub mod model;
-mod overdue;
 mod requests;
-mod time;
-mod turns;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use self::estimate::Estimate;
-pub(super) use self::grant::ReturnedGrant;
-use self::grant::{Grant, returned};
-use self::overdue::OverdueWait;
 pub(super) use self::requests::Asked;
-use self::requests::PAUSE;
-use self::time::ReplyTimes;
-pub(super) use self::time::{Now, WakeTimes};
-use super::ticket::{Destination, Ticket};
+use self::requests::{LOOK_AGAIN, PAUSE};
+use super::{Destination, Ticket};
+use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
-use crate::limit::OnError;
+use crate::limit::{Algorithm, OnError, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
@@ -367,5 +369,294 @@ impl LineSettings {
 fn add_units(sums: &mut [u128], costs: &[u64]) {
     for (sum, cost) in sums.iter_mut().zip(costs) {
         *sum += u128::from(*cost);
+    }
+}
+
+/// The time, by both clocks that a line uses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::waiting) struct Now {
+    /// By the clock of the limiter: of moments, waits and `retry_after`.
+    pub(in crate::waiting) local: u64,
+    /// Real time: of grants that are not taken, and of the pauses between requests.
+    pub(in crate::waiting) real: Instant,
+}
+
+/// The times of a request and its reply.
+#[derive(Clone, Copy)]
+struct ReplyTimes {
+    asked: Now,
+    received: Now,
+}
+
+/// The times at which the driver of a line acts next.
+#[derive(Clone, Copy, Default)]
+pub(in crate::waiting) struct WakeTimes {
+    pub(in crate::waiting) local: Option<u64>,
+    pub(in crate::waiting) real: Option<Instant>,
+}
+
+impl WakeTimes {
+    fn has_come(self, now: Now) -> bool {
+        self.local.is_some_and(|at| at <= now.local) || self.real.is_some_and(|at| at <= now.real)
+    }
+
+    fn or_earlier(self, other: Self) -> Self {
+        let local = self.local.into_iter().chain(other.local).min();
+        let real = self.real.into_iter().chain(other.real).min();
+        Self { local, real }
+    }
+}
+
+/// The time until the first look of a line for which Redis keeps units, in microseconds. Each later look takes twice as
+/// long, up to [`LOOK_AGAIN`]: units that are released often come soon, and no line asks Redis all the time.
+const FIRST_LOOK: u64 = 50_000;
+
+/// The wait of a line since its last admission.
+#[derive(Default)]
+struct OverdueWait {
+    /// When the store has rejected the line for the first time, by the clock of the limiter.
+    since: Option<u64>,
+    /// The number of looks since Redis keeps units for the line.
+    looks: u32,
+}
+
+impl OverdueWait {
+    /// Returns for how long the line has waited; 0 for less than a second.
+    fn waited(&self, now: u64) -> u64 {
+        let waited = self.since.map_or(0, |since| now.saturating_sub(since));
+        if waited < LOOK_AGAIN { 0 } else { waited }
+    }
+
+    /// Records that the store has admitted a call, or that no call waits for units in flight.
+    fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Records that a call waits for units in flight. Returns when the line looks again.
+    fn next_look(&mut self, now: u64) -> u64 {
+        self.since.get_or_insert(now);
+        if self.waited(now) == 0 {
+            return now.saturating_add(LOOK_AGAIN);
+        }
+        let pause = FIRST_LOOK.checked_shl(self.looks).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+        self.looks = (self.looks + 1).min(16);
+        now.saturating_add(pause)
+    }
+}
+
+/// Units that are charged for a call which has not taken its turn yet.
+#[derive(Clone, Debug)]
+struct Grant {
+    costs: OneOrMany<u64>,
+    outcomes: OneOrMany<Outcome>,
+    receipts: OneOrMany<Receipt>,
+    source: Source,
+    /// The moment from which the call can take its turn, by the clock of the limiter.
+    at: u64,
+    /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
+    due: Option<Instant>,
+    /// Whether a call before this one did not take the grant. This call has the rest of its time.
+    was_passed: bool,
+}
+
+/// Units that go back: the store that has charged them, and the charge.
+pub(in crate::waiting) type ReturnedGrant = (Source, Arc<Charge>, Charged);
+
+impl Grant {
+    fn new(
+        costs: OneOrMany<u64>,
+        (outcomes, receipts): (&[Outcome], &[Receipt]),
+        source: Source,
+        at: u64,
+        due: Option<Instant>,
+    ) -> Self {
+        let (outcomes, receipts) = (outcomes.to_vec().into(), receipts.to_vec().into());
+        Self { costs, outcomes, receipts, source, at, due, was_passed: false }
+    }
+
+    /// Returns the moment that a bucket has reserved; `None` if it has admitted the call at once.
+    fn reservation(&self) -> Option<Reservation> {
+        let outcome = self.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;
+        let receipt = *self.receipts.first()?;
+        Some(Reservation { receipt, moment: outcome.clock + outcome.retry_us })
+    }
+
+    /// Returns whether a grant that no call uses goes back now. `last` is the last moment ahead that a call has: before
+    /// that, a bucket would not give all of a moment back.
+    fn returns(&self, last: Option<u64>, now: Now) -> bool {
+        self.at <= now.local || last.is_none_or(|last| self.at > last)
+    }
+
+    /// Returns whether the call has not taken its turn in time.
+    fn is_overdue(&self, now: Now, validity: Duration) -> bool {
+        self.due.is_some_and(|due| now.real >= due + validity)
+    }
+
+    /// Returns the reply to a call for which the grant comes too late.
+    fn rejection(&self, retry_us: u64) -> Reply {
+        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
+            verdict: Verdict::Rejected,
+            remaining: 0,
+            retry_us,
+            reset_us: outcome.reset_us.max(retry_us),
+            ..*outcome
+        });
+        Reply::new(outcomes.collect(), self.source)
+    }
+
+    /// Returns the reply to the call that takes its turn.
+    fn into_reply(self) -> Reply {
+        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
+            retry_us: 0,
+            reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
+            ..*outcome
+        });
+        Reply { receipts: self.receipts, ..Reply::new(outcomes.collect(), self.source) }
+    }
+}
+
+/// Returns the charges of grants that go back.
+fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant> {
+    // The last charge first: a bucket gives back a moment as a whole while no later one is reserved.
+    grants.sort_by_key(|grant| Reverse(grant.receipts.first().map(|receipt| receipt.place)));
+    let mut returned: Vec<(Source, usize, Charged, u64)> = Vec::new();
+    for grant in grants {
+        let reserved = grant.reservation().map(Charged::Reserved);
+        for (index, (cost, receipt)) in grant.costs.iter().zip(&*grant.receipts).enumerate() {
+            if *cost == 0 {
+                continue;
+            }
+            let charged = reserved.unwrap_or(Charged::By(*receipt));
+            // Grants of one request to a window have one receipt, so their units go back together.
+            let mut known = returned.iter_mut().rev().take(counts.len());
+            match known.find(|known| (known.0, known.1, known.2) == (grant.source, index, charged))
+            {
+                Some(known) => known.3 += *cost,
+                None => returned.push((grant.source, index, charged, *cost)),
+            }
+        }
+    }
+    let charge = |(source, index, charged, cost): (_, usize, _, u64)| {
+        (source, counts[index].with_cost(cost), charged)
+    };
+    returned.into_iter().map(charge).collect()
+}
+
+/// The rejection of the first queued call.
+#[derive(Debug)]
+struct Estimate {
+    /// The time at which the call can be admitted, by the clock of the limiter; the earliest possible one if it is
+    /// [busy](Self::is_busy).
+    at: u64,
+    costs: OneOrMany<u64>,
+    outcomes: OneOrMany<Outcome>,
+    source: Source,
+    received: u64,
+    /// Whether the call needs units that calls in flight hold. Their ends are unknown.
+    is_busy: bool,
+}
+
+impl Estimate {
+    fn new(
+        at: u64,
+        costs: OneOrMany<u64>,
+        outcomes: &[Outcome],
+        source: Source,
+        received: u64,
+        is_busy: bool,
+    ) -> Self {
+        Self { at, costs, outcomes: outcomes.to_vec().into(), source, received, is_busy }
+    }
+
+    /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
+    /// costs of all of them, the first included.
+    fn earliest(&self, counts: &[Arc<Charge>], units: &[u128]) -> u64 {
+        // The time at which a block ends does not tell how many units the limit has left then.
+        let is_only_blocked =
+            |outcome: &Outcome| outcome.verdict == Verdict::Blocked { also_limited: false };
+        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(is_only_blocked);
+        let of = |((charge, units), first): ((&Arc<Charge>, &u128), &u64)| {
+            least_time(&charge.terms, *first, *units, is_exact)
+        };
+        let counts = counts.iter().zip(units).zip(&*self.costs);
+        self.at.saturating_add(counts.map(of).max().unwrap_or(0))
+    }
+
+    /// Returns whether a count, by index, has rejected the call.
+    fn is_because_of(&self, count: usize) -> bool {
+        self.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
+    }
+
+    /// Returns whether a call with these costs cannot be admitted before the first call either.
+    fn holds_for(&self, costs: &[u64]) -> bool {
+        self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)
+    }
+
+    /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.
+    fn rejection(&self, retry: u64, now: u64) -> Reply {
+        let passed = now.saturating_sub(self.received);
+        let mut outcomes: Vec<_> = self.outcomes.iter().copied().collect();
+        for outcome in &mut outcomes {
+            outcome.retry_us = outcome.retry_us.saturating_sub(passed);
+            outcome.reset_us = outcome.reset_us.saturating_sub(passed);
+        }
+        // The limit that rejects the first call for longest also holds up the calls behind it.
+        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
+        if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
+            // For calls in flight alone, no time is known.
+            if outcome.retry_us > 0 || !self.is_busy {
+                outcome.retry_us = outcome.retry_us.max(retry);
+                outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
+            }
+        }
+        Reply::new(outcomes.into(), self.source)
+    }
+}
+
+/// Returns the shortest time between the first and the last admission of calls that take `units` units in total, of
+/// which the first takes `first`. `is_exact` says whether the first call is admitted as soon as this limit admits it.
+fn least_time(terms: &Terms, first: u64, units: u128, is_exact: bool) -> u64 {
+    // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
+    let windows = |whole: u128| {
+        let windows = units.div_ceil(terms.threshold().into()).saturating_sub(whole);
+        u64::try_from(windows).unwrap_or(u64::MAX).saturating_mul(terms.period_us())
+    };
+    match terms.algorithm() {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            // Otherwise, the bucket may refill while the first call waits for something else.
+            let free = if is_exact { first } else { terms.capacity() };
+            let missing = units.saturating_sub(free.into());
+            let rate = terms.rate();
+            let units = missing.saturating_mul(rate.token.into());
+            let refill = units.div_ceil(rate.drain.into());
+            u64::try_from(refill).unwrap_or(u64::MAX)
+        }
+        Algorithm::Sliding => windows(1),
+        // The first call opens a window. If it waits for something else, it may be late in a window.
+        Algorithm::Fixed if is_exact => windows(1),
+        Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
+        // All calls in flight can end at the same time.
+        Algorithm::InFlight => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_soon_after_a_second_and_then_ever_more_rarely() {
+        let (mut wait, mut now, mut looks) = (OverdueWait::default(), 7, Vec::new());
+        assert_eq!(wait.waited(now), 0);
+        for _ in 0..8 {
+            let next = wait.next_look(now);
+            looks.push((next - now) / 1_000);
+            now = next;
+        }
+        assert_eq!(looks, [1_000, 50, 100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(wait.waited(now), now - 7);
+        wait.end();
+        assert_eq!(wait.waited(now), 0);
+        assert_eq!(wait.next_look(now), now + LOOK_AGAIN);
     }
 }

@@ -1,12 +1,12 @@
 //! The requests of a line: which calls it asks for, and when.
+//!
+//! Calls that cannot be admitted in time: a line rejects them as soon as that is known.
 
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::estimate::Estimate;
-use super::grant::Grant;
-use super::{Line, Now, ReplyTimes, WaiterStage, WakeTimes};
+use super::{Estimate, Grant, Line, Now, ReplyTimes, WaiterStage, WakeTimes, add_units};
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
@@ -21,7 +21,7 @@ pub(super) const LOOK_AGAIN: u64 = 1_000_000;
 
 /// The most runs and the most calls of a request.
 const MAX_RUNS: usize = 64;
-pub(super) const MAX_CALLS: usize = 1024;
+const MAX_CALLS: usize = 1024;
 
 /// How far ahead a line reserves moments, in microseconds. Without moments, it reserves one for its first call at any
 /// distance: otherwise, smaller calls of other processes could keep it out for ever.
@@ -189,7 +189,7 @@ impl Line {
     }
 
     /// Returns when the line asks at the latest, by the clock of the limiter.
-    pub(super) fn looks_again(&self) -> Option<u64> {
+    fn looks_again(&self) -> Option<u64> {
         let last = self.last_request.filter(|_| self.settings.is_shared)?;
         Some(last.local.saturating_add(LOOK_AGAIN))
     }
@@ -279,7 +279,7 @@ impl Line {
         self.counts.iter().zip(outcomes).any(is_busy)
     }
 
-    pub(super) fn end_request(&mut self, calls: &[u64]) {
+    fn end_request(&mut self, calls: &[u64]) {
         self.is_asking = false;
         for arrival in calls {
             if let Some(waiter) = self.waiters.get_mut(arrival)
@@ -294,7 +294,7 @@ impl Line {
     }
 
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
-    pub(super) fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
+    fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
         // A virtual clock may have moved since the decision, so the time of the decision counts. The other stores have
         // clocks of their own, so the time of the reply counts.
         let of = |outcome: &Outcome| {
@@ -331,10 +331,85 @@ impl Line {
     }
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.
-    pub(super) fn next_after(&self, at: u64, now: Now) -> u64 {
+    fn next_after(&self, at: u64, now: Now) -> u64 {
         // The line asks before it has no moments, and when it can reserve one at any distance.
         let last = self.last_moment(now);
         let soon = at.saturating_sub(RESERVED_AHEAD / 2).max(now.local + 1);
         last.map_or(at, |last| soon.min(last))
+    }
+}
+
+impl Line {
+    /// Rejects a call until the moment of a grant that comes too late for it.
+    pub(super) fn reject_until(&mut self, arrival: u64, grant: &Grant, now: Now) {
+        let reply = grant.rejection(self.retry_until(grant.at, now));
+        self.end(arrival, Ok(reply));
+    }
+
+    /// Returns the `retry_after` of a call that can be admitted at `earliest`, in microseconds.
+    fn retry_until(&self, earliest: u64, now: Now) -> u64 {
+        let shortest = if self.settings.is_shared { PAUSE } else { Duration::from_millis(1) };
+        earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
+    }
+
+    pub(super) fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {
+        let retry = self.retry_until(earliest, now);
+        if let Some(estimate) = &self.estimate {
+            let reply = estimate.rejection(retry, now.local);
+            self.end(arrival, Ok(reply));
+        }
+    }
+
+    /// Rejects the queued calls that cannot be admitted in time.
+    fn scan(&mut self, now: Now) {
+        let is_long = self.queued.len() > MAX_CALLS;
+        if is_long && self.last_scan.is_some_and(|last| now.real < last + 20 * PAUSE) {
+            return;
+        }
+        self.last_scan = Some(now.real);
+        let Some(estimate) = &self.estimate else { return };
+        let mut units = vec![0; self.counts.len()];
+        let (mut late, first) = (Vec::new(), self.queued.first().copied());
+        let mut is_first_late = false;
+        for arrival in &self.queued {
+            let Some(waiter) = self.waiters.get(arrival) else { continue };
+            // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
+            if is_first_late && !estimate.holds_for(&waiter.costs) {
+                break;
+            }
+            add_units(&mut units, &waiter.costs);
+            let earliest = estimate.earliest(&self.counts, &units);
+            if earliest > waiter.deadline {
+                is_first_late |= Some(*arrival) == first;
+                late.push((*arrival, earliest));
+                for (sum, cost) in units.iter_mut().zip(&*waiter.costs) {
+                    *sum -= u128::from(*cost);
+                }
+            }
+        }
+        for (arrival, earliest) in late {
+            self.reject(arrival, earliest, now);
+        }
+        if self.queued.first().copied() != first {
+            self.estimate = None;
+        }
+    }
+
+    /// Returns the earliest time at which the last queued call can be admitted.
+    pub(super) fn earliest_of_last(&self) -> Option<u64> {
+        let estimate = self.estimate.as_ref()?;
+        Some(estimate.earliest(&self.counts, &self.queued_units))
+    }
+
+    /// Returns the earliest time at which a queued call can be admitted, from the calls of the first request.
+    pub(super) fn earliest_of(&self, arrival: u64) -> u64 {
+        let Some(estimate) = &self.estimate else { return 0 };
+        let mut units = vec![0; self.counts.len()];
+        for other in self.queued.range(..=arrival).take(MAX_CALLS) {
+            if let Some(waiter) = self.waiters.get(other) {
+                add_units(&mut units, &waiter.costs);
+            }
+        }
+        estimate.earliest(&self.counts, &units)
     }
 }

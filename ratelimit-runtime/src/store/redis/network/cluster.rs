@@ -6,6 +6,9 @@
 //! again, and sends the command to the node that serves the slot then. While the keys of an atomic script are on two
 //! nodes, the reply is `TRYAGAIN`, and this file sends the script again. It also sends a script again that a node has
 //! not executed, because the node does not serve a key. After any other reply, this file does not send a command again.
+//!
+//! The hash slot of a key in a Redis Cluster: the CRC16 (XMODEM) of its hash tag, or of the whole key if it
+//! has none, modulo 16384. Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +22,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::address::Target;
 use super::failure::Failure;
 use super::node::{Node, ServerLookup, lock};
-use super::slot::{self, SLOTS};
 use crate::background::Background;
 use crate::store::redis::scripts::script;
 use crate::threads::Mutex;
@@ -186,7 +188,7 @@ impl Cluster {
                     server.is_some_and(|server| Arc::ptr_eq(server, &node))
                 });
                 let probe = script::probe(key.as_bytes());
-                self.send(&probe, slot::slot(key.as_bytes()), true, by).await?;
+                self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
             }
         }
         Ok(())
@@ -197,7 +199,7 @@ impl Cluster {
         let keys = (0_u32..).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
         // These keys cover all slots, and a node has at least one slot.
         let mut keys = keys.take(usize::from(SLOTS) * 16);
-        keys.find(|key| is_slot_of_node(slot::slot(key.as_bytes()))).unwrap_or_default()
+        keys.find(|key| is_slot_of_node(hash_slot(key.as_bytes()))).unwrap_or_default()
     }
 
     /// Returns the node that serves `slot`. Waits until `by` if it is not known yet.
@@ -325,4 +327,61 @@ fn ip_in(rest: &[Value]) -> Option<String> {
 
 fn is_redirect(kind: Option<ErrorKind>) -> bool {
     matches!(kind, Some(ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)))
+}
+
+/// The number of hash slots.
+pub(crate) const SLOTS: u16 = 16384;
+
+/// Returns the hash slot of a key.
+pub(crate) fn hash_slot(key: &[u8]) -> u16 {
+    crc16(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// Returns the hash tag: the bytes between the first `{` and the first `}` after it, if there are any.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let from = key.iter().position(|byte| *byte == b'{')? + 1;
+    let length = key[from..].iter().position(|byte| *byte == b'}')?;
+    (length > 0).then(|| &key[from..from + length])
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+/// The CRC16 of each byte.
+const TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(hash_slot(b"foo{bar}{zap}"), hash_slot(b"bar"));
+        assert_eq!(hash_slot(b"foo{{bar}}zap"), hash_slot(b"{bar"));
+        assert_eq!(hash_slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(hash_slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+    }
+
+    #[test]
+    fn a_client_that_chooses_its_key_can_choose_the_slot() {
+        let of_slot_7 = (0_u32..).filter(|number| {
+            hash_slot(format!("rl:fixed:1m:login{{user{number}}}").as_bytes()) == 7
+        });
+        assert_eq!(of_slot_7.take(10).count(), 10);
+    }
 }

@@ -4,12 +4,9 @@
 pub(crate) mod address;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
-pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod failure;
 pub(crate) mod node;
-pub(crate) mod primary;
 pub(crate) mod sentinel;
-pub(crate) mod slot;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;

@@ -2,6 +2,8 @@
 //!
 //! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
 //! lost. So the background thread requests the address of the primary regularly (`node/watch.rs`).
+//!
+//! The address of a primary. `sentinel.rs` finds it, `connect.rs` connects to it, and a connection keeps it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,9 +12,7 @@ use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
 use super::address::Target;
-use super::connect::connect_to;
-use super::connection::Connection;
-use super::primary::PrimaryAddress;
+use super::connection::{Connection, connect_to};
 
 /// The time in which a Sentinel must connect and reply. After that, the next Sentinel receives the request.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
@@ -95,3 +95,6 @@ impl Sentinels {
         })
     }
 }
+
+/// The host and the port of a primary, as the Sentinels report them.
+pub(crate) type PrimaryAddress = (String, u16);

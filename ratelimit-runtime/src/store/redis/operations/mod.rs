@@ -2,13 +2,8 @@
 //! over several hash slots; corrections, statements and rules.
 
 pub(crate) mod batch;
-pub(crate) mod births;
-pub(crate) mod by_slots;
 pub(crate) mod calls;
 pub(crate) mod correct;
-pub(crate) mod hold;
 #[cfg(feature = "rules")]
 pub(crate) mod rules;
-#[cfg(feature = "rules")]
-pub(crate) mod scan;
 pub(crate) mod script_call;

@@ -1,11 +1,17 @@
 //! Calls of scripts: sends them to their server, and their texts to a server that does not know them.
+//!
+//! The births of states: random numbers, by which a charge finds only the state that counts it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;
 
+use crate::background::seen_process;
 use crate::reply::StoreError;
+use crate::store::redis::network::cluster::hash_slot;
 use crate::store::redis::network::failure::{Failure, is_of_another_node};
-use crate::store::redis::network::slot;
 use crate::store::redis::scripts::script::{self, Script};
 use crate::store::redis::{Servers, Topology};
 
@@ -43,7 +49,7 @@ impl Servers {
         let (Topology::Cluster(cluster), Some(key)) = (&self.topology, call.keys.first()) else {
             return false;
         };
-        cluster.next_node(slot::slot(key), by).await.is_some()
+        cluster.next_node(hash_slot(key), by).await.is_some()
     }
 
     /// Opens the breaker if an error that a script has caught shows that the server decides no calls.
@@ -85,7 +91,7 @@ impl Servers {
         match &self.topology {
             Topology::One(node) => node.send(command, false, by).await,
             Topology::Cluster(cluster) => {
-                cluster.send(command, slot::slot(key), is_atomic, by).await
+                cluster.send(command, hash_slot(key), is_atomic, by).await
             }
         }
     }
@@ -117,4 +123,21 @@ fn error_of_key(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
 
 pub(crate) fn unexpected() -> StoreError {
     StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
+}
+
+/// Draws births. No two processes draw the same, also after a fork.
+#[derive(Default)]
+pub(crate) struct Births {
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Births {
+    /// Returns a number of 7 bytes that is not 0.
+    pub(crate) fn draw(&self) -> u64 {
+        // SipHash of a counter under a random key, which a child has in common with its parent.
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let number = self.random.hash_one((seen_process(), drawn));
+        (number >> 8).max(1)
+    }
 }

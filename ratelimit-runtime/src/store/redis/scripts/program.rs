@@ -1,7 +1,22 @@
 //! The texts of the scripts: which files of `lua/` they consist of, and the words that the runtime writes into them.
+//!
+//! The form of a limit, and the numbers that its function in `lua/` takes: their names, which the texts of the scripts
+//! contain, and how they are packed into the arguments that the store sends.
+//!
+//! Composes scripts from the files of `lua/`. A line of a file can be a directive:
+//!
+//! - `--@include x, y`: the texts of `lua/x.lua` and `lua/y.lua` stand here, unless they stand in the script already.
+//!   The file can then use their names.
+//! - `--@inline x`: the body of the function `x`, the last of `lua/x.lua`, stands here. Variables with the names of its
+//!   arguments are in scope. Saves the time to create and to call the function.
+//!
+//! A word such as `RUNTIME.layout` stands for a text of the runtime, also in a directive. The scripts contain no
+//! comments: a server that does not know a script receives and compiles less.
+//!
+//! `tests/scripts/` checks the names and the directives of all files.
 
-use super::compose::compose;
-use super::form::Form;
+use crate::limit::{Algorithm, Terms};
+use crate::store::{Charge, Statement};
 
 /// The format of the operation, its cost, its birth and its operand, which precede the arguments of a form.
 const CALL: &str = "si7I7I7";
@@ -77,6 +92,235 @@ pub fn text(name: &str) -> Option<String> {
         "hold" => hold(),
         _ => return None,
     })
+}
+
+/// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Sliding,
+    Fixed,
+    SlidingCounter,
+    Bucket,
+    /// A bucket of a limit that leases.
+    LeasedBucket,
+    /// Calls in flight.
+    Slots,
+}
+
+/// A number of a limit that a function of `lua/` takes. It has 7 bytes, in two's complement.
+pub(crate) struct Argument {
+    /// The name of the number in the function.
+    pub(crate) name: &'static str,
+    value: NumberOf,
+}
+
+/// Returns a number from the terms of a limit, or from what the process states.
+type NumberOf = fn(&Terms, &Statement) -> u64;
+
+const THRESHOLD: Argument = Argument::new("threshold", |terms, _| terms.threshold());
+const PERIOD: Argument = Argument::new("period", |terms, _| terms.period_us());
+const BURST: Argument = Argument::new("burst", |terms, _| terms.capacity() + terms.lease_reserve());
+const TOKEN: Argument = Argument::new("token", |terms, _| terms.rate().token);
+const DRAIN: Argument = Argument::new("drain", |terms, _| terms.rate().drain);
+
+impl Argument {
+    const fn new(name: &'static str, value: NumberOf) -> Self {
+        Self { name, value }
+    }
+}
+
+impl Form {
+    /// All forms, in the order of the lists that `lua/several.lua` reads.
+    pub(crate) const EACH: [Self; 6] = [
+        Self::Sliding,
+        Self::Fixed,
+        Self::SlidingCounter,
+        Self::Bucket,
+        Self::LeasedBucket,
+        Self::Slots,
+    ];
+
+    /// Returns the form of a limit.
+    pub(crate) fn of(terms: &Terms) -> Self {
+        match terms.algorithm() {
+            Algorithm::Sliding => Self::Sliding,
+            Algorithm::Fixed => Self::Fixed,
+            Algorithm::InFlight => Self::Slots,
+            Algorithm::SlidingCounter => Self::SlidingCounter,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
+                Self::LeasedBucket
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
+        }
+    }
+
+    /// Returns the index in [`EACH`](Self::EACH).
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the name of the function, and of its file in `lua/`.
+    pub(crate) fn function(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding",
+            Self::Fixed => "fixed",
+            Self::SlidingCounter => "sliding_counter",
+            Self::Bucket | Self::LeasedBucket => "bucket",
+            Self::Slots => "slots",
+        }
+    }
+
+    /// Returns the last arguments of the function.
+    pub(crate) fn arguments(self) -> &'static [Argument] {
+        match self {
+            Self::Sliding => &[THRESHOLD, PERIOD],
+            Self::Fixed => {
+                const SHIFT: Argument =
+                    Argument::new("shift", |terms, _| terms.shift_us().unwrap_or(u64::MAX));
+                &[THRESHOLD, PERIOD, SHIFT]
+            }
+            Self::SlidingCounter => {
+                const GRAIN: Argument = Argument::new("grain", |terms, _| terms.scale().grain);
+                const SPAN: Argument = Argument::new("span", |terms, _| terms.scale().span);
+                &[THRESHOLD, PERIOD, GRAIN, SPAN]
+            }
+            Self::Bucket => &[BURST, TOKEN, DRAIN],
+            Self::LeasedBucket => {
+                const LEASE_TERM: Argument = Argument::new("term", |terms, _| terms.lease_us());
+                const RESERVE: Argument =
+                    Argument::new("reserve", |terms, _| terms.lease_reserve());
+                &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
+            }
+            Self::Slots => {
+                const HOLD: Argument = Argument::new("hold", |_, stated| stated.hold_us);
+                const PROCESS: Argument = Argument::new("process", |_, stated| stated.process);
+                const SEQ: Argument = Argument::new("seq", |_, stated| stated.seq);
+                const UNITS: Argument = Argument::new("units", |_, stated| stated.units);
+                const EPOCH: Argument = Argument::new("epoch", |_, stated| stated.epoch);
+                const WAITED: Argument = Argument::new("waited", |_, stated| stated.waited_us);
+                &[THRESHOLD, HOLD, PROCESS, SEQ, UNITS, EPOCH, WAITED]
+            }
+        }
+    }
+
+    /// Appends the packed arguments of the limit of a charge.
+    pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
+        let stated = charge.statement.unwrap_or_default();
+        for argument in self.arguments() {
+            out.extend(&(argument.value)(&charge.terms, &stated).to_be_bytes()[1..]);
+        }
+    }
+
+    /// Returns the format of the packed arguments for `struct.unpack`.
+    pub(crate) fn layout(self) -> String {
+        "i7".repeat(self.arguments().len())
+    }
+}
+
+/// Lists files of `lua/` by their names.
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../lua/", $name, ".lua")))),*]
+    };
+}
+
+/// The name and the text of each file.
+const FILES: &[(&str, &str)] = files![
+    "all",
+    "answer",
+    "batch",
+    "bucket",
+    "by_hand",
+    "correct",
+    "each",
+    "fixed",
+    "hold",
+    "least_levels",
+    "one",
+    "prelude",
+    "several",
+    "sliding",
+    "sliding_counter",
+    "slots",
+    "usual",
+    "write_state",
+];
+
+/// Returns the text of a file; empty if there is none.
+pub(crate) fn text_of(name: &str) -> &'static str {
+    FILES.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
+}
+
+/// Composes a script from its main file. `value` returns the text that a word stands for, without `RUNTIME.`.
+pub(crate) fn compose(main: &str, value: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut script = Composition { value, included: Vec::new(), text: String::new() };
+    script.include(main);
+    script.text
+}
+
+/// Returns a script that is one file, without its comments.
+#[cfg(feature = "rules")]
+pub(crate) fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| is_code(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn is_code(line: &str) -> bool {
+    let code = line.trim_start();
+    !code.is_empty() && !code.starts_with("--")
+}
+
+struct Composition<'a> {
+    value: &'a dyn Fn(&str) -> Option<String>,
+    included: Vec<String>,
+    text: String,
+}
+
+impl Composition<'_> {
+    fn include(&mut self, name: &str) {
+        if !self.included.iter().any(|known| known == name) {
+            self.included.push(name.to_owned());
+            self.add(text_of(name));
+        }
+    }
+
+    fn inline(&mut self, name: &str) {
+        let function = format!("\nlocal function {name}(");
+        let Some((before, function)) = text_of(name).split_once(&function) else { return };
+        self.add(before);
+        let body = function.split_once(")\n").and_then(|(_, body)| body.strip_suffix("end\n"));
+        self.add(body.unwrap_or_default());
+    }
+
+    fn add(&mut self, text: &str) {
+        for line in text.lines() {
+            let code = line.trim_start();
+            if let Some(names) = code.strip_prefix("--@include ") {
+                self.with_values(names).split(", ").for_each(|name| self.include(name));
+            } else if let Some(name) = code.strip_prefix("--@inline ") {
+                self.inline(name);
+            } else if is_code(line) {
+                let line = self.with_values(line);
+                self.text.push_str(&line);
+                self.text.push('\n');
+            }
+        }
+    }
+
+    /// Replaces the words of the runtime. A word that is not known stays as it is.
+    fn with_values(&self, line: &str) -> String {
+        let mut parts = line.split("RUNTIME.");
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part.find(|byte: char| !byte.is_ascii_lowercase() && byte != '_');
+            let (word, rest) = part.split_at(end.unwrap_or(part.len()));
+            match (self.value)(word) {
+                Some(value) => replaced.push_str(&value),
+                None => replaced.extend(["RUNTIME.", word]),
+            }
+            replaced.push_str(rest);
+        }
+        replaced
+    }
 }
 
 #[cfg(test)]
@@ -160,5 +404,81 @@ mod tests {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());
+    }
+}
+
+#[cfg(test)]
+mod form_tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::key::KeyId;
+    use crate::limit::Limit;
+
+    #[test]
+    fn each_form_is_at_its_index() {
+        for (index, form) in Form::EACH.into_iter().enumerate() {
+            assert_eq!(form.index(), index);
+        }
+    }
+
+    #[test]
+    fn terms_are_packed_as_the_layout_says() {
+        let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
+        let terms = *limit.terms();
+        let key_id = KeyId::new(terms.identity(), 0);
+        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
+        let (limit, mut out) = (&terms, Vec::new());
+        Form::of(limit).put_terms(&mut out, &charge);
+        assert_eq!(Form::of(limit).layout(), "i7i7i7");
+        assert_eq!(out[..7], [0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(out[7..14], 1_000_000_u64.to_be_bytes()[1..]);
+        assert_eq!(out[14..], [255; 7]);
+    }
+}
+
+#[cfg(test)]
+mod compose_tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Files that are scripts by themselves.
+    const RULES: [&str; 6] =
+        ["announce", "announced", "changes", "processes", "read_rules", "rules"];
+
+    #[test]
+    fn every_file_is_in_the_list() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let entries = fs::read_dir(folder).expect("the folder of the scripts");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").path())
+            .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+            .filter(|name| !RULES.contains(&&**name))
+            .collect();
+        names.sort();
+        assert_eq!(names, FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_file_stands_once_in_a_script_and_before_the_files_that_include_it() {
+        let script =
+            compose("correct", &|word| (word == "algorithms").then(|| "bucket".to_owned()));
+        let functions = ["each", "answer", "least_levels", "bucket", "ask"];
+        let positions = functions.map(|function| {
+            let definition = format!("local function {function}(");
+            let found: Vec<_> = script.match_indices(&definition).map(|(at, _)| at).collect();
+            assert_eq!(found.len(), 1, "{function}");
+            found[0]
+        });
+        assert!(positions.is_sorted());
+    }
+
+    #[test]
+    fn a_script_has_no_comments_and_no_directives() {
+        let script = compose("one", &|_| Some("fixed".into()));
+        assert!(script.contains("\nlocal function fixed("));
+        assert!(!script.contains("--") && !script.contains("\n\n") && !script.contains("RUNTIME"));
     }
 }

@@ -4,8 +4,8 @@
 use once_cell::sync::Lazy;
 use redis::Cmd;
 
-use super::form::Form;
 use super::program;
+use super::program::Form;
 use crate::algorithm::{
     BlockChange, Charged, Correction, MOST, Op, Outcome, Receipt, Reservation, Verdict,
 };

@@ -37,30 +37,32 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
-mod convert;
-
 use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use actix_web::body::{BoxBody, EitherBody, MessageBody};
-use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::dev::{Payload, ResponseHead, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
-use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
+use http::response::Parts;
 
-use super::held_body::HeldBody;
+use super::address::Clients;
+use super::address::sealed::RequestAccess;
+use super::headers::WRITTEN;
 use super::limit_sources::Admission;
-use super::middleware::MiddlewareConfig;
-use super::rejected;
+use super::middleware::{MiddlewareConfig, ServerRequest};
+use super::rejected::{RequestHead, TextResponse};
 use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
-use super::slots::{HeldSlots, NO_LAYER_HOLDS};
-use super::text_response::TextResponse;
-use super::{Client, RequestSlots};
+use super::slots::{HeldBody, HeldSlots, NO_LAYER_HOLDS};
+use super::{Client, RequestSlots, rejected};
 use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
@@ -200,7 +202,7 @@ where
         Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
         Ok(Admission::Rejected(rejection)) => Err(rejection),
         Err(refused) => {
-            return Ok(unhandled(convert::response(refused.into_http(400, None)), request));
+            return Ok(unhandled(actix_response(refused.into_http(400, None)), request));
         }
         Ok(Admission::Pending(mut check)) => {
             poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
@@ -217,7 +219,7 @@ where
         Err(rejection) => {
             let mut rejected = scope.rejected(&rejection).response();
             config.write_headers(rejected.headers_mut(), scope.log());
-            return Ok(unhandled(convert::response(rejected), request));
+            return Ok(unhandled(actix_response(rejected), request));
         }
     }
     let mut handler = pin!(service.call(request));
@@ -225,16 +227,16 @@ where
     match response {
         Ok(response) => {
             let mut response = response.map_into_left_body();
-            let mut head = convert::head(response.response().head());
+            let mut head = http_head(response.response().head());
             config.finish(&mut scope, &mut head);
-            convert::write(&head.headers, response.headers_mut());
+            copy_written(&head.headers, response.headers_mut());
             let slots = scope.take_slots();
             Ok(response.map_body(|_, body| HeldBody::actix(body, slots)))
         }
         Err(error) => {
             if config.is_settled_by_response(&scope) {
                 // The error becomes this response outside of this middleware.
-                config.settle(&mut scope, &convert::head(error.error_response().head()));
+                config.settle(&mut scope, &http_head(error.error_response().head()));
             }
             Err(error)
         }
@@ -281,11 +283,11 @@ pub fn route(request: &ServiceRequest) -> Route {
 /// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        convert::status_code(rejected::status(self))
+        status_code(rejected::status(self))
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        convert::response(self.clone().into())
+        actix_response(self.clone().into())
     }
 }
 
@@ -294,5 +296,90 @@ impl ResponseError for Rejection {
 impl FromRejection for HttpResponse {
     fn from_rejection(rejection: Rejection) -> Self {
         rejection.error_response()
+    }
+}
+
+/// Returns the head of a response.
+fn http_head(head: &ResponseHead) -> Parts {
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = http::StatusCode::from_u16(head.status.as_u16()).unwrap_or_default();
+    parts.headers = http_headers(&head.headers);
+    parts
+}
+
+/// Copies the headers that a middleware has written.
+fn copy_written(from: &http::HeaderMap, to: &mut HeaderMap) {
+    for name in WRITTEN {
+        let values = || from.get_all(name).into_iter().map(http::HeaderValue::as_bytes);
+        let name = HeaderName::from_static(name.as_str());
+        if values().eq(to.get_all(&name).map(HeaderValue::as_bytes)) {
+            continue;
+        }
+        to.remove(&name);
+        for value in values().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
+            to.append(name.clone(), value);
+        }
+    }
+}
+
+/// Converts the response of a rejected request.
+fn actix_response(response: http::Response<String>) -> HttpResponse {
+    let (head, body) = response.into_parts();
+    let mut response = HttpResponse::build(status_code(head.status.as_u16()));
+    for (name, value) in &head.headers {
+        response.append_header((name.as_str(), value.as_bytes()));
+    }
+    response.body(body)
+}
+
+fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+fn http_headers(headers: &HeaderMap) -> http::HeaderMap {
+    let convert = |(name, value): (&HeaderName, &HeaderValue)| {
+        let name = http::HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
+        Some((name, http::HeaderValue::from_bytes(value.as_bytes()).ok()?))
+    };
+    headers.iter().filter_map(convert).collect()
+}
+
+impl ServerRequest for ServiceRequest {
+    fn head(&self) -> RequestHead {
+        RequestHead {
+            method: self.method().as_str().parse().unwrap_or_default(),
+            uri: self.uri().to_string().parse().unwrap_or_default(),
+            headers: http_headers(self.headers()),
+        }
+    }
+}
+
+impl RequestAccess for HttpRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes)
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        let extensions = self.extensions();
+        let of_application = || self.app_data::<web::Data<Clients>>().map(|clients| &***clients);
+        work(extensions.get().or_else(of_application))
+    }
+}
+
+impl RequestAccess for ServiceRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.request().peer()
+    }
+
+    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.request().lines(name)
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        self.request().with_clients(work)
     }
 }
