@@ -20,7 +20,7 @@ use crate::algorithm::{Op, Outcome, Verdict};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeySecret, OwnedKey};
-use crate::limit::{Limit, LimitLabel, OnError, Policy, Scope, Terms};
+use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::local::Local;
 use crate::one_or_many::OneOrMany;
 use crate::owner::{Notices, Owner, ended, foreign};
@@ -392,10 +392,6 @@ impl<'a> ChargedCount<'a> {
         Self { limit, key, charge }
     }
 
-    pub(crate) fn label(&self) -> LimitLabel {
-        self.limit.label_for(&self.charge.terms)
-    }
-
     /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count
     /// there, and what this process holds of calls in flight.
     pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
@@ -495,11 +491,15 @@ impl Backend {
         }
     }
 
-    /// Counts a rejected call of the key in the name of a count in the shared store.
-    pub(crate) fn count_rejection_of(&self, limit: &Limit, key_id: KeyId, count_name: &[u8]) {
+    /// Counts a call that was rejected now. Few calls of a flood call `key`.
+    pub(crate) fn count_rejection_of(
+        &self,
+        limit: &Limit,
+        key_id: KeyId,
+        key: impl FnOnce() -> OwnedKey,
+    ) {
         let at = self.clock().local();
         if self.rejected_keys.counts(at) {
-            let key = || OwnedKey::in_count_name(count_name);
             self.count_shown(&RejectedCount { limit, key_id, at }, key);
         }
     }

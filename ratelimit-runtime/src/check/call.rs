@@ -1,84 +1,33 @@
-//! A call that was started. [`Check`](super::Check) and [`Acquire`](super::Acquire) are its two conclusions.
+//! Calls: the limits of a call under the rules in force, which of them decide it, and what follows for the others.
+//! [`Check`](super::Check) and [`Acquire`](super::Acquire) are the two conclusions of a call.
 
+use std::future::poll_fn;
+use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
 
-use super::judge::{Outcomes, apply_shadow, judge, record_others};
-use super::{AnyPart, Part, Permit};
+use tokio::time::Instant;
+
+use super::decide::{
+    AdmittedCall, BoxedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall,
+};
+use super::local::Conclusion;
+use super::{AnyPart, Checker, Part, Permit, may_be_ruled};
 use crate::backend::Backend;
-use crate::background::BoxedWork;
+use crate::clock::complete_by;
+use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, LimitLabel};
-use crate::owner::ended;
-use crate::reply::{BuildError, Decision, Mistake, Rejection, StoreError};
+use crate::one_or_many::OneOrMany;
+use crate::reply::Mistake;
 use crate::report::{Report, Started};
-use crate::rules::Ruled;
-use crate::store::Reply;
-
-/// What the caller of a call wants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallOptions {
-    /// Whether the charges can be settled.
-    pub(crate) settles: bool,
-}
-
-/// The result of a call that was admitted.
-pub struct AdmittedCall {
-    pub(crate) decision: Decision,
-    /// A permit for each part of the call, if its charges can be settled.
-    pub(crate) permits: Vec<Permit>,
-}
-
-/// The reply to a call that has waited, and when the call has started.
-pub(super) type LineReply = (Started, Result<Reply, StoreError>);
-
-pub(super) type CallResult = Result<AdmittedCall, Rejection>;
-
-/// Decides a call.
-pub(super) type BoxedCall = BoxedWork<CallResult>;
-
-/// A call that was started.
-pub(crate) enum StartedCall {
-    Decided(CallResult),
-    Pending(BoxedCall),
-}
-
-/// The rejection of a call that no store decides, before it is reported.
-pub(super) struct Refusal {
-    pub(super) report: Report,
-    pub(super) label: LimitLabel,
-    pub(super) rejection: Rejection,
-}
-
-impl CallOptions {
-    pub(crate) const CHECK: Self = Self { settles: false };
-    pub(crate) const ACQUIRE: Self = Self { settles: true };
-}
-
-impl AdmittedCall {
-    /// Creates the result of a call of `parts` parts that charged nothing.
-    pub(super) fn uncharged(decision: Decision, options: CallOptions, parts: usize) -> Self {
-        let permits = if options.settles { parts } else { 0 };
-        Self { decision, permits: (0..permits).map(|_| Permit::new(decision, None)).collect() }
-    }
-}
+use crate::rules::{Asker, Ruled, RulesInForce};
+use crate::waiting::OwnedPart;
 
 impl StartedCall {
-    /// Creates a call that `decide` decides, in a runtime if it needs one.
-    pub(super) fn boxed<F: Future<Output = CallResult> + Send + 'static>(
-        backend: &Arc<Backend>,
-        decide: impl FnOnce() -> F + Send + 'static,
-    ) -> Self {
-        Self::Pending(Box::pin(Arc::clone(backend).run(decide)))
-    }
-
-    /// Creates a call of `parts` parts, none of which is limited.
-    pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
-        Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
-    }
-
     /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it has
     /// counted.
-    pub(super) fn by_access(
+    fn by_access(
         part: &AnyPart<'_>,
         ruled: &Ruled,
         options: CallOptions,
@@ -95,107 +44,339 @@ impl StartedCall {
         }
     }
 
-    /// Decides the call.
-    pub(super) async fn result(self) -> CallResult {
-        match self {
-            Self::Decided(result) => result,
-            Self::Pending(call) => call.await,
+    /// Lets trials decide beside this call. They do not change its result.
+    fn beside(self, backend: &Arc<Backend>, mut trials: Vec<BoxedCall>) -> Self {
+        if trials.is_empty() {
+            return self;
         }
+        Self::boxed(backend, || async move {
+            let (mut call, mut result) = (pin!(self.result()), None);
+            // Polled in one turn, so the requests leave together, and one batch can have them.
+            poll_fn(|context| {
+                if result.is_none()
+                    && let Poll::Ready(decided) = call.as_mut().poll(context)
+                {
+                    result = Some(decided);
+                }
+                trials.retain_mut(|trial| trial.as_mut().poll(context).is_pending());
+                match result.take() {
+                    Some(decided) if trials.is_empty() => Poll::Ready(decided),
+                    decided => {
+                        result = decided;
+                        Poll::Pending
+                    }
+                }
+            })
+            .await
+        })
     }
 }
 
-impl Refusal {
-    /// Creates the refusal of a call with a mistake. A shadow does not hide it.
-    pub(super) fn mistake(report: Report, label: LimitLabel, mistake: Mistake) -> Self {
-        let rejection = Rejection::mistake_by(&label, mistake);
-        Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
-    }
-
-    /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
-    pub(super) fn of_local(
-        part: &AnyPart<'_>,
-        options: CallOptions,
-        backend: &Backend,
-    ) -> Option<Self> {
-        let Part { limit, cost, .. } = *part;
-        let mistake = |mistake| Some(Self::mistake(Report::start(), limit.label(), mistake));
-        if options.settles && limit.leases() {
-            return mistake(Mistake::Leased);
+impl Checker {
+    /// Starts a call of one limit that has rules, waits, costs too much, or is decided by Redis. If this process counts
+    /// the limit, the call is decided by a `T`: so a program that only makes such calls contains no request
+    /// (`benches/all -- footprint`).
+    #[inline(never)]
+    pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
+        if !self.backend.counts_here(part.limit) {
+            return self.start_all(&[part], options).into();
         }
-        if !options.settles && limit.is_in_flight() {
-            return mistake(Mistake::NeedsPermit);
+        if may_wait(&[part], &self.rules) {
+            return self.start_waiting(&[part], options).into();
         }
-        let refuse = || {
-            let rejection = Rejection::exceeds_capacity_of(&limit.label(), cost);
-            Self::of_part(part, rejection, backend)
+        let decide = |limit: &Limit| {
+            let part = Part::of(limit, part.key, part.cost);
+            match Refusal::of_local(&part, options, &self.backend) {
+                Some(refusal) => refusal.into_call(options, 1).into(),
+                None => T::decide_here(self, limit, &part.key, part.cost, None),
+            }
         };
-        (cost > limit.terms().capacity()).then(refuse)
+        let table = self.rules.table_of(part.limit);
+        let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
+        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
+            return call.into();
+        }
+        let call = decide(&ruled.limit);
+        // It sees each call, and does not change its result.
+        if let Some(trial) = &ruled.trial {
+            drop(decide(trial));
+        }
+        call
     }
 
-    /// Creates the refusal of a part that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a block
-    /// without an end.
-    pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
-        let AnyPart { limit, key, .. } = *part;
-        let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
-        backend.count_rejection(limit, key_id, &key, now);
-        Self::of_part(part, Rejection::blocked_without_count(limit, retry_after), backend)
+    /// Starts a call by requests, in a line or by leases, under the rules in force.
+    pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+        let mistake = |label, mistake| {
+            Refusal::mistake(Report::start(), label, mistake).into_call(options, parts.len())
+        };
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return mistake(LimitLabel::unnamed(), Mistake::NoLimits);
+        };
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
+            return mistake(first.label(), Mistake::MixedLimits);
+        }
+        let lacks_secret = |part: &&AnyPart<'_>| {
+            part.access == Access::Limited
+                && part.key.lacks_secret()
+                && self.backend.is_shared(part.limit.policy().scope())
+        };
+        if let Some(part) = parts.iter().find(lacks_secret) {
+            return mistake(part.limit.label(), Mistake::NoKeySecret);
+        }
+        if may_wait(parts, &self.rules) {
+            return self.start_waiting(parts, options);
+        }
+        if !may_be_ruled(parts, &self.rules) {
+            return self.decide_as_written(parts, options, None);
+        }
+        let ruled = self.ruled(parts);
+        let by = Instant::now() + self.backend.deadline();
+        let call = self.decide_enforced(parts, &ruled, options, None, by);
+        call.beside(&self.backend, self.trials(parts, &ruled))
     }
 
-    /// Creates the refusal of a part with its key.
-    fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
-        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
-        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
-        Self { report, label: limit.label(), rejection }
+    /// Returns the limits of a call under the rules in force: one set of rules for all parts.
+    fn ruled(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
+        let table = self.rules.table();
+        let under = |part: &AnyPart<'_>| part.under(table.as_deref(), &self.backend, Asker::Call);
+        parts.iter().map(under).collect()
     }
 
-    /// Reports the rejection. Returns the result that the caller receives.
-    pub(super) fn end(self) -> Result<Decision, Rejection> {
-        let Self { report, label, rejection } = self;
-        let result = Err(rejection);
-        report.end(&label, &result);
-        apply_shadow(&label, result)
+    /// Returns the trials of a call that need a request, and lets the others decide it.
+    fn trials(&self, parts: &[AnyPart<'_>], ruled: &[Ruled]) -> Vec<BoxedCall> {
+        let trials = parts.iter().zip(ruled).filter_map(|(part, ruled)| {
+            let trial = ruled.trial.as_deref()?;
+            if ruled.access != Access::Limited {
+                return None;
+            }
+            let part: AnyPart<'_> = Part::of(trial, part.key, part.cost);
+            match self.decide_as_written(&[part], CallOptions::CHECK, None) {
+                StartedCall::Decided(_) => None,
+                StartedCall::Pending(trial) => Some(trial),
+            }
+        });
+        trials.collect()
     }
 
-    /// Reports the rejection of a call of `parts` parts.
-    pub(super) fn into_call(self, options: CallOptions, parts: usize) -> StartedCall {
-        let admitted = |decision| AdmittedCall::uncharged(decision, options, parts);
-        StartedCall::Decided(self.end().map(admitted))
+    /// Decides a call as `ruled` says, by a time: first the parts that can reject it, by the reply to their line if
+    /// they have waited. Once they have admitted it, the shadows are decided together; those that have no reply by the
+    /// time are left out.
+    fn decide_enforced(
+        &self,
+        parts: &[AnyPart<'_>],
+        ruled: &[Ruled],
+        options: CallOptions,
+        reply: Option<LineReply>,
+        by: Instant,
+    ) -> StartedCall {
+        if let ([part], [ruled]) = (parts, ruled) {
+            // Nothing is allocated for the usual call.
+            let decided = StartedCall::by_access(part, ruled, options, &self.backend);
+            return decided.unwrap_or_else(|| {
+                let part = Part::of(&ruled.limit, part.key, part.cost);
+                self.decide_as_written(&[part], options, reply)
+            });
+        }
+        let (mut first, mut shadows, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
+        let mut longest = None;
+        for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
+            let part: AnyPart<'_> = Part::of(&ruled.limit, part.key, part.cost);
+            let is_shadow = part.limit.is_shadow();
+            match ruled.access {
+                Access::Unlimited => {}
+                Access::Blocked => {
+                    let blocked_for = ruled.blocked_for(self.backend.clock().local());
+                    let refuse = || Refusal::blocked(&part, blocked_for, &self.backend);
+                    if is_shadow {
+                        blocked.push(refuse());
+                    } else if longest.as_ref().is_none_or(|(other, _)| *other < blocked_for) {
+                        longest = Some((blocked_for, refuse()));
+                    }
+                }
+                Access::Limited if is_shadow => shadows.push((index, part)),
+                Access::Limited => first.push((index, part)),
+            }
+        }
+        if let Some((_, refusal)) = longest {
+            return refusal.into_call(options, parts.len());
+        }
+        if first.is_empty() {
+            // Shadows alone are decided together.
+            first = mem::take(&mut shadows);
+        }
+        let (count, places) = (parts.len(), first.iter().chain(&shadows).map(|(index, _)| *index));
+        let places: Vec<_> = places.collect();
+        let shadows: Vec<_> = shadows.iter().map(|(_, part)| owned(part)).collect();
+        let first: Vec<_> = first.into_iter().map(|(_, part)| part).collect();
+        let decision = if first.is_empty() {
+            StartedCall::unlimited(options, 0)
+        } else {
+            self.decide_as_written(&first, options, reply)
+        };
+        if first.len() == count {
+            return decision;
+        }
+        let checker = self.clone();
+        StartedCall::boxed(&self.backend, move || async move {
+            let admitted = decision.result().await?;
+            for blocked in blocked {
+                let _ = blocked.end();
+            }
+            let started = (!shadows.is_empty())
+                .then(|| checker.decide_as_written(&borrowed(&shadows), options, None));
+            let decided = match started {
+                None => None,
+                Some(StartedCall::Decided(decided)) => Some(decided),
+                Some(StartedCall::Pending(call)) => complete_by(by, call).await,
+            };
+            let of_shadows = decided.and_then(Result::ok).map(|it| it.permits);
+            let decided = admitted.permits.into_iter().chain(of_shadows.unwrap_or_default());
+            let count = if options.settles { count } else { 0 };
+            let mut permits: Vec<_> = (0..count).map(|_| Permit::unlimited()).collect();
+            for (place, permit) in places.into_iter().zip(decided) {
+                permits[place] = permit;
+            }
+            Ok(AdmittedCall { permits, ..admitted })
+        })
+    }
+
+    /// Starts a call that may wait.
+    fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+        let parts = parts.iter().map(owned).collect();
+        let (backend, checker) = (Arc::clone(&self.backend), self.clone());
+        let wait = move || checker.wait(parts, options);
+        StartedCall::Pending(Box::pin(backend.run_with_timers(wait)))
+    }
+
+    /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
+    async fn wait(self, parts: OneOrMany<OwnedPart>, options: CallOptions) -> CallResult {
+        let (started, start) = (Started::now(), Instant::now());
+        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        // Not beside the call: it must neither end later nor lose a grant that it has taken.
+        let trials = {
+            let parts = borrowed(&parts);
+            self.trials(&parts, &self.ruled(&parts))
+        };
+        for trial in trials {
+            self.backend.background().spawn(async { drop(trial.await) });
+        }
+        let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
+        let late = start.elapsed().saturating_sub(wait);
+        let by = Instant::now() + self.backend.deadline().saturating_sub(late);
+        let reply = reply.map(|reply| (started, reply));
+        let decision = {
+            let (parts, ruled) = (borrowed(&ticket.parts), ticket.ruled());
+            self.decide_enforced(&parts, &ruled, options, reply, by)
+        };
+        decision.result().await
     }
 }
 
-/// Reports the reply to a call. `on_rejected` receives the index of the limit that rejects it. Returns the result that
-/// the caller receives.
-pub(super) fn conclude(
-    report: Report,
-    labels: &[LimitLabel],
-    reply: Result<Outcomes<'_>, StoreError>,
-    on_rejected: impl FnOnce(usize),
-) -> Result<Decision, Rejection> {
-    record_others(&report, labels, reply.as_ref().ok().copied());
-    let (index, result) = judge(labels, reply);
-    if let Err(Rejection::Limited { .. } | Rejection::Blocked { .. } | Rejection::Busy { .. }) =
-        result
-    {
-        on_rejected(index);
+/// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
+fn may_wait(parts: &[AnyPart<'_>], rules: &RulesInForce) -> bool {
+    let waits = |part: &AnyPart<'_>| {
+        part.limit.policy().wait().is_some()
+            && (part.limit.max_wait().is_some() || may_be_ruled(parts, rules))
+    };
+    parts.first().is_some_and(waits)
+}
+
+fn owned(part: &AnyPart<'_>) -> OwnedPart {
+    let Part { limit, key, cost, access } = *part;
+    OwnedPart { limit: *limit, key: OwnedKey::of(key), cost, access }
+}
+
+fn borrowed(parts: &[OwnedPart]) -> Vec<AnyPart<'_>> {
+    fn borrow(OwnedPart { limit, key, cost, access }: &OwnedPart) -> AnyPart<'_> {
+        Part { limit, key, cost: *cost, access: *access }
     }
-    let label = &labels[index];
-    report.about(index).end(label, &result);
-    apply_shadow(label, result)
+    parts.iter().map(borrow).collect()
 }
 
-/// Returns the decision of a call for which there is no limiter. A shadow admits it.
-pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Rejection> {
-    let label = limit.label();
-    let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
-    Refusal { report: Report::start(), label, rejection }.end()
-}
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::time::Duration;
 
-/// Blocks this thread until a call is decided.
-pub(super) fn block_on(
-    call: BoxedCall,
-    backend: &Backend,
-    label: impl FnOnce() -> LimitLabel,
-) -> CallResult {
-    let result = backend.background().block_on(call);
-    result.unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
+    use crate::check::{Acquire, CallOptions};
+    use crate::key::{Key, KeyWriter};
+    use crate::reply::{Mistake, Rejection, Source};
+    use crate::{Limit, Part, Permit, RateLimiter, Rule, RuleSet};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    const LIMIT: Limit = Limit::sliding("ruled", 3, MINUTE);
+
+    fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Result<Permit, Rejection> {
+        let (part, options) = (Part::of(limit, &"key", cost), CallOptions::ACQUIRE);
+        let call: Acquire = limiter.checker().start(part, options, None);
+        let [permit] = call.into_array().blocking(&limiter.checker().backend, || limit.label())?;
+        Ok(permit)
+    }
+
+    #[test]
+    fn a_call_under_a_rule_is_decided_and_settled_by_the_amounts_of_the_rule() {
+        let limiter = RateLimiter::embedded();
+        let waiting = LIMIT.wait(Duration::from_secs(1));
+        assert_eq!(limiter.check_blocking(&waiting, "key", 1).expect("admitted").remaining, 2);
+        let mut rules = RuleSet::new();
+        rules.set("ruled", Rule::new().threshold(10)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+
+        let permit = acquire(&limiter, &waiting, 8).expect("admitted");
+        let decision = permit.decision();
+        assert_eq!((decision.limit, decision.remaining), (10, 1));
+        permit.settle(2);
+        let decision = limiter.check_blocking(&waiting, "key", 7).expect("admitted");
+        assert_eq!((decision.remaining, decision.source), (0, Source::Embedded));
+        let rejection = acquire(&limiter, &LIMIT, 1).expect_err("full");
+        assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection}");
+        let rejection = acquire(&limiter, &LIMIT, 11).expect_err("too costly");
+        let Rejection::CostExceedsCapacity { cost, capacity, .. } = rejection else {
+            panic!("{rejection}")
+        };
+        assert_eq!((cost, capacity), (11, 10));
+    }
+
+    #[test]
+    fn rules_do_not_make_limits_agree_that_disagree_in_the_code() {
+        let (limiter, shadow) =
+            (RateLimiter::embedded(), Limit::fixed("shadow", 3, MINUTE).shadow(true));
+        let mut rules = RuleSet::new();
+        rules.set("shadow", Rule::new().shadow(false)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        let parts = [Part::new(&LIMIT, &"key", 1), Part::new(&shadow, &"key", 1)];
+        let checked = limiter.check_all(&parts);
+        let result = checked.blocking(&limiter.checker().backend, || LIMIT.label());
+        let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
+            panic!("{result:?}")
+        };
+    }
+
+    #[test]
+    fn a_key_can_call_a_limiter_while_it_is_written() {
+        struct CallingKey<'a>(&'a RateLimiter);
+
+        impl fmt::Display for CallingKey<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let inner = self.0.check_blocking(&Limit::fixed("inner", 3, MINUTE), "inner", 0);
+                write!(f, "{:?}", inner.map(|decision| decision.limit))
+            }
+        }
+
+        impl Key for CallingKey<'_> {
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                out.display(self);
+            }
+        }
+
+        let (limiter, mut rules) = (RateLimiter::embedded(), RuleSet::new());
+        rules.set("ruled", Rule::new().threshold(4)).expect("valid");
+        rules.set_key("ruled", "vip", Rule::new().threshold(5)).expect("valid");
+        rules.set("inner", Rule::new().threshold(6)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        for _ in 0..2 {
+            let decision = limiter.check_blocking(&LIMIT, CallingKey(&limiter), 0);
+            assert_eq!(decision.expect("admitted").limit, 4);
+        }
+    }
 }

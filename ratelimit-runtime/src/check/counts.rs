@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::judge::apply_shadow;
+use super::decide::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{BlockChange, Op, Verdict};
 use crate::key::{Key, KeyId};

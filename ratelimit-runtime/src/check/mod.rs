@@ -2,35 +2,33 @@
 //!
 //! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
 //! [`Calls`] to the backend, in one boxed future.
+//!
+//! One limit of a call.
 
-mod acquire;
 mod call;
 mod counts;
-mod fast;
-mod few;
+mod decide;
 mod future;
-mod judge;
-mod meter;
-mod part;
+mod local;
 mod permit;
-mod prepared;
-mod ruled;
-mod trials;
-mod wait;
 
+use std::fmt;
+use std::slice;
 use std::sync::Arc;
 
-pub use self::acquire::{Acquire, AcquireAll};
-pub(crate) use self::call::{AdmittedCall, CallOptions, undecided};
+use self::decide::conclude;
+pub(crate) use self::decide::{AdmittedCall, CallOptions, undecided};
 pub(crate) use self::future::CallFuture;
-pub use self::future::{Admit, Check};
-pub use self::meter::Meter;
-pub(crate) use self::part::AnyPart;
-pub use self::part::Part;
-pub use self::permit::Permit;
+pub use self::future::{Acquire, AcquireAll, Admit, Check};
+pub use self::permit::{Meter, Permit};
+use crate::algorithm::Outcome;
 use crate::backend::Backend;
+use crate::key::Key;
 use crate::lease::OptionalLeases;
-use crate::rules::RulesInForce;
+use crate::limit::{Access, Limit};
+use crate::reply::{Decision, Rejection, Source};
+use crate::report::{Report, Started};
+use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::waiting::Waiting;
 
 /// The parts of a limiter that a check needs.
@@ -40,4 +38,99 @@ pub struct Checker {
     pub(crate) leases: OptionalLeases,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) rules: Arc<RulesInForce>,
+}
+
+/// A limit with the key and the cost of a call, for
+/// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
+///
+/// The key is `Sync`, so that a future that holds parts across an `await` is `Send`.
+pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
+    /// A template if the code admits everything or nothing: rules can set other amounts.
+    pub(crate) limit: &'a Limit,
+    pub(crate) key: &'a K,
+    pub(crate) cost: u64,
+    /// How much the code says that the call may take.
+    pub(crate) access: Access,
+}
+
+/// A part with a key of any type. Everything after the fast paths takes parts of this type, so it is compiled once.
+pub(crate) type AnyPart<'a> = Part<'a, dyn Key + 'a>;
+
+impl<'a> Part<'a> {
+    /// Creates the part of a call that takes `cost` units of `limit` for `key`.
+    #[must_use]
+    pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u64) -> Self {
+        Self::of(limit, key, cost)
+    }
+}
+
+impl<'a, K: ?Sized> Part<'a, K> {
+    #[inline]
+    pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u64) -> Self {
+        Self { limit, key, cost, access: limit.access() }
+    }
+
+    /// Returns this part with a key of any type.
+    pub(crate) fn any(&self) -> AnyPart<'_>
+    where
+        &'a K: Key,
+    {
+        Part { limit: self.limit, key: &self.key, cost: self.cost, access: self.access }
+    }
+}
+
+impl AnyPart<'_> {
+    /// Returns the limit under `rules`.
+    #[inline]
+    fn under(&self, rules: Option<&RuleTable>, backend: &Backend, asker: Asker) -> Ruled {
+        let Part { limit, key, access, .. } = *self;
+        let key_id = || backend.key_id(limit.terms(), key);
+        Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)
+    }
+
+    /// Reports the decision of this process about a call of this part. Returns the result that the caller receives.
+    #[inline(never)]
+    fn report_here(
+        &self,
+        backend: &Backend,
+        started: Started,
+        outcome: &Outcome,
+    ) -> Result<Decision, Rejection> {
+        let Part { limit, key, .. } = *self;
+        let (label, report) = (limit.label(), Report::since(started));
+        if outcome.is_allowed() {
+            let decision = Ok(Decision::new(label.capacity, outcome, Source::Embedded));
+            report.end(&label, &decision);
+            return decision;
+        }
+        let key_id = || backend.key_id(limit.terms(), key);
+        let report = report.with_key(backend.reports(), limit.terms(), key, key_id);
+        let reply = Ok((slice::from_ref(outcome), Source::Embedded));
+        conclude(report, slice::from_ref(&label), reply, |_| {
+            backend.count_rejection(limit, key_id(), &key, outcome.clock);
+        })
+    }
+}
+
+/// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
+fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
+    parts.iter().any(|part| part.access != Access::Limited)
+        || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
+}
+
+impl<K: ?Sized> Clone for Part<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: ?Sized> Copy for Part<'_, K> {}
+
+impl<K: ?Sized> fmt::Debug for Part<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part")
+            .field("limit", self.limit)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
 }

@@ -327,7 +327,6 @@ impl Composition<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::compose::text_of;
     use super::*;
 
     /// The first arguments of the function of each algorithm, and those of the function of `lua/answer.lua`.

@@ -1,0 +1,457 @@
+//! The decision of a call: its counts, the lease, the line or the store that decides it, and what the caller receives
+//! and reports observe of the reply.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::permit::SettledParts;
+use super::{AnyPart, Checker, Part, Permit};
+use crate::algorithm::{Op, Outcome, Verdict};
+use crate::backend::{Backend, ChargedCount, MergedCounts};
+use crate::background::BoxedWork;
+use crate::key::OwnedKey;
+use crate::limit::{Limit, LimitLabel, Policy};
+use crate::one_or_many::OneOrMany;
+use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError};
+use crate::report::{self, PartEnd, Report, Started};
+use crate::store::{Calls, Charge, Reply};
+
+/// What the caller of a call wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallOptions {
+    /// Whether the charges can be settled.
+    pub(crate) settles: bool,
+}
+
+/// The reply to a call that has waited, and when the call has started.
+pub(super) type LineReply = (Started, Result<Reply, StoreError>);
+
+/// Decides a call.
+pub(super) type BoxedCall = BoxedWork<CallResult>;
+
+/// A call that was started.
+pub(crate) enum StartedCall {
+    Decided(CallResult),
+    Pending(BoxedCall),
+}
+
+/// The result of a call that was admitted.
+pub struct AdmittedCall {
+    pub(crate) decision: Decision,
+    /// A permit for each part of the call, if its charges can be settled.
+    pub(crate) permits: Vec<Permit>,
+}
+
+pub(super) type CallResult = Result<AdmittedCall, Rejection>;
+
+/// The rejection of a call that no store decides, before it is reported.
+pub(super) struct Refusal {
+    pub(super) report: Report,
+    pub(super) label: LimitLabel,
+    pub(super) rejection: Rejection,
+}
+
+/// A call with its counts, which borrows nothing.
+struct CountedCall {
+    backend: Arc<Backend>,
+    report: Report,
+    policy: Policy,
+    /// The limit of each count.
+    limits: OneOrMany<Limit>,
+    charges: OneOrMany<Arc<Charge>>,
+    /// The index of the count of each part. Empty if there is one part.
+    count_of: Vec<usize>,
+    /// Makes the permits, if the charges can be settled.
+    settled: Option<SettledParts>,
+}
+
+impl CallOptions {
+    pub(crate) const CHECK: Self = Self { settles: false };
+    pub(crate) const ACQUIRE: Self = Self { settles: true };
+}
+
+impl StartedCall {
+    /// Creates a call that `decide` decides, in a runtime if it needs one.
+    pub(super) fn boxed<F: Future<Output = CallResult> + Send + 'static>(
+        backend: &Arc<Backend>,
+        decide: impl FnOnce() -> F + Send + 'static,
+    ) -> Self {
+        Self::Pending(Box::pin(Arc::clone(backend).run(decide)))
+    }
+
+    /// Creates a call of `parts` parts, none of which is limited.
+    pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
+        Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
+    }
+
+    /// Decides the call.
+    pub(super) async fn result(self) -> CallResult {
+        match self {
+            Self::Decided(result) => result,
+            Self::Pending(call) => call.await,
+        }
+    }
+}
+
+impl AdmittedCall {
+    /// Creates the result of a call of `parts` parts that charged nothing.
+    pub(super) fn uncharged(decision: Decision, options: CallOptions, parts: usize) -> Self {
+        let permits = if options.settles { parts } else { 0 };
+        Self { decision, permits: (0..permits).map(|_| Permit::new(decision, None)).collect() }
+    }
+}
+
+impl Checker {
+    /// Decides a call by its limits as they are. If it has waited, the reply to its line decides it.
+    pub(super) fn decide_as_written(
+        &self,
+        parts: &[AnyPart<'_>],
+        options: CallOptions,
+        line: Option<LineReply>,
+    ) -> StartedCall {
+        if let [part] = parts
+            && options == CallOptions::CHECK
+            && let Some(decision) = self.leases.spend(part.limit, part.key, part.cost)
+        {
+            return StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() }));
+        }
+        let (backend, (started, line)) = (&self.backend, line.unzip());
+        let mut call = match CountedCall::new(backend, parts, options, started) {
+            Ok(call) => call,
+            Err(refusal) => return refusal.into_call(options, parts.len()),
+        };
+        let count_of = mem::take(&mut call.count_of);
+        let decided = |call: CountedCall, reply| {
+            let key = |index: usize, _: &Charge| {
+                let part = count_of.iter().position(|of| *of == index).unwrap_or(index);
+                OwnedKey::of(parts[part].key)
+            };
+            StartedCall::Decided(call.conclude(&reply, key))
+        };
+        if line.is_none()
+            && let ([limit], [charge]) = (&*call.limits, &*call.charges)
+            && !limit.is_shadow()
+            && let Some(rejection) = backend.cached_rejection(charge)
+        {
+            return decided(call, Ok(rejection));
+        }
+        // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
+        if let [Part { limit, key, cost, .. }] = *parts
+            && options == CallOptions::CHECK
+            && let Some((leases, lease_id)) = self.leases.serving(limit, key, cost)
+        {
+            if limit.leases_busy_keys() {
+                let terms = limit.terms().leased();
+                let count = ChargedCount::under(terms, limit, key, cost, backend);
+                call.charges = OneOrMany::from([count.address(backend)]);
+            }
+            let leased = leases.call(limit, lease_id, Arc::clone(&call.charges[0]));
+            return call.pending(move || leased.decide());
+        }
+        let (policy, op) = (call.policy, Op::Take { wait: 0, receipt: options.settles });
+        let calls = Calls::one(op, call.charges.clone());
+        let reply = match line {
+            Some(Err(error)) if error != StoreError::ShuttingDown => {
+                // No store has decided the call: its deadline has passed, or its line could not be driven.
+                backend.fall_back(policy, &calls, error)
+            }
+            Some(reply) => reply,
+            None if !backend.is_shared(policy.scope()) => Ok(backend.execute_here(&calls)),
+            None => {
+                let backend = Arc::clone(backend);
+                return call.pending(move || async move { backend.execute(policy, calls).await });
+            }
+        };
+        decided(call, reply)
+    }
+}
+
+impl CountedCall {
+    /// Returns a call with its counts, or why no store decides it.
+    fn new<'a>(
+        backend: &Arc<Backend>,
+        parts: &[AnyPart<'a>],
+        options: CallOptions,
+        started: Option<Started>,
+    ) -> Result<Self, Box<Refusal>> {
+        let report = Report::since(started.unwrap_or_else(Started::now));
+        let mistake =
+            |report, label, mistake| Err(Box::new(Refusal::mistake(report, label, mistake)));
+        let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
+        if let Some(Part { limit, .. }) = held {
+            return mistake(report, limit.label(), Mistake::NeedsPermit);
+        }
+        let leased = parts.iter().find(|part| options.settles && part.limit.leases());
+        if let Some(Part { limit, .. }) = leased {
+            return mistake(report, limit.label(), Mistake::Leased);
+        }
+        if parts.len() > 1 {
+            for part in parts {
+                report::expect(part.limit);
+            }
+        }
+        let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
+        let MergedCounts { counts, count_of } = match MergedCounts::of(&mut parts.iter().map(count))
+        {
+            Ok(merged) => merged,
+            Err(shared) => {
+                let name = *shared.terms().name();
+                return mistake(report, shared.label(), Mistake::SharedCount { name });
+            }
+        };
+        let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
+        let report = report.with_keys(backend.reports(), keys);
+        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
+        if let Some(index) = counts.iter().position(is_too_large) {
+            let ChargedCount { limit, charge, .. } = &counts[index];
+            let (label, report) = (limit.label_for(&charge.terms), report.about(index));
+            let rejection = Rejection::exceeds_capacity_of(&label, charge.cost);
+            return Err(Box::new(Refusal { report, label, rejection }));
+        }
+        let (policy, limits) = (parts[0].limit.policy(), counts.iter().map(|it| *it.limit));
+        let limits = limits.collect();
+        let charges: OneOrMany<_> = counts.into_iter().map(|it| it.address(backend)).collect();
+        let costs = parts.iter().map(|part| part.cost);
+        let settled = options.settles.then(|| SettledParts {
+            backend: Arc::clone(backend),
+            charges: charges.clone(),
+            scope: policy.scope(),
+            parts: count_of.iter().copied().zip(costs).collect(),
+        });
+        let backend = Arc::clone(backend);
+        Ok(Self { backend, report, policy, limits, charges, count_of, settled })
+    }
+
+    /// Decides the call by `decide`, which is called inside the box. Saves a copy of the future that it returns.
+    fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
+        self,
+        decide: impl FnOnce() -> F + Send + 'static,
+    ) -> StartedCall {
+        let backend = Arc::clone(&self.backend);
+        StartedCall::boxed(&backend, || async move {
+            let reply = decide().await;
+            self.conclude(&reply, |_, charge| OwnedKey::in_count_name(&charge.count_name))
+        })
+    }
+
+    /// Makes the permits, and reports the decision. `key` returns the key of a count: if one rejects the call, its key
+    /// is listed.
+    fn conclude(
+        self,
+        reply: &Result<Reply, StoreError>,
+        key: impl FnOnce(usize, &Charge) -> OwnedKey,
+    ) -> CallResult {
+        let Self { backend, report, limits, charges, settled, .. } = self;
+        let labels = limits.iter().zip(&*charges);
+        let labels = labels.map(|(limit, charge)| limit.label_for(&charge.terms));
+        let labels: OneOrMany<_> = labels.collect();
+        let outcomes = match reply {
+            Ok(reply) => Ok((&*reply.outcomes, reply.source)),
+            Err(error) => Err(error.clone()),
+        };
+        // First the permits: if a recorder of the report panics, they release what they hold.
+        let permits = settled.map(|it| it.permits(&labels, reply.as_ref().ok()));
+        let decision = conclude(report, &labels, outcomes, |index| {
+            let (limit, charge) = (&limits[index], &charges[index]);
+            let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
+            backend.count_rejection_of(limit, key_id, || key(index, charge));
+        })?;
+        let mut permits = permits.unwrap_or_default();
+        if reply.is_err() {
+            for permit in &mut permits {
+                permit.decide(decision);
+            }
+        }
+        Ok(AdmittedCall { decision, permits })
+    }
+}
+
+impl Refusal {
+    /// Creates the refusal of a call with a mistake. A shadow does not hide it.
+    pub(super) fn mistake(report: Report, label: LimitLabel, mistake: Mistake) -> Self {
+        let rejection = Rejection::mistake_by(&label, mistake);
+        Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
+    }
+
+    /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
+    pub(super) fn of_local(
+        part: &AnyPart<'_>,
+        options: CallOptions,
+        backend: &Backend,
+    ) -> Option<Self> {
+        let Part { limit, cost, .. } = *part;
+        let mistake = |mistake| Some(Self::mistake(Report::start(), limit.label(), mistake));
+        if options.settles && limit.leases() {
+            return mistake(Mistake::Leased);
+        }
+        if !options.settles && limit.is_in_flight() {
+            return mistake(Mistake::NeedsPermit);
+        }
+        let refuse = || {
+            let rejection = Rejection::exceeds_capacity_of(&limit.label(), cost);
+            Self::of_part(part, rejection, backend)
+        };
+        (cost > limit.terms().capacity()).then(refuse)
+    }
+
+    /// Creates the refusal of a part that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a block
+    /// without an end.
+    pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
+        let AnyPart { limit, key, .. } = *part;
+        let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
+        backend.count_rejection(limit, key_id, &key, now);
+        Self::of_part(part, Rejection::blocked_without_count(limit, retry_after), backend)
+    }
+
+    /// Creates the refusal of a part with its key.
+    fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
+        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
+        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
+        Self { report, label: limit.label(), rejection }
+    }
+
+    /// Reports the rejection. Returns the result that the caller receives.
+    pub(super) fn end(self) -> Result<Decision, Rejection> {
+        let Self { report, label, rejection } = self;
+        let result = Err(rejection);
+        report.end(&label, &result);
+        apply_shadow(&label, result)
+    }
+
+    /// Reports the rejection of a call of `parts` parts.
+    pub(super) fn into_call(self, options: CallOptions, parts: usize) -> StartedCall {
+        let admitted = |decision| AdmittedCall::uncharged(decision, options, parts);
+        StartedCall::Decided(self.end().map(admitted))
+    }
+}
+
+/// Reports the reply to a call. `on_rejected` receives the index of the limit that rejects it. Returns the result that
+/// the caller receives.
+pub(super) fn conclude(
+    report: Report,
+    labels: &[LimitLabel],
+    reply: Result<Outcomes<'_>, StoreError>,
+    on_rejected: impl FnOnce(usize),
+) -> Result<Decision, Rejection> {
+    record_others(&report, labels, reply.as_ref().ok().copied());
+    let (index, result) = judge(labels, reply);
+    if let Err(Rejection::Limited { .. } | Rejection::Blocked { .. } | Rejection::Busy { .. }) =
+        result
+    {
+        on_rejected(index);
+    }
+    let label = &labels[index];
+    report.about(index).end(label, &result);
+    apply_shadow(label, result)
+}
+
+/// Returns the decision of a call for which there is no limiter. A shadow admits it.
+pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Rejection> {
+    let label = limit.label();
+    let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
+    Refusal { report: Report::start(), label, rejection }.end()
+}
+
+/// The outcomes of a call, and where they were decided.
+pub(super) type Outcomes<'a> = (&'a [Outcome], Source);
+
+/// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are
+/// in the order of the outcomes, and not empty.
+pub(super) fn judge(
+    labels: &[LimitLabel],
+    reply: Result<Outcomes<'_>, StoreError>,
+) -> (usize, Result<Decision, Rejection>) {
+    match reply {
+        Ok((outcomes, source)) => {
+            let index = hardest(outcomes);
+            (index, result_of(&labels[index], &outcomes[index], source))
+        }
+        Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
+    }
+}
+
+/// Returns the result of one limit before a shadow admits the call.
+fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
+    let decision = Decision::new(label.capacity, outcome, source);
+    let (name, quota) = (|| label.name, label.quota);
+    match outcome.verdict {
+        Verdict::Admitted => Ok(decision),
+        Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(label, decision)),
+        Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
+        Verdict::Blocked { .. } => Err(Rejection::Blocked { name: name(), quota, decision }),
+    }
+}
+
+/// Records the limits that the result does not report: metrics and the log of a web request have each limit. Without a
+/// `reply`, none has decided.
+pub(super) fn record_others(report: &Report, labels: &[LimitLabel], reply: Option<Outcomes<'_>>) {
+    if labels.len() == 1 || !report::is_recorded() {
+        return;
+    }
+    let spoken = reply.map_or(0, |(outcomes, _)| hardest(outcomes));
+    for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
+        let Some((outcomes, source)) = reply else {
+            report.count_part(label, PartEnd::Undecided);
+            continue;
+        };
+        let end = part_end(label, &outcomes[index], outcomes[spoken].is_allowed(), source);
+        report.count_part(label, end);
+        report::log_part(label, &Decision::new(label.capacity, &outcomes[index], source));
+    }
+}
+
+/// Returns how a check has ended for a limit that it does not report.
+fn part_end(label: &LimitLabel, outcome: &Outcome, is_admitted: bool, source: Source) -> PartEnd {
+    match outcome.verdict {
+        Verdict::Blocked { .. } => PartEnd::Blocked(source),
+        Verdict::Rejected if label.quota.is_in_flight() => PartEnd::Busy(source),
+        Verdict::Rejected => PartEnd::Rejecting(source),
+        Verdict::Admitted if is_admitted => PartEnd::Charged(source),
+        Verdict::Admitted => PartEnd::NotCharged(source),
+    }
+}
+
+/// Returns the index of the outcome that is hardest on the caller: the rejection with the longest wait; without a
+/// rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
+pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
+    let is_harder = |one: &Outcome, other: &Outcome| {
+        let allowed = one.is_allowed();
+        if allowed != other.is_allowed() {
+            !allowed
+        } else if one.retry_us != other.retry_us {
+            one.retry_us > other.retry_us
+        } else {
+            allowed && one.remaining < other.remaining
+        }
+    };
+    let mut hardest = 0;
+    for (index, outcome) in outcomes.iter().enumerate().skip(1) {
+        if is_harder(outcome, &outcomes[hardest]) {
+            hardest = index;
+        }
+    }
+    hardest
+}
+
+/// Returns the result that the caller receives: a shadow admits every call.
+pub(super) fn apply_shadow(
+    label: &LimitLabel,
+    result: Result<Decision, Rejection>,
+) -> Result<Decision, Rejection> {
+    match result {
+        Err(rejection) if !label.shadow => Err(rejection),
+        Ok(decision)
+        | Err(
+            Rejection::Limited { decision, .. }
+            | Rejection::Blocked { decision, .. }
+            | Rejection::Busy { decision, .. },
+        ) => Ok(decision),
+        Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
+            Ok(Decision::cost_exceeds(capacity))
+        }
+        Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
+            Ok(Decision::undecided(label.capacity))
+        }
+    }
+}
