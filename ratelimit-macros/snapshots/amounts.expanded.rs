@@ -1,37 +1,34 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
-                    ::ratelimit_runtime::__private::AmountsSite::new();
-                __RATE_LIMIT_AMOUNTS
-                    .of(
-                        &{
-                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                ::ratelimit_runtime::__private::CallLimit::with_amounts(
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                                ::core::concat!(
+                                    ::core::file!(), ":", ::core::line!(), ":",
+                                    ::core::column!()
+                                ),
+                            )
+                            .computed();
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::token_bucket(
+                                    ::core::concat!(::core::module_path!(), "::", "one"),
+                                    1_u64,
+                                    ::ratelimit_runtime::__private::micros(60000000u64),
                                 )
-                                .computed();
-                            __RATE_LIMIT_SITE
-                                .visit(const {
-                                    &::ratelimit_runtime::Limit::token_bucket(
-                                        ::core::concat!(::core::module_path!(), "::", "one"),
-                                        1_u64,
-                                        ::ratelimit_runtime::__private::micros(60000000u64),
-                                    )
-                                })
-                        },
-                        ::ratelimit_runtime::__private::amount(plan.rate()),
-                        ::ratelimit_runtime::__private::amount(plan.burst),
-                        ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
-                    )
-            },
-            &user,
-            1_u64,
+                            })
+                    },
+                    ::ratelimit_runtime::__private::amount(plan.rate()),
+                    ::ratelimit_runtime::__private::amount(plan.burst),
+                    ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
+                ),
+                &user,
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -51,37 +48,32 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
     let __rate_limit_permit_2;
     [_, _, __rate_limit_permit_2] = {
         let __rate_limit_pending = match (
-            {
-                static __RATE_LIMIT_AMOUNTS: ::ratelimit_runtime::__private::AmountsSite =
-                    ::ratelimit_runtime::__private::AmountsSite::new();
-                __RATE_LIMIT_AMOUNTS
-                    .of(
-                        &{
-                            static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                ::ratelimit_runtime::__private::Site::named(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                )
-                                .computed();
-                            __RATE_LIMIT_SITE
-                                .visit(const {
-                                    &::ratelimit_runtime::Limit::scope(
-                                        ::ratelimit_runtime::Limit::sliding(
-                                            ::core::concat!("pages", "#3"),
-                                            1_u64,
-                                            ::ratelimit_runtime::__private::micros(60000000u64),
-                                        ),
-                                        ::ratelimit_runtime::Scope::Process,
-                                    )
-                                })
-                        },
-                        ::ratelimit_runtime::__private::amount(rate),
-                        ::core::option::Option::None,
-                        ::ratelimit_runtime::__private::Lease::None,
-                    )
-            },
+            ::ratelimit_runtime::__private::CallLimit::with_amounts(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::named(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        )
+                        .computed();
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!("pages", "#3"),
+                                    1_u64,
+                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                ),
+                                ::ratelimit_runtime::Scope::Process,
+                            )
+                        })
+                },
+                ::ratelimit_runtime::__private::amount(rate),
+                ::core::option::Option::None,
+                ::ratelimit_runtime::__private::Lease::None,
+            ),
         ) {
             (__rate_limit_limit_3,) => {
                 match (::ratelimit_runtime::__private::key(&user), 1_u64) {
@@ -113,7 +105,7 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                             )
                         };
                         let _ = (&__rate_limit_key, __rate_limit_cost);
-                        ::ratelimit_runtime::__private::acquire_all_blocking(
+                        ::ratelimit_runtime::__private::acquire_blocking(
                             &::ratelimit_runtime::__private::LimitGroup::new(
                                 ::core::option::Option::None,
                                 [

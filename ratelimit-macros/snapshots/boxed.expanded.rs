@@ -10,25 +10,28 @@ where
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "call"),
-                                10,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
-                            )
-                        })
-                },
-                &self.id,
-                1_u64,
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "call"),
+                                    10,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                )
+                            })
+                    },
+                    &self.id,
+                    1_u64,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -58,25 +61,28 @@ fn patterns<'a>(
         };
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "patterns"),
-                                2,
-                                ::ratelimit_runtime::__private::micros(30000000u64),
-                            )
-                        })
-                },
-                &id,
-                1_u64,
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "patterns"),
+                                    2,
+                                    ::ratelimit_runtime::__private::micros(30000000u64),
+                                )
+                            })
+                    },
+                    &id,
+                    1_u64,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -103,25 +109,28 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "by_hand"),
-                                2,
-                                ::ratelimit_runtime::__private::micros(30000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "by_hand"),
+                                    2,
+                                    ::ratelimit_runtime::__private::micros(30000000u64),
+                                )
+                            })
+                    },
+                    (),
+                    1_u64,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending

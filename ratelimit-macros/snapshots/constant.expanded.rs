@@ -1,24 +1,26 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::constant(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::on_error(
-                            ::ratelimit_runtime::__private::without_permit(LOGIN),
-                            ::ratelimit_runtime::OnError::Deny,
-                        )
-                    })
-            },
-            &user,
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::constant(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::on_error(
+                                ::ratelimit_runtime::__private::without_permit(LOGIN),
+                                ::ratelimit_runtime::OnError::Deny,
+                            )
+                        })
+                },
+                &user,
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -55,7 +57,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                     )
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
-                ::ratelimit_runtime::__private::check_all(
+                ::ratelimit_runtime::__private::check(
                     &::ratelimit_runtime::__private::LimitGroup::new(
                         ::core::option::Option::None,
                         [

@@ -6,25 +6,27 @@ async fn complete(
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "complete"),
-                            100_000,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    })
-            },
-            &team,
-            estimate,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "complete"),
+                                100_000,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                &team,
+                estimate,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -61,25 +63,27 @@ async fn stream() -> Result<Stream, Rejection> {
     let tokens;
     [tokens] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "stream"),
-                            100,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "stream"),
+                                100,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -133,7 +137,7 @@ fn several(team: &str) -> Answer {
                     )
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
-                ::ratelimit_runtime::__private::acquire_all_blocking(
+                ::ratelimit_runtime::__private::acquire_blocking(
                     &::ratelimit_runtime::__private::LimitGroup::new(
                         ::core::option::Option::None,
                         [
@@ -253,25 +257,27 @@ async fn blocked() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "blocked"),
-                            100,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "blocked"),
+                                100,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -308,27 +314,29 @@ async fn blocked_and_counted() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(
-                                ::core::module_path!(), "::", "blocked_and_counted"
-                            ),
-                            100,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(
+                                    ::core::module_path!(), "::", "blocked_and_counted"
+                                ),
+                                100,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -367,28 +375,30 @@ async fn blocked_by_result_and_settled_by_hand() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(
-                                ::core::module_path!(), "::",
-                                "blocked_by_result_and_settled_by_hand"
-                            ),
-                            100,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(
+                                    ::core::module_path!(), "::",
+                                    "blocked_by_result_and_settled_by_hand"
+                                ),
+                                100,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
@@ -435,27 +445,29 @@ async fn held(
     let (team, _) = __rate_limit_parameter_1;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::in_flight(
-                                ::core::concat!(::core::module_path!(), "::", "held"),
-                                2,
-                            ),
-                            ::ratelimit_runtime::Scope::Process,
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::Limit::in_flight(
+                                    ::core::concat!(::core::module_path!(), "::", "held"),
+                                    2,
+                                ),
+                                ::ratelimit_runtime::Scope::Process,
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         );
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,

@@ -1,25 +1,27 @@
 async fn plain() -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "plain"),
-                            2,
-                            ::ratelimit_runtime::__private::micros(30000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "plain"),
+                                2,
+                                ::ratelimit_runtime::__private::micros(30000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -48,28 +50,30 @@ where
     #![allow(unused)]
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::named(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::burst(
-                            ::ratelimit_runtime::Limit::token_bucket(
-                                "list",
-                                10,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
-                            ),
-                            20,
-                        )
-                    })
-            },
-            &(&tenant, &user.id),
-            rows / 100,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::burst(
+                                ::ratelimit_runtime::Limit::token_bucket(
+                                    "list",
+                                    10,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                ),
+                                20,
+                            )
+                        })
+                },
+                &(&tenant, &user.id),
+                rows / 100,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -4,35 +4,37 @@ where
 {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "counted"),
-                            N,
-                            ::ratelimit_runtime::__private::micros(3600000000u64),
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "counted"),
+                                N,
+                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                            )
+                        })
+                },
+                ::ratelimit_runtime::__private::Format((
+                    ::ratelimit_runtime::__private::Hole(
+                            ::ratelimit_runtime::__private::AnyHole(&N),
                         )
-                    })
-            },
-            ::ratelimit_runtime::__private::Format((
-                ::ratelimit_runtime::__private::Hole(
-                        ::ratelimit_runtime::__private::AnyHole(&N),
-                    )
-                    .piece(),
-                ::ratelimit_runtime::__private::Colon,
-                ::ratelimit_runtime::__private::Hole(
-                        ::ratelimit_runtime::__private::AnyHole(&id),
-                    )
-                    .piece(),
-            )),
-            1_u64,
+                        .piece(),
+                    ::ratelimit_runtime::__private::Colon,
+                    ::ratelimit_runtime::__private::Hole(
+                            ::ratelimit_runtime::__private::AnyHole(&id),
+                        )
+                        .piece(),
+                )),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -52,25 +54,27 @@ where
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "shown"),
-                            1,
-                            ::ratelimit_runtime::__private::micros(3600000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "shown"),
+                                1,
+                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

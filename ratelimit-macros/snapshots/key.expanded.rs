@@ -1,34 +1,36 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "format"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "format"),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
+                },
+                ::ratelimit_runtime::__private::Format((
+                    ::ratelimit_runtime::__private::Hole(
+                            ::ratelimit_runtime::__private::AnyHole(&tenant),
                         )
-                    })
-            },
-            ::ratelimit_runtime::__private::Format((
-                ::ratelimit_runtime::__private::Hole(
-                        ::ratelimit_runtime::__private::AnyHole(&tenant),
-                    )
-                    .piece(),
-                ::ratelimit_runtime::__private::Colon,
-                ::ratelimit_runtime::__private::Shown(
-                    ::core::format_args!("{:08x}", user.id),
-                ),
-            )),
-            1_u64,
+                        .piece(),
+                    ::ratelimit_runtime::__private::Colon,
+                    ::ratelimit_runtime::__private::Shown(
+                        ::core::format_args!("{:08x}", user.id),
+                    ),
+                )),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -47,25 +49,27 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "method"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    })
-            },
-            &self.id,
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "method"),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
+                },
+                &self.id,
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -84,28 +88,30 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::align(
-                            ::ratelimit_runtime::Limit::fixed(
-                                ::core::concat!(::core::module_path!(), "::", "pattern"),
-                                Self::MAX,
-                                ::ratelimit_runtime::__private::micros(86400000000u64),
-                            ),
-                            ::ratelimit_runtime::Align::offset_minutes(480i32),
-                        )
-                    })
-            },
-            &id,
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::align(
+                                ::ratelimit_runtime::Limit::fixed(
+                                    ::core::concat!(::core::module_path!(), "::", "pattern"),
+                                    Self::MAX,
+                                    ::ratelimit_runtime::__private::micros(86400000000u64),
+                                ),
+                                ::ratelimit_runtime::Align::offset_minutes(480i32),
+                            )
+                        })
+                },
+                &id,
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -2,25 +2,28 @@ impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "take"),
-                                Self::SIZE,
-                                ::ratelimit_runtime::__private::micros(3600000000u64),
-                            )
-                        })
-                },
-                &self.of.as_ref(),
-                Self::SIZE,
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "take"),
+                                    Self::SIZE,
+                                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                                )
+                            })
+                    },
+                    &self.of.as_ref(),
+                    Self::SIZE,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -41,25 +44,28 @@ impl<T: AsRef<str>> Pool<T> {
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "close"),
-                                1,
-                                ::ratelimit_runtime::__private::micros(3600000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "close"),
+                                    1,
+                                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                                )
+                            })
+                    },
+                    (),
+                    1_u64,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
@@ -83,30 +89,33 @@ trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "greet"),
-                                1,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
+                &::ratelimit_runtime::__private::OneLimit::new(
+                    ::core::option::Option::None,
+                    {
+                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                            ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        __RATE_LIMIT_SITE
+                            .visit(const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "greet"),
+                                    1,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                )
+                            })
+                    },
+                    ::ratelimit_runtime::__private::Format((
+                        ::ratelimit_runtime::__private::Hole(
+                                ::ratelimit_runtime::__private::AnyHole(&name),
                             )
-                        })
-                },
-                ::ratelimit_runtime::__private::Format((
-                    ::ratelimit_runtime::__private::Hole(
-                            ::ratelimit_runtime::__private::AnyHole(&name),
-                        )
-                        .piece(),
-                )),
-                1_u64,
+                            .piece(),
+                    )),
+                    1_u64,
+                ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending

@@ -1,31 +1,33 @@
 async fn patient() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::wait(
-                            ::ratelimit_runtime::Limit::scope(
-                                ::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "patient"),
-                                    MAX,
-                                    PERIOD,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::wait(
+                                ::ratelimit_runtime::Limit::scope(
+                                    ::ratelimit_runtime::Limit::sliding(
+                                        ::core::concat!(::core::module_path!(), "::", "patient"),
+                                        MAX,
+                                        PERIOD,
+                                    ),
+                                    ::ratelimit_runtime::Scope::Process,
                                 ),
-                                ::ratelimit_runtime::Scope::Process,
-                            ),
-                            ::ratelimit_runtime::__private::micros(5000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+                                ::ratelimit_runtime::__private::micros(5000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -44,30 +46,32 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match crate::limits::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &crate::limits::Limit::shadow(
-                            crate::limits::Limit::on_error(
-                                crate::limits::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "shadow"),
-                                    10,
-                                    crate::limits::__private::micros(1000000u64),
+            &crate::limits::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &crate::limits::Limit::shadow(
+                                crate::limits::Limit::on_error(
+                                    crate::limits::Limit::sliding(
+                                        ::core::concat!(::core::module_path!(), "::", "shadow"),
+                                        10,
+                                        crate::limits::__private::micros(1000000u64),
+                                    ),
+                                    crate::limits::OnError::Deny,
                                 ),
-                                crate::limits::OnError::Deny,
-                            ),
-                            true,
-                        )
-                    })
-            },
-            (),
-            1_u64,
+                                true,
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -106,7 +110,7 @@ async fn hidden() -> Option<()> {
                     )
                 };
                 let _ = (&__rate_limit_key, __rate_limit_cost);
-                ::ratelimit_runtime::__private::check_all(
+                ::ratelimit_runtime::__private::check(
                     &::ratelimit_runtime::__private::LimitGroup::new(
                         ::core::option::Option::None,
                         [
@@ -179,28 +183,30 @@ async fn hidden() -> Option<()> {
 async fn leased() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::named(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::lease(
-                            ::ratelimit_runtime::Limit::sliding(
-                                "leased",
-                                100,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
-                            ),
-                            LEASE,
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::lease(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    "leased",
+                                    100,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                ),
+                                LEASE,
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -1,25 +1,27 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "hidden"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -44,25 +46,27 @@ async fn hidden(mut name: String) -> impl IntoResponse {
 async fn text() -> String {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "text"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "text"),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
@@ -84,25 +88,29 @@ async fn text() -> String {
 async fn hidden_text() -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            ::core::option::Option::None,
-            {
-                static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                    ::ratelimit_runtime::__private::Site::new(
-                    ::core::concat!(
-                        ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                    ),
-                );
-                __RATE_LIMIT_SITE
-                    .visit(const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "hidden_text"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    })
-            },
-            (),
-            1_u64,
+            &::ratelimit_runtime::__private::OneLimit::new(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(
+                                    ::core::module_path!(), "::", "hidden_text"
+                                ),
+                                10,
+                                ::ratelimit_runtime::__private::micros(1000000u64),
+                            )
+                        })
+                },
+                (),
+                1_u64,
+            ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,

@@ -14,7 +14,7 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                 )) {
                     __rate_limit_key => {
                         let _ = (&__rate_limit_key, __rate_limit_cost);
-                        ::ratelimit_runtime::__private::check_all(
+                        ::ratelimit_runtime::__private::check(
                             &::ratelimit_runtime::__private::LimitGroup::new(
                                 ::core::option::Option::None,
                                 [

@@ -57,13 +57,15 @@ impl Expansion<'_> {
             return quote_spanned! {hygienic()=>
                 match (#limit, #cost) {
                     (#limit_variable, #cost_variable) => {
-                        #rt::__private::#check(#limiter, #limit_variable, #key_tokens, #cost_variable)
+                        #rt::__private::#check(&#rt::__private::OneLimit::new(#limiter, #limit_variable, #key_tokens, #cost_variable))
                     }
                 }
             };
         }
         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
-        quote_spanned!(hygienic()=> #rt::__private::#check(#limiter, #limit, #key_tokens, #cost))
+        quote_spanned! {hygienic()=>
+            #rt::__private::#check(&#rt::__private::OneLimit::new(#limiter, #limit, #key_tokens, #cost))
+        }
     }
 
     fn check_group(&self, shared: &Shared, function: &str) -> TokenStream {
@@ -120,25 +122,24 @@ impl Expansion<'_> {
                 quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#limit, &#key, #cost))
             })
             .collect();
-        let check_all = self.check_function(&format!("{function}_all"));
+        let check = self.check_function(function);
         let (limiter, agree) = (self.limiter(), self.agreement());
-        let mut check = quote_spanned! {hygienic()=>
+        let mut call = quote_spanned! {hygienic()=>
             {
                 #agree
                 let _ = (&#shared_key, #shared_cost);
-                #rt::__private::#check_all(&#rt::__private::LimitGroup::new(#limiter, [#(#parts),*]))
+                #rt::__private::#check(&#rt::__private::LimitGroup::new(#limiter, [#(#parts),*]))
             }
         };
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
         if let Some(format) = shared_format {
-            check = quote_spanned!(hygienic()=> match #format { #shared_key => #check });
+            call = quote_spanned!(hygienic()=> match #format { #shared_key => #call });
         }
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-            check =
-                quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #check });
+            call = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #call });
         }
-        check
+        call
     }
 
     /// The limits of a group have one policy. The attribute sets it, but a constant can have its own.

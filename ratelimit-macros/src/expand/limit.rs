@@ -151,12 +151,7 @@ impl Expansion<'_> {
             }
             (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };
-        quote_spanned! {hygienic()=>
-            {
-                static __RATE_LIMIT_AMOUNTS: #rt::__private::AmountsSite = #rt::__private::AmountsSite::new();
-                __RATE_LIMIT_AMOUNTS.of(&#template, #threshold, #burst, #lease)
-            }
-        }
+        quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_amounts(#template, #threshold, #burst, #lease))
     }
 
     pub(super) fn duration(&self, duration: &Constant) -> TokenStream {

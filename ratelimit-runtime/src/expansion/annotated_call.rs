@@ -10,7 +10,7 @@ use super::Site;
 use super::site::count_call;
 use crate::check::{Acquire, AnyPart, CallFuture, CallOptions, Check, Checker, Part, Permit};
 use crate::key::Key;
-use crate::limit::{Access, Limit};
+use crate::limit::{Access, Lease, Limit};
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
@@ -35,18 +35,51 @@ pub struct CallLimit {
     pub(super) site: &'static Site,
     /// A limit that is never dropped: the limit of the call, or a template for rules, if its amounts are computed.
     pub(super) kept: &'static Limit,
-    /// The limit of the call, if it is not kept.
-    pub(super) derived: Option<Box<Limit>>,
+    /// The limit of the call, if its amounts are computed.
+    pub(super) computed: Option<Box<Limit>>,
     /// How much the code says that the call may take.
     pub(super) access: Access,
 }
 
+/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u64`, or `Option<u64>`, whose `None`
+/// is no limit. No other integers: then the type of a literal would be unknown.
+#[diagnostic::on_unimplemented(
+    message = "`threshold`, `burst` and `in_flight` are of type `u64` or `Option<u64>`, not `{Self}`",
+    label = "not a `u64`",
+    note = "convert it: `u64::from(value)`, or `u64::try_from(value).unwrap_or(u64::MAX)`"
+)]
+pub trait Amount {
+    /// Returns the amount, or `None` without one.
+    fn amount(self) -> Option<u64>;
+}
+
+impl Amount for u64 {
+    #[inline]
+    fn amount(self) -> Option<u64> {
+        Some(self)
+    }
+}
+
+impl Amount for Option<u64> {
+    #[inline]
+    fn amount(self) -> Option<u64> {
+        self
+    }
+}
+
+/// Returns an amount.
+#[inline]
+pub fn amount(amount: impl Amount) -> Option<u64> {
+    amount.amount()
+}
+
 /// A call of a function with one limit.
-pub(super) struct OneLimit<'a, K> {
-    pub(super) limiter: Option<&'a RateLimiter>,
-    pub(super) limit: CallLimit,
-    pub(super) key: K,
-    pub(super) cost: u64,
+#[derive(Debug)]
+pub struct OneLimit<'a, K> {
+    limiter: Option<&'a RateLimiter>,
+    limit: CallLimit,
+    key: K,
+    cost: u64,
 }
 
 /// The limits of a call of a function with several. Decided together.
@@ -64,15 +97,42 @@ pub struct CallPart<'a> {
 }
 
 impl CallLimit {
+    /// Returns this limit with computed amounts. Without a threshold, the call has no limit, and 0 admits none.
+    #[must_use]
+    pub fn with_amounts(
+        mut self,
+        threshold: Option<u64>,
+        burst: Option<u64>,
+        lease: Lease,
+    ) -> Self {
+        match threshold {
+            None => self.access = Access::Unlimited,
+            Some(threshold) if threshold == 0 || burst == Some(0) => self.access = Access::Blocked,
+            Some(threshold) => {
+                let limit = self.site.compute(self.kept, threshold, burst, lease);
+                self.computed = Some(Box::new(limit));
+            }
+        }
+        self
+    }
+
     #[inline]
     fn limit(&self) -> &Limit {
-        self.derived.as_deref().unwrap_or(self.kept)
+        self.computed.as_deref().unwrap_or(self.kept)
     }
 
     /// Returns the part of a call with this limit.
     #[inline]
     fn part<'a, K: ?Sized>(&'a self, key: &'a K, cost: u64) -> Part<'a, K> {
         Part { access: self.access, ..Part::of(self.limit(), key, cost) }
+    }
+}
+
+impl<'a, K: Key> OneLimit<'a, K> {
+    /// Creates a call of one limit.
+    #[inline]
+    pub fn new(limiter: Option<&'a RateLimiter>, limit: CallLimit, key: K, cost: u64) -> Self {
+        Self { limiter, limit, key, cost }
     }
 }
 
@@ -100,7 +160,7 @@ impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
     #[inline]
     fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; 1]> {
         let Self { limit, key, cost, .. } = self;
-        let kept = limit.derived.is_none().then_some(limit.kept);
+        let kept = limit.computed.is_none().then_some(limit.kept);
         checker.start::<Acquire>(limit.part(key, *cost), CallOptions::ACQUIRE, kept).into_array()
     }
 }

@@ -1,10 +1,7 @@
 //! The functions that the expansion of the attribute calls, and functions for the tests of the workspace. This module
 //! is not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
 //! exact version of that crate.
-//!
-//! The argument `limiter` of the attribute.
 
-mod amounts;
 mod annotated_call;
 mod site;
 
@@ -14,9 +11,9 @@ use std::time::Duration;
 #[cfg(feature = "attribute")]
 pub use ratelimit_macros::format_key;
 
-pub use self::amounts::{Amount, AmountsSite, amount};
-use self::annotated_call::OneLimit;
-pub use self::annotated_call::{AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup};
+pub use self::annotated_call::{
+    Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, OneLimit, amount,
+};
 pub use self::site::Site;
 use self::site::count_call;
 use crate::algorithm::Charged;
@@ -39,61 +36,10 @@ pub use crate::store::redis::script_text;
 /// All algorithms, for tests.
 pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
 
-/// Starts the check of a call against one limit; `None` if it is admitted already. The future borrows nothing, so it
-/// does not hold the borrows of the key across the `await`.
-// One limit has functions of its own: a value that is no key is then one error, at the key.
-#[inline]
-pub fn check(
-    limiter: Option<&RateLimiter>,
-    limit: CallLimit,
-    key: impl Key,
-    cost: u64,
-) -> Option<Awaited<(), 1>> {
-    check_all(&OneLimit { limiter, limit, key, cost })
-}
-
-/// Checks a call of a function that is not async against one limit.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn check_blocking(
-    limiter: Option<&RateLimiter>,
-    limit: CallLimit,
-    key: impl Key,
-    cost: u64,
-) -> Result<(), Rejection> {
-    check_all_blocking(&OneLimit { limiter, limit, key, cost })
-}
-
-/// Starts a call of one limit whose charge is corrected.
-pub fn acquire(
-    limiter: Option<&RateLimiter>,
-    limit: CallLimit,
-    key: impl Key,
-    cost: u64,
-) -> Awaited<[Permit; 1], 1> {
-    acquire_all(&OneLimit { limiter, limit, key, cost })
-}
-
-/// Checks a call of a function that is not async against one limit, whose charge is corrected.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn acquire_blocking(
-    limiter: Option<&RateLimiter>,
-    limit: CallLimit,
-    key: impl Key,
-    cost: u64,
-) -> Result<[Permit; 1], Rejection> {
-    acquire_all_blocking(&OneLimit { limiter, limit, key, cost })
-}
-
 /// Starts the check of a call; `None` if it is admitted already, so that its function polls nothing
 /// (`benches/all -- attribute`).
 #[inline]
-pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(), N>> {
+pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(), N>> {
     let check = |limiter: &RateLimiter| call.check(limiter.checker());
     let check = with_limiter(call, check, |error| undecided_call(call, error).into());
     let open = check.unless_admitted();
@@ -108,7 +54,7 @@ pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
+pub fn check_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
     let check = |checker: &Checker| {
         let open = call.check(checker).unless_admitted();
         open.unwrap_or(CallFuture::Decided(Some(Ok(()))))
@@ -117,7 +63,7 @@ pub fn check_all_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Resul
 }
 
 /// Starts a call whose charges are corrected.
-pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
+pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
     let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker());
     let started = with_limiter(call, acquire, |error| {
         CallFuture::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
@@ -130,7 +76,7 @@ pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Per
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn acquire_all_blocking<const N: usize>(
+pub fn acquire_blocking<const N: usize>(
     call: &impl AnnotatedCall<N>,
 ) -> Result<[Permit; N], Rejection> {
     blocking(call, |checker| call.acquire(checker), Permit::uncharged)

@@ -5,11 +5,13 @@
 //! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
 //! count separately.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use once_cell::sync::OnceCell;
 
 use super::CallLimit;
-use crate::limit::{Access, Limit, Name, Period};
-use crate::registry::{self, CallEnd, RegisteredLimit};
+use crate::limit::{Access, Lease, Limit, LimitError, Name, Period};
+use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
 
 /// An annotated function with a limit.
@@ -20,13 +22,13 @@ pub struct Site {
     name: SiteName,
     is_computed: bool,
     limit: OnceCell<FirstLimit>,
+    tally: Tally,
+    has_clamped: AtomicBool,
 }
 
 /// The limit of the first call. Generic functions have one site for all types.
 #[derive(Debug)]
 struct FirstLimit {
-    /// Its index in the registry.
-    index: usize,
     name: Name,
     period: Period,
 }
@@ -69,7 +71,14 @@ impl Site {
     }
 
     const fn with_name(place: &'static str, name: SiteName) -> Self {
-        Self { place, name, is_computed: false, limit: OnceCell::new() }
+        Self {
+            place,
+            name,
+            is_computed: false,
+            limit: OnceCell::new(),
+            tally: Tally::new(),
+            has_clamped: AtomicBool::new(false),
+        }
     }
 
     /// Returns the limit with its site. Registers it once, and warns if another function shares its name by mistake.
@@ -79,15 +88,36 @@ impl Site {
         if self.limit.get().is_none() {
             self.register(limit);
         }
-        CallLimit { site: self, kept: limit, derived: None, access: Access::Limited }
+        CallLimit { site: self, kept: limit, computed: None, access: Access::Limited }
+    }
+
+    /// Returns the limit with computed amounts.
+    pub(super) fn compute(
+        &self,
+        template: &Limit,
+        threshold: u64,
+        burst: Option<u64>,
+        lease: Lease,
+    ) -> Limit {
+        let limit = template.try_amounts(threshold, burst).unwrap_or_else(|LimitError(message)| {
+            if !self.has_clamped.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    limit = template.name(),
+                    threshold,
+                    burst,
+                    message,
+                    "the amounts of a call are too large, and the largest possible ones are used instead"
+                );
+            }
+            template.with_largest_amounts(threshold)
+        });
+        limit.varying(lease)
     }
 
     /// Counts a call.
     #[inline]
     pub(super) fn count(&self, end: CallEnd) {
-        if let Some(limit) = self.limit.get() {
-            registry::count(limit.index, end);
-        }
+        self.tally.add(end);
     }
 
     /// Returns whether a rejection names the limit.
@@ -104,15 +134,14 @@ impl Site {
     }
 
     #[cold]
-    fn register(&self, limit: &Limit) {
+    fn register(&'static self, limit: &Limit) {
         let Self { place, is_computed, .. } = *self;
         let mut first = None;
         self.limit.get_or_init(|| {
             let added = RegisteredLimit { limit: *limit, place, is_computed };
-            let (index, known) = registry::add(added);
-            first = known;
+            first = registry::add(added, &self.tally);
             let terms = limit.terms();
-            FirstLimit { index, name: *terms.name(), period: terms.period() }
+            FirstLimit { name: *terms.name(), period: terms.period() }
         });
         // Once the site is initialised, because a subscriber can call this function. The first is another site: each
         // registers once. Its place can be the same, if one call of a macro made both functions.

@@ -51,10 +51,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn in_flight(name: &'static str, in_flight: u64) -> Self {
-        match Self::try_in_flight(name, in_flight) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(Self::try_in_flight(name, in_flight))
     }
 
     /// Creates a limit of calls in flight from values that are known only at run time.
@@ -126,10 +123,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn hold(self, hold: Duration) -> Self {
-        match self.try_hold(hold) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(self.try_hold(hold))
     }
 
     /// Returns the [hold](Self::hold) of a limit of calls in flight; `None` for a rate.

@@ -112,10 +112,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn lease(self, units: u64) -> Self {
-        match self.try_lease(units) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(self.try_lease(units))
     }
 
     /// Leases units of busy keys, up to one percent of the threshold; see [`try_auto_lease`](Self::try_auto_lease).
@@ -133,10 +130,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn auto_lease(self) -> Self {
-        match self.try_auto_lease() {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(self.try_auto_lease())
     }
 
     /// Returns this limit with a lease, as far as it fits.

@@ -234,10 +234,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn burst(self, burst: u64) -> Self {
-        match self.try_burst(burst) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(self.try_burst(burst))
     }
 
     /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries, by the clock of the store. On the
@@ -249,10 +246,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn align(self, align: Align) -> Self {
-        match self.try_align(align) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(self.try_align(align))
     }
 
     /// Returns the identity and the amounts.
@@ -271,6 +265,19 @@ impl Limit {
         self.policy.varies
     }
 
+    /// Returns a valid limit.
+    ///
+    /// # Panics
+    ///
+    /// With the message of the error; in a `const`, that is a compile error.
+    #[track_caller]
+    const fn valid(limit: Result<Self, LimitError>) -> Self {
+        match limit {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+
     #[track_caller]
     const fn expect(
         name: &'static str,
@@ -278,10 +285,7 @@ impl Limit {
         threshold: u64,
         period: Duration,
     ) -> Self {
-        match Self::new(name, algorithm, threshold, period) {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+        Self::valid(Self::new(name, algorithm, threshold, period))
     }
 }
 

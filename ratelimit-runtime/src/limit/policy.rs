@@ -101,19 +101,7 @@ impl Limit {
     /// `Backend::counts_here`.
     #[inline]
     pub(crate) const fn decides_at_once(&self) -> bool {
-        let Policy {
-            wait,
-            scope: _,
-            on_error: _,
-            shadow: _,
-            lease: _,
-            hold_ms: _,
-            hidden: _,
-            varies: _,
-            blocked: _,
-            has_burst: _,
-        } = &self.policy;
-        wait.is_none()
+        self.policy.wait.is_none()
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
@@ -213,18 +201,7 @@ impl Limit {
 /// Writes what [`Limit`] shows of its policy, each setting after a comma.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scope,
-            on_error,
-            shadow,
-            wait: _,
-            lease,
-            hold_ms: _,
-            hidden,
-            varies: _,
-            blocked: _,
-            has_burst: _,
-        } = *self;
+        let Self { scope, on_error, shadow, lease, hidden, .. } = *self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }

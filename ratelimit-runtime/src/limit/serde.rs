@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{self, Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
@@ -63,8 +63,14 @@ enum AutoField {
     Auto,
 }
 
-/// A duration: a text such as `1h30m`, or a number of seconds.
-struct PeriodField(Duration);
+/// A duration as text, or as a number of seconds.
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(untagged, expecting = "write a duration such as \"1h30m\", or a number of seconds")]
+enum PeriodField {
+    Text(String),
+    Seconds(u64),
+    Fraction(f64),
+}
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
 /// `period`, with `burst` and `algo`, or `in_flight`, with `hold`; then `align`, `scope`, `on_error`, `wait`, `lease`,
@@ -129,7 +135,8 @@ impl LimitFields {
             (None, None, None, Some(in_flight)) if has_neither => make_name(&name)
                 .and_then(|name| Limit::in_flight_named(name, in_flight))
                 .map_err(|error| in_limit(&error))?,
-            (None, Some(threshold), Some(PeriodField(period)), None) => {
+            (None, Some(threshold), Some(period), None) => {
+                let period = period.duration().map_err(|error| in_limit(&error))?;
                 let algorithm = algo.map(|word| algorithm_of(&word)).transpose();
                 let algorithm = algorithm.map_err(|error| in_limit(&error))?;
                 limit_of(make_name(&name), algorithm, threshold, period, burst)
@@ -146,7 +153,8 @@ impl LimitFields {
             let aligned = result.try_align(Align::offset_minutes(minutes));
             result = aligned.map_err(|error| in_limit(&error))?;
         }
-        if let Some(PeriodField(hold)) = self.hold {
+        if let Some(hold) = self.hold {
+            let hold = hold.duration().map_err(|error| in_limit(&error))?;
             result = result.try_hold(hold).map_err(|error| in_limit(&error))?;
         }
         if let Some(lease) = self.lease {
@@ -156,8 +164,8 @@ impl LimitFields {
             };
             result = leased.map_err(|error| in_limit(&error))?;
         }
-        if let Some(PeriodField(wait)) = self.wait {
-            result = result.wait(wait);
+        if let Some(wait) = self.wait {
+            result = result.wait(wait.duration().map_err(|error| in_limit(&error))?);
         }
         if let Some(scope) = self.scope {
             result = result.scope(scope);
@@ -169,44 +177,25 @@ impl LimitFields {
     }
 }
 
-impl<'de> Deserialize<'de> for PeriodField {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PeriodVisitor;
-
-        impl Visitor<'_> for PeriodVisitor {
-            type Value = PeriodField;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration such as \"1h30m\", or a number of seconds")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<PeriodField, E> {
-                duration(text).map(PeriodField).map_err(E::custom)
-            }
-
-            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<PeriodField, E> {
-                seconds_field(&seconds.to_string())
-            }
-
-            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<PeriodField, E> {
-                match u64::try_from(seconds) {
-                    Ok(seconds) => self.visit_u64(seconds),
-                    Err(_) => Err(E::custom("a duration cannot be negative")),
-                }
-            }
-
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<PeriodField, E> {
-                seconds_field(&seconds.to_string())
-            }
-        }
-
-        deserializer.deserialize_any(PeriodVisitor)
+impl PeriodField {
+    /// Returns a duration with a unit: whole microseconds, at least one, at most 100 years.
+    fn of(span: Duration) -> Self {
+        let micros = span.as_micros().clamp(1, u128::from(LimitError::MAX_US)) as u64;
+        let period = Period::new(Duration::from_micros(micros));
+        Self::Text(period.unwrap_or_else(|_| unreachable!("it is in its range")).to_string())
     }
-}
 
-fn seconds_field<E: de::Error>(digits: &str) -> Result<PeriodField, E> {
-    let micros = parse_seconds(digits, "").map_err(E::custom)?;
-    Ok(PeriodField(Duration::from_micros(micros)))
+    fn duration(&self) -> Result<Duration, ParseLimitError> {
+        let micros = match self {
+            Self::Text(text) => return duration(text),
+            Self::Seconds(seconds) => parse_seconds(&seconds.to_string(), ""),
+            Self::Fraction(seconds) if seconds.is_sign_negative() => {
+                return Err(ParseLimitError::new("a duration cannot be negative"));
+            }
+            Self::Fraction(seconds) => parse_seconds(&seconds.to_string(), ""),
+        };
+        micros.map(Duration::from_micros).map_err(ParseLimitError::new)
+    }
 }
 
 /// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
@@ -244,15 +233,15 @@ impl Serialize for Limit {
             name: self.name().to_owned(),
             limit: None,
             threshold: (!is_in_flight).then_some(amount),
-            period: (!is_in_flight).then(|| PeriodField(self.period())),
+            period: (!is_in_flight).then(|| PeriodField::of(self.period())),
             burst: has_burst.then(|| self.capacity()),
             in_flight: is_in_flight.then_some(amount),
-            hold: self.get_hold().map(PeriodField),
+            hold: self.get_hold().map(PeriodField::of),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align,
             scope: (scope != Scope::Global).then_some(scope),
             on_error,
-            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(PeriodField),
+            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(PeriodField::of),
             lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
@@ -262,14 +251,5 @@ impl Serialize for Limit {
             hidden,
         }
         .serialize(serializer)
-    }
-}
-
-/// Writes a duration with a unit, as [`Deserialize`] reads it: whole microseconds, at least one, at most 100 years.
-impl Serialize for PeriodField {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let micros = self.0.as_micros().clamp(1, u128::from(LimitError::MAX_US)) as u64;
-        let period = Period::new(Duration::from_micros(micros)).map_err(ser::Error::custom)?;
-        serializer.collect_str(&period)
     }
 }

@@ -1,28 +1,18 @@
 //! The limits that this process knows, for its operators. An annotated limit is registered by its first call, with the
 //! number of calls that it has decided. The others are registered without that number: a limit of a layer when the
 //! layer is built, a limit that code checks by hand when it first rejects a call, or when a call first looks for its
-//! rules.
-//!
-//! The limits that are not annotated: those of layers, and those that code checks by hand. Bounded, because code can
-//! make any number of limits.
-//!
-//! How many calls each annotated limit has decided.
-//!
-//! The counts are in shards, and each thread writes to one of them. Threads that count at the same time rarely share a
-//! cache line, and no thread waits for a lock (`benches/all -- instructions`).
+//! rules. The number of others is bounded, because code can make any number of limits.
 
-use std::array;
-use std::iter;
 #[cfg(feature = "tower")]
 use std::panic::Location;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::limit::Limit;
 
 /// The annotated limits, in the order of their first calls.
-static SEEN: Mutex<Vec<RegisteredLimit>> = Mutex::new(Vec::new());
+static SEEN: Mutex<Vec<(RegisteredLimit, &'static Tally)>> = Mutex::new(Vec::new());
 
 /// A limit of this process.
 #[derive(Clone, Debug)]
@@ -38,7 +28,8 @@ pub(crate) struct RegisteredLimit {
 /// Returns all limits: first the annotated ones, in the order of their first calls, then the others.
 #[cfg(feature = "rules")]
 pub(crate) fn limits() -> Vec<RegisteredLimit> {
-    let (mut limits, mut others) = (seen().clone(), lock().limits.clone());
+    let mut limits: Vec<_> = seen().iter().map(|(limit, _)| limit.clone()).collect();
+    let mut others = lock().limits.clone();
     others.retain(|other| !limits.iter().any(|limit| limit.shares_count(&other.limit)));
     limits.append(&mut others);
     limits
@@ -46,8 +37,7 @@ pub(crate) fn limits() -> Vec<RegisteredLimit> {
 
 /// Returns the annotated limits with the counts of their calls.
 pub(crate) fn limits_with_counts() -> Vec<(RegisteredLimit, CallCounts)> {
-    let limits = seen().clone().into_iter().enumerate();
-    limits.map(|(index, limit)| (limit, counts(index))).collect()
+    seen().iter().map(|(limit, tally)| (limit.clone(), tally.counts())).collect()
 }
 
 /// Returns a number that grows with each change of the registered limits.
@@ -56,9 +46,8 @@ pub(crate) fn version() -> usize {
     seen().len() + lock().version
 }
 
-/// Adds an annotated limit. Returns its index, and the first one with the same name, algorithm and period, if there is
-/// one.
-pub(crate) fn add(added: RegisteredLimit) -> (usize, Option<RegisteredLimit>) {
+/// Adds an annotated limit. Returns the first one with the same name, algorithm and period, if there is one.
+pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<RegisteredLimit> {
     let mut seen = seen();
     let shares_name = |other: &&RegisteredLimit| {
         let (one, other) = (added.limit.terms(), other.limit.terms());
@@ -66,9 +55,9 @@ pub(crate) fn add(added: RegisteredLimit) -> (usize, Option<RegisteredLimit>) {
             && one.algorithm() == other.algorithm()
             && one.period() == other.period()
     };
-    let first = seen.iter().find(shares_name).cloned();
-    seen.push(added);
-    (seen.len() - 1, first)
+    let first = seen.iter().map(|(limit, _)| limit).find(shares_name).cloned();
+    seen.push((added, tally));
+    first
 }
 
 impl RegisteredLimit {
@@ -78,7 +67,7 @@ impl RegisteredLimit {
     }
 }
 
-fn seen() -> MutexGuard<'static, Vec<RegisteredLimit>> {
+fn seen() -> MutexGuard<'static, Vec<(RegisteredLimit, &'static Tally)>> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,7 +95,7 @@ pub(crate) fn add_of_layer(limit: &Limit, place: &'static Location<'static>) {
 #[cold]
 pub(crate) fn see(limit: &Limit) -> bool {
     // Annotated limits were registered by their first calls.
-    seen().iter().any(|annotated| annotated.shares_count(limit)) || lock().see(limit)
+    seen().iter().any(|(annotated, _)| annotated.shares_count(limit)) || lock().see(limit)
 }
 
 impl Others {
@@ -149,28 +138,6 @@ fn lock() -> MutexGuard<'static, Others> {
     OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of shards. Threads take them in turn.
-pub(crate) const SHARDS: usize = 16;
-
-/// The number of limits in the first chunk. Each chunk has twice as many limits as the one before.
-const FIRST_CHUNK: usize = 16;
-
-/// Enough chunks for all indexes of a `Vec` of limits.
-const CHUNKS: usize = 48;
-
-/// The counts of all limits. Chunks never move, so counting needs no lock.
-static TALLIES: [OnceLock<Chunk>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
-
-/// The number of threads that have counted.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static SHARD: usize = THREADS.fetch_add(1, Relaxed) % SHARDS;
-}
-
-/// The counts of some limits, shard by shard.
-type Chunk = [Box<[Tally]>; SHARDS];
-
 /// How many calls an annotated limit has decided since the process started, as their callers saw it: a call that a
 /// shadow or `on_error` admits is admitted. A call that still waits, or was dropped, is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,62 +163,39 @@ pub(crate) enum CallEnd {
     Undecided,
 }
 
-/// The counts of one limit in one shard.
-#[derive(Default)]
-struct Tally {
+/// The counts of one annotated limit.
+#[derive(Debug)]
+pub(crate) struct Tally {
     admitted: AtomicU64,
     rejected: AtomicU64,
     undecided: AtomicU64,
 }
 
-/// Counts a call of the limit `index`.
-#[inline]
-pub(crate) fn count(index: usize, end: CallEnd) {
-    let (chunk, place) = place_of(index);
-    let shards = TALLIES[chunk].get_or_init(|| new_chunk(chunk));
-    SHARD.with(|shard| shards[*shard][place].add(end));
-}
-
-/// Returns the shard of this thread.
-#[inline]
-pub(crate) fn shard() -> usize {
-    SHARD.with(|shard| *shard)
-}
-
-/// Returns the counts of the limit `index`.
-fn counts(index: usize) -> CallCounts {
-    let (chunk, place) = place_of(index);
-    let mut counts = CallCounts::default();
-    for shard in TALLIES[chunk].get().into_iter().flatten() {
-        let Tally { admitted, rejected, undecided } = &shard[place];
-        counts.admitted += admitted.load(Relaxed);
-        counts.rejected += rejected.load(Relaxed);
-        counts.undecided += undecided.load(Relaxed);
-    }
-    counts
-}
-
-/// Returns the chunk of a limit, and its place there.
-#[inline]
-fn place_of(index: usize) -> (usize, usize) {
-    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
-    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
-}
-
-#[cold]
-fn new_chunk(chunk: usize) -> Chunk {
-    array::from_fn(|_| iter::repeat_with(Tally::default).take(FIRST_CHUNK << chunk).collect())
-}
-
 impl Tally {
+    pub(crate) const fn new() -> Self {
+        Self {
+            admitted: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            undecided: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a call.
     #[inline]
-    fn add(&self, end: CallEnd) {
+    pub(crate) fn add(&self, end: CallEnd) {
         let count = match end {
             CallEnd::Admitted => &self.admitted,
             CallEnd::Rejected => &self.rejected,
             CallEnd::Undecided => &self.undecided,
         };
         count.fetch_add(1, Relaxed);
+    }
+
+    fn counts(&self) -> CallCounts {
+        let Self { admitted, rejected, undecided } = self;
+        let [admitted, rejected, undecided] =
+            [admitted, rejected, undecided].map(|count| count.load(Relaxed));
+        CallCounts { admitted, rejected, undecided }
     }
 }
 
@@ -292,47 +236,5 @@ mod tests {
             others.see(&Limit::fixed("by hand", 5, Duration::from_secs(period)));
         }
         assert_eq!(others.limits.len(), MOST);
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tally_tests {
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn each_limit_has_a_place_of_its_own() {
-        let mut expected = (0, 0);
-        for index in 0..10_000 {
-            assert_eq!(place_of(index), expected);
-            let (chunk, place) = expected;
-            let is_last = place + 1 == FIRST_CHUNK << chunk;
-            expected = if is_last { (chunk + 1, 0) } else { (chunk, place + 1) };
-        }
-    }
-
-    #[test]
-    fn counts_the_calls_of_all_threads() {
-        // Limits that no other test has.
-        const LIMITS: [usize; 3] = [1_000, 1_001, 5_000];
-        let count_some = || {
-            for (index, limit) in LIMITS.into_iter().enumerate() {
-                for _ in 0..=index {
-                    count(limit, CallEnd::Admitted);
-                }
-                count(limit, CallEnd::Rejected);
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..2 * SHARDS {
-                scope.spawn(count_some);
-            }
-        });
-        let threads = 2 * SHARDS as u64;
-        for (index, limit) in LIMITS.into_iter().enumerate() {
-            let admitted = threads * (index as u64 + 1);
-            assert_eq!(counts(limit), CallCounts { admitted, rejected: threads, undecided: 0 });
-        }
     }
 }

@@ -115,9 +115,7 @@ fn record_outcome(
     source: Option<Source>,
 ) {
     let took = started.0.elapsed();
-    let series = LimitSeries::of(&label.name);
-    let counter = &series.decisions[outcome as usize][column(source)];
-    let histogram = &series.durations[column(source)];
+    let [counter, histogram] = decision_keys(label.name, outcome, source);
     with_recorder(|recorder| {
         recorder.register_counter(counter, &METADATA).increment(1);
         recorder.register_histogram(histogram, &METADATA).record(took.as_secs_f64());
@@ -125,7 +123,7 @@ fn record_outcome(
 }
 
 /// The values of the label `outcome`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum MetricOutcome {
     Allowed,
     Limited,
@@ -229,7 +227,7 @@ fn waiting_key(name: &Name) -> Key {
 }
 
 fn limit_label(name: &Name) -> Label {
-    Label::new("limit", name.as_str().to_owned())
+    Label::new("limit", name.as_str())
 }
 
 /// Records that the breaker of a server opened or closed.
@@ -267,58 +265,22 @@ pub(crate) fn keys_changed(by: isize) {
     }
 }
 
-/// The metric keys of a limit. Saves their allocations at each decision (`tests/allocations.rs`).
-struct LimitSeries {
-    decisions: [[Key; SOURCES.len()]; MetricOutcome::NAMES.len()],
-    durations: [Key; SOURCES.len()],
-}
+/// Returns the metric keys of a decision: its counter, and the histogram of its duration. The process keeps them, as it
+/// keeps names: saves their allocations at each decision (`tests/allocations.rs`).
+fn decision_keys(name: Name, outcome: MetricOutcome, source: Option<Source>) -> &'static [Key; 2] {
+    type AllKeys = HashMap<(Name, MetricOutcome, Option<Source>), &'static [Key; 2]>;
+    static ALL: Lazy<RwLock<AllKeys>> = Lazy::new(RwLock::default);
 
-impl LimitSeries {
-    /// Returns the metric keys of the limit `name`. The process keeps them, as it keeps names.
-    fn of(name: &Name) -> &'static Self {
-        static ALL: Lazy<RwLock<HashMap<Name, &LimitSeries>>> = Lazy::new(RwLock::default);
-        if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(name) {
-            return series;
-        }
-        let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
-        all.entry(*name).or_insert_with(|| Box::leak(Box::new(Self::new(name))))
+    let decision = (name, outcome, source);
+    if let Some(keys) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(&decision) {
+        return keys;
     }
-
-    fn new(name: &Name) -> Self {
-        let limit = limit_label(name);
-        let label = Label::from_static_parts;
-        let sources = SOURCES.map(|source| label("source", source_name(source)));
-        let decision = |outcome| {
-            let outcome = label("outcome", outcome);
-            let labels = |source: &Label| vec![limit.clone(), outcome.clone(), source.clone()];
-            sources.each_ref().map(|source| Key::from_parts(DECISIONS, labels(source)))
-        };
-        let duration =
-            |source: &Label| Key::from_parts(DURATION, vec![limit.clone(), source.clone()]);
-        Self {
-            decisions: MetricOutcome::NAMES.map(decision),
-            durations: sources.each_ref().map(duration),
-        }
-    }
-}
-
-const SOURCES: [Option<Source>; 6] = [
-    None,
-    Some(Source::Embedded),
-    Some(Source::Redis),
-    Some(Source::Fallback),
-    Some(Source::Cache),
-    Some(Source::Lease),
-];
-
-/// Returns the index of `source` in [`SOURCES`].
-fn column(source: Option<Source>) -> usize {
-    match source {
-        None => 0,
-        Some(Source::Embedded) => 1,
-        Some(Source::Redis) => 2,
-        Some(Source::Fallback) => 3,
-        Some(Source::Cache) => 4,
-        Some(Source::Lease) => 5,
-    }
+    let (limit, source) = (limit_label(&name), Label::new("source", source_name(source)));
+    let outcome = Label::new("outcome", MetricOutcome::NAMES[outcome as usize]);
+    let keys = [
+        Key::from_parts(DECISIONS, vec![limit.clone(), outcome, source.clone()]),
+        Key::from_parts(DURATION, vec![limit, source]),
+    ];
+    let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
+    all.entry(decision).or_insert_with(|| Box::leak(Box::new(keys)))
 }

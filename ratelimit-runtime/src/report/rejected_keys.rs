@@ -11,7 +11,7 @@
 
 use std::array;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,16 @@ use super::LoggedKey;
 use crate::key::KeyId;
 use crate::limit::{Limit, Name, Period};
 use crate::registry;
+
+/// The number of shards. Threads take them in turn, so that few of them share a lock.
+const SHARDS: usize = 16;
+
+thread_local! {
+    static SHARD: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS
+    };
+}
 
 /// The number of sets of a shard.
 const SETS: usize = 16;
@@ -64,7 +74,7 @@ pub struct RejectedKey {
 
 /// The keys of a limiter with the most rejected calls.
 pub(crate) struct RejectedKeys {
-    shards: [RejectionShard; registry::SHARDS],
+    shards: [RejectionShard; SHARDS],
 }
 
 /// A rejected call.
@@ -120,7 +130,7 @@ impl RejectedKeys {
     /// Returns whether a rejected call is to be [counted](Self::count): `false` if it is not a sample of a flood.
     #[inline]
     pub(crate) fn counts(&self, at: u64) -> bool {
-        let shard = &self.shards[registry::shard()];
+        let shard = &self.shards[shard()];
         let skips = shard.skips.load(Ordering::Relaxed);
         if skips == 0 || shard.sampled_until.load(Ordering::Relaxed) <= at {
             return true;
@@ -131,7 +141,7 @@ impl RejectedKeys {
 
     /// Counts a rejected call. `key` returns the key as events show it.
     pub(crate) fn count(&self, rejected: &RejectedCount<'_>, key: impl FnOnce() -> LoggedKey) {
-        let shard = &self.shards[registry::shard()];
+        let shard = &self.shards[shard()];
         let mut table = lock(shard);
         let weight = table.next_sample(rejected.at);
         shard.sampled_until.store(table.second.saturating_add(SECOND_US), Ordering::Relaxed);
@@ -283,6 +293,12 @@ impl Entry {
             last: time(last),
         })
     }
+}
+
+/// Returns the shard of this thread.
+#[inline]
+fn shard() -> usize {
+    SHARD.with(|shard| *shard)
 }
 
 fn lock(shard: &RejectionShard) -> MutexGuard<'_, RejectionTable> {

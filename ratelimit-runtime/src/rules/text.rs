@@ -143,7 +143,7 @@ impl RuleSet {
     fn add(&mut self, limit: &str, mut fields: RuleFields) -> Result<(), RuleSetError> {
         self.check_name(limit)?;
         let (mut seen, keys) = (HashSet::new(), std::mem::take(&mut fields.keys));
-        self.set(limit, fields.rule(limit)?)?;
+        self.set(limit, fields.rule(&format!("`{limit}`"))?)?;
         for (key, fields) in keys.0 {
             let place = format!("the key `{key}` of `{limit}`");
             let parsed = OwnedKey::parse(&key);
@@ -318,25 +318,17 @@ impl fmt::Display for Rule {
         let RuleFields {
             threshold, burst, in_flight, blocked, exempt, shadow, trial, until, ..
         } = RuleFields::of(self);
-        let until = until.map(|until| until.to_string());
-        let fields: [(&str, Option<&dyn fmt::Display>); 8] = [
-            ("threshold", threshold.as_ref().map(|it| it as _)),
-            ("burst", burst.as_ref().map(|it| it as _)),
-            ("in_flight", in_flight.as_ref().map(|it| it as _)),
-            ("blocked", blocked.as_ref().map(|it| it as _)),
-            ("exempt", exempt.as_ref().map(|it| it as _)),
-            ("shadow", shadow.as_ref().map(|it| it as _)),
-            ("trial", trial.as_ref().map(|it| it as _)),
-            ("until", until.as_ref().map(|it| it as _)),
+        let fields = [
+            threshold.map(|threshold| format!("threshold = {threshold}")),
+            burst.map(|burst| format!("burst = {burst}")),
+            in_flight.map(|in_flight| format!("in_flight = {in_flight}")),
+            blocked.map(|blocked| format!("blocked = {blocked}")),
+            exempt.map(|exempt| format!("exempt = {exempt}")),
+            shadow.map(|shadow| format!("shadow = {shadow}")),
+            trial.map(|trial| format!("trial = {trial}")),
+            until.map(|until| format!("until = {until}")),
         ];
-        let mut separator = "";
-        for (name, value) in fields {
-            if let Some(value) = value {
-                write!(f, "{separator}{name} = {value}")?;
-                separator = ", ";
-            }
-        }
-        Ok(())
+        f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 
