@@ -1,7 +1,6 @@
 //! Keys that are blocked until a moment: how their calls are decided, what happens to their counts, and when other
 //! processes obey.
 
-mod counts;
 mod keys;
 mod processes;
 mod waiting;

@@ -5,60 +5,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::executor::block_on;
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, VirtualClock, rate_limit};
+use redis::Commands;
 use support::limits::{HOUR, MINUTE, SECOND};
 use support::proxy::Proxy;
 use support::server::Server;
-use tokio::time::timeout;
 
 use super::{blocked, limits};
 use crate::wait_until_idle;
-
-/// Two processes hold reservations in one bucket, one between those of the other.
-#[tokio::test]
-async fn reservations_of_several_processes_wait_for_the_end_of_a_block() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let processes = [server.limiter_on(&clock), server.limiter_on(&clock)];
-    let limit = Limit::leaky_bucket("reserved", 10, SECOND);
-    let waiting = limit.wait(MINUTE);
-    processes[0].check(&limit, "key", 1).await.expect("a new key");
-    let mut calls = Vec::new();
-    for number in 0..6 {
-        calls.push(tokio::spawn(processes[number % 2].check(&waiting, "key", 1)));
-        wait_until_idle(&processes[number % 2]).await;
-    }
-    processes[0].block(&limit, "key", 10 * SECOND).await.expect("blocked");
-    // The other process looks within a second. A second's worth of calls may start until then.
-    clock.advance(Duration::from_micros(1));
-    wait_until_idle(&processes[0]).await;
-    let other: Vec<_> = calls.iter().skip(1).step_by(2).collect();
-    let (mut started, end) = (0, clock.now() + 10 * SECOND - Duration::from_micros(1));
-    while clock.now() + SECOND / 10 < end {
-        clock.advance(SECOND / 10);
-        for process in &processes {
-            wait_until_idle(process).await;
-        }
-        assert!(calls.iter().step_by(2).all(|call| !call.is_finished()), "the own calls obey");
-        let finished = other.iter().filter(|call| call.is_finished()).count();
-        assert!(finished == started || clock.now() + 9 * SECOND <= end + SECOND / 10);
-        started = finished;
-    }
-    assert!(started < 6);
-    clock.advance(end - clock.now());
-    let mut finished = started;
-    for _ in 0..40 {
-        for process in &processes {
-            wait_until_idle(process).await;
-        }
-        let now = calls.iter().filter(|call| call.is_finished()).count();
-        assert!(now <= finished + 1, "{now} calls, {finished} before");
-        finished = now;
-        clock.advance(SECOND / 10);
-    }
-    assert_eq!(finished, 6);
-    for call in calls {
-        timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
-    }
-}
 
 /// A process that has not observed the block keeps its moment. No other call is reserved for that moment.
 #[tokio::test]
@@ -87,32 +40,6 @@ async fn an_early_unblock_admits_no_two_calls_at_a_moment() {
         clock.advance(SECOND / 10);
     }
     assert_eq!(finished, 2);
-}
-
-#[tokio::test]
-async fn leased_units_are_not_spent_after_a_second() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
-    for limit in limits() {
-        let threshold = 10_000;
-        let limit =
-            support::limits::limit("blocked", limit.algorithm(), threshold, MINUTE).lease(50);
-        for limiter in [&here, &there] {
-            for _ in 0..200 {
-                limiter.check(&limit, "key", 1).await.expect("admitted");
-            }
-            let leased = limiter.check(&limit, "key", 1).await.expect("admitted");
-            assert_eq!(leased.source, Source::Lease, "{limit:?}");
-        }
-        here.block(&limit, "key", MINUTE).await.expect("blocked");
-        blocked(here.check(&limit, "key", 1).await);
-        clock.advance(SECOND);
-        blocked(there.check(&limit, "key", 1).await);
-        clock.advance(MINUTE - SECOND);
-        there.check(&limit, "key", 1).await.expect("open");
-        here.reset(&limit, "key").await.expect("reset");
-        there.reset(&limit, "key").await.expect("reset");
-    }
 }
 
 #[tokio::test]
@@ -146,24 +73,18 @@ async fn other_processes_obey_with_their_next_request() {
 async fn a_foreign_value_is_not_blocked() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid settings");
+    let mut connection = server.connection();
     for limit in limits() {
         limiter.check(&limit, "key", 1).await.expect("admitted");
-        let mut connection = server.connection();
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
-        for key in &keys {
-            redis::cmd("SET").arg(key).arg("foreign").exec(&mut connection).expect("set");
-        }
+        let [(key, _)] = &server.ttls()[..] else { panic!("one key") };
+        let () = connection.set(key, "foreign").expect("SET");
         limiter.block(&limit, "key", SECOND).await.expect_err("not the state of a limit");
         limiter.unblock(&limit, "key").await.expect_err("not the state of a limit");
-        for key in &keys {
-            let value: String = redis::cmd("GET").arg(key).query(&mut connection).expect("a value");
-            assert_eq!(value, "foreign");
-        }
-        redis::cmd("FLUSHALL").exec(&mut connection).expect("flushed");
+        assert_eq!(connection.get::<_, String>(key).expect("GET"), "foreign");
+        let () = connection.del(key).expect("DEL");
     }
 }
 
-/// The embedded store blocks it at once.
 #[test]
 fn a_key_is_blocked_without_a_runtime() {
     let server = Server::start();
@@ -215,58 +136,54 @@ impl From<Rejection> for UpstreamError {
     }
 }
 
-/// Redis blocks the key in the background. A call that follows at once is rejected all the same.
+fn is_blocked(result: &Result<(), UpstreamError>) -> bool {
+    matches!(result, Err(UpstreamError::Limited(Rejection::Blocked { .. })))
+}
+
+/// Redis blocks the key in the background. A call that follows at once is rejected all the same, and an unblock comes
+/// after the blocks before it.
 #[tokio::test]
 async fn a_process_obeys_its_own_block_at_once() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
     let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let builder = RateLimiter::builder().redis(url).deadline(SECOND);
+    let builder = RateLimiter::builder().redis(url).deadline(10 * SECOND);
     let limiter = builder.build().expect("valid settings");
-    let mut blocked = 0;
-    let run = async {
-        for _ in 0..5 {
-            match call_upstream().await.expect_err("never succeeds") {
-                UpstreamError::TryAgain => {}
-                UpstreamError::Limited(Rejection::Blocked { .. }) => blocked += 1,
-                UpstreamError::Limited(other) => panic!("{other:?}"),
-            }
-        }
-    };
-    limiter.scope(run).await;
-    assert_eq!(blocked, 4);
-    limiter.flush().await.expect("sent");
+    let upstream = Limit::sliding("upstream", 10, MINUTE);
     let there = server.builder().build().expect("valid settings");
-    let rejection = there.scope(call_upstream()).await.expect_err("blocked by the other process");
-    assert!(
-        matches!(rejection, UpstreamError::Limited(Rejection::Blocked { .. })),
-        "{rejection:?}"
-    );
-}
-
-/// The server is gone when the call ends.
-#[rate_limit(period = 60, threshold = 10, name = "upstream", block = |result| match result {
-    Err(UpstreamError::TryAgain) => Some(MINUTE),
-    _ => None,
-})]
-async fn call_and_stop(server: Server) -> Result<(), UpstreamError> {
-    drop(server);
-    Err(UpstreamError::TryAgain)
-}
-
-/// Redis has charged the call, and is gone before it can block its key. The process rejects the calls by itself.
-#[tokio::test]
-async fn a_block_that_waits_holds_in_its_process() {
-    let server = Server::start();
-    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
-    let limiter = builder.build().expect("valid settings");
     let run = async {
-        call_and_stop(server).await.expect_err("never succeeds");
-        let rejection = call_upstream().await.expect_err("blocked");
-        let UpstreamError::Limited(Rejection::Blocked { decision, .. }) = rejection else {
-            panic!("{rejection:?}");
-        };
-        assert_eq!(decision.source, Source::Cache);
+        for _ in 0..2 {
+            let first = call_upstream().await.expect_err("never succeeds");
+            assert!(matches!(first, UpstreamError::TryAgain), "{first:?}");
+            for _ in 0..4 {
+                assert!(is_blocked(&call_upstream().await));
+            }
+            assert!(limiter.unblock(&upstream, ()).await.expect("unblocked"));
+        }
+        call_upstream().await.expect_err("never succeeds");
+        limiter.flush().await.expect("sent");
     };
     limiter.scope(run).await;
+    let result = there.scope(call_upstream()).await;
+    assert!(is_blocked(&result), "blocked by the other process: {result:?}");
+}
+
+#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", block = |_| Some(MINUTE))]
+async fn close_window() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// One function leases units of a count, another one blocks its key.
+#[tokio::test]
+async fn a_process_that_blocks_a_key_spends_no_leased_units() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = server.limiter_on(&clock);
+    let limit = Limit::fixed("left", 10_000, MINUTE).lease(50);
+    for _ in 0..201 {
+        limiter.check(&limit, (), 1).await.expect("admitted");
+    }
+    let leased = limiter.check(&limit, (), 1).await.expect("admitted");
+    assert_eq!(leased.source, Source::Lease);
+    limiter.scope(close_window()).await.expect("admitted");
+    blocked(limiter.check(&limit, (), 1).await);
 }

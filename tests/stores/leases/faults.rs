@@ -1,7 +1,9 @@
 //! Leases while Redis is down or far away, while a runtime is idle, and while the limiter rejects requests.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::join_all;
 use ratelimit_runtime::__private::store_is_idle;
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
@@ -9,6 +11,7 @@ use ratelimit_runtime::{
 use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::{LEASED, TERM, remaining, spend};
@@ -18,6 +21,10 @@ fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> R
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
     let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(deadline);
     builder.on_error(OnError::Deny).build().expect("valid")
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// Starts a call, and lets it request a lease.
@@ -39,14 +46,7 @@ async fn leased_units_can_be_spent_while_redis_is_down() {
         proxy.set(network);
         // The limiter holds 48 units.
         assert_eq!(spend(&limiter, &LEASED, 48).await, 48);
-        let calls: Vec<_> = (0..10)
-            .map(|_| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.check(&LEASED, "key", 1).await })
-            })
-            .collect();
-        for call in calls {
-            let result = call.await.expect("no panic");
+        for result in join_all((0..10).map(|_| limiter.check(&LEASED, "key", 1))).await {
             let is_undecided = matches!(result, Err(Rejection::Unavailable { .. }));
             assert!(is_undecided, "{network:?}: {result:?}");
         }
@@ -60,17 +60,22 @@ async fn leased_units_can_be_spent_while_redis_is_down() {
     }
 }
 
+/// Calls of two runtimes, and those without one, spend the same units.
 #[test]
-fn units_are_leased_without_a_runtime() {
+fn units_are_leased_for_all_runtimes_and_without_one() {
     let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    for source in [Source::Redis, Source::Redis, Source::Lease] {
-        let decision = limiter.check_blocking(&LEASED, "key", 1).expect("admitted");
-        assert_eq!(decision.source, source);
-    }
+    let (limiter, runtimes) = (server.limiter_on(&VirtualClock::new()), [runtime(), runtime()]);
+    let sources: Vec<_> = (0..7)
+        .map(|call| match runtimes.get(call % 3) {
+            Some(runtime) => runtime.block_on(limiter.check(&LEASED, "key", 1)),
+            None => limiter.check_blocking(&LEASED, "key", 1),
+        })
+        .map(|decision| decision.expect("admitted").source)
+        .collect();
+    let (redis, lease) = (Source::Redis, Source::Lease);
+    assert_eq!(sources, [redis, redis, lease, redis, lease, lease, lease]);
 }
 
-/// Units that the process already gives back in the background are back when a shutdown returns.
 #[tokio::test]
 async fn a_shutdown_waits_for_units_on_their_way_back() {
     let (server, clock) = (Server::start(), VirtualClock::new());
@@ -107,7 +112,6 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
     }
 }
 
-/// Calls that are dropped leave no more than a lease with the process.
 #[tokio::test]
 async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     let (server, clock) = (Server::start(), VirtualClock::new());
@@ -115,10 +119,7 @@ async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     limiter.check(&LEASED, "warm", 1).await.expect("admitted");
     server.pause_writes();
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for call in &mut calls {
-        assert!(call.as_mut().poll(&mut context).is_pending());
-    }
+    assert!(calls.iter_mut().all(|call| call.as_mut().now_or_never().is_none()));
     server.resume();
     // The units of all calls come together, and only the first call is polled.
     calls.remove(0).await.expect("admitted");
@@ -134,17 +135,10 @@ async fn the_units_of_dropped_calls_are_at_most_a_lease() {
 fn an_idle_runtime_does_not_delay_the_calls_of_another() {
     let server = Server::start();
     let limiter = server.builder().on_error(OnError::Deny).build().expect("valid");
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime")
-    };
     let (idle, busy) = (runtime(), runtime());
     busy.block_on(limiter.check(&LEASED, "warm", 1)).expect("admitted");
-    idle.block_on(async {
-        let mut check = std::pin::pin!(limiter.check(&LEASED, "key", 1));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(check.as_mut().poll(&mut context).is_pending());
-    });
+    let call = limiter.check(&LEASED, "key", 1);
+    idle.block_on(async { assert!(call.now_or_never().is_none()) });
     for _ in 0..5 {
         busy.block_on(limiter.check(&LEASED, "key", 1)).expect("admitted");
     }
@@ -165,7 +159,7 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
         for _ in 0..calls {
             let limiter = limiter.clone();
             tasks.spawn(async move {
-                let start = std::time::Instant::now();
+                let start = Instant::now();
                 let result = limiter.check(&limit, "key", 1).await;
                 result.map(|_| start.elapsed())
             });
@@ -180,14 +174,9 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
     assert!(*longest <= deadline, "{longest:?}");
 }
 
-/// The return of units does not depend on the runtime of a caller.
 #[test]
 fn idle_units_return_while_no_runtime_is_polled() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime")
-    };
     let (caller, other) = (runtime(), runtime());
     let wait_until_left = |units| {
         other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == units));
@@ -207,10 +196,6 @@ fn held_units_return_while_the_runtime_that_asked_is_not_polled() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(20));
     let limiter = limiter_through(&proxy, &clock, Duration::from_secs(30));
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime")
-    };
     let (caller, idle, other) = (runtime(), runtime(), runtime());
     assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
     let call = limiter.check(&LEASED, "key", 49);
@@ -220,7 +205,6 @@ fn held_units_return_while_the_runtime_that_asked_is_not_polled() {
     other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65));
 }
 
-/// `max_pending` does not reject the return of units.
 #[tokio::test]
 async fn units_return_while_max_pending_rejects_calls() {
     let (server, clock) = (Server::start(), VirtualClock::new());
@@ -229,15 +213,10 @@ async fn units_return_while_max_pending_rejects_calls() {
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     let other = Limit::sliding("other", 1_000, MINUTE);
     let mut calls: Vec<_> = (0..3).map(|_| Box::pin(limiter.check(&other, (), 1))).collect();
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for call in &mut calls {
-        assert!(call.as_mut().poll(&mut context).is_pending());
-    }
-    let rejected = limiter.check(&other, (), 1).await;
-    assert!(matches!(
-        rejected,
-        Err(Rejection::Unavailable { error: StoreError::Overloaded { .. }, .. })
-    ));
+    assert!(calls.iter_mut().all(|call| call.as_mut().now_or_never().is_none()));
+    let rejected = limiter.check(&other, (), 1).await.expect_err("too many");
+    let Rejection::Unavailable { error, .. } = rejected else { panic!("{rejected}") };
+    assert!(matches!(error, StoreError::Overloaded { .. }), "{error:?}");
     clock.advance(TERM);
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
     drop(calls);

@@ -1,12 +1,10 @@
 //! Units that a process charges in advance and spends without a round trip.
 
-mod amounts;
 mod auto;
 mod buckets;
 mod faults;
 mod model;
 mod spending;
-mod terms;
 
 use std::time::Duration;
 
@@ -15,11 +13,9 @@ use support::limits::MINUTE;
 use support::server::Server;
 
 use crate::decision;
-pub(crate) use crate::wait_until;
 
 pub(crate) const TERM: Duration = Duration::from_millis(600);
-const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
-const LEASED: Limit = SLIDING.lease(50);
+const LEASED: Limit = Limit::sliding("leases", 1_000, MINUTE).lease(50);
 
 /// Makes calls one after the other, and returns how many are admitted.
 async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u64) -> u64 {

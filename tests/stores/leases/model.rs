@@ -8,15 +8,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::{busy_cell, leases_are_idle};
-use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, Source, VirtualClock};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Source, VirtualClock};
 use support::judge::Judge;
 use support::leases::{Fleet, Leasing, Quota, Verdict};
+use support::limits::MINUTE;
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
-use crate::leases::wait_until;
+use crate::wait_until;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const PROCESSES: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -43,22 +43,14 @@ fn calls() -> impl Strategy<Value = Calls> {
 
 #[test]
 fn plays_calls_of_limits_that_lease() {
-    assert_plays(
-        &calls(),
-        |_| {
-            use OperationKind::*;
-            &[Check, Burst, Lease, Return, Advance]
-        },
-        |kind| {
-            use OperationKind::*;
-            match kind {
-                Check | Burst | Lease | Return | Advance => true,
-                Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund | Peek | Reset
-                | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry
-                | Evict | LostReply | Crash | MoveSlot => false,
-            }
-        },
-    );
+    use OperationKind::*;
+    let kinds = |_: &Calls| &[Check, Burst, Lease, Return, Advance][..];
+    assert_plays(&calls(), kinds, |kind| match kind {
+        Check | Burst | Lease | Return | Advance => true,
+        Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund | Peek | Reset | Block
+        | Unblock | Change | Rule | Free | Several | Idle | Step | Retry | Evict | LostReply
+        | Crash | MoveSlot => false,
+    });
 }
 
 fn limit(quota: &Quota, leasing: Leasing) -> Limit {
@@ -74,8 +66,7 @@ fn limit(quota: &Quota, leasing: Leasing) -> Limit {
 async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<bool, TestCaseError> {
     // A server of its own: the limiters of another trace can still give units back.
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter =
-        || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
+    let limiter = || server.limiter_on(&clock);
     let (observer, plain) = (limiter(), limit(&quota, Leasing::None));
     // The cells of keys follow from a random secret of the limiter. The model knows no keys that share a cell.
     let is_modelled = |it: &RateLimiter| busy_cell(it, &plain, 0) != busy_cell(it, &plain, 1);

@@ -1,9 +1,12 @@
-//! Leases: units that a process charges in advance and spends locally. The limit holds, idle units return to
-//! the store within their term, and dropped callers and faults of Redis lose no units.
+//! Leases: units that a process charges in advance and spends locally. The limit holds, also beside calls with other
+//! amounts, idle units return to the store within their term, and dropped callers lose no units.
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source, VirtualClock};
+use futures::FutureExt;
+use futures::future::join_all;
+use ratelimit_runtime::{Align, Decision, Limit, Part, Rejection, Source, VirtualClock};
+use support::ALGORITHMS;
 use support::limits::MINUTE;
 use support::server::Server;
 
@@ -30,16 +33,15 @@ async fn most_calls_spend_leased_units_without_a_request() {
 #[tokio::test]
 async fn the_embedded_store_does_not_lease() {
     let test = TestLimiter::embedded();
-    for spent in 1..=1_000 {
-        let decision = test.decide(&LEASED, 1).await;
-        assert_eq!((decision.source, decision.remaining), (Source::Embedded, 1_000 - spent));
+    for limit in [LEASED, Limit::fixed("leases", 1_000, MINUTE).auto_lease()] {
+        for spent in 1..=1_000 {
+            let decision = test.decide(&limit, 1).await;
+            assert_eq!((decision.source, decision.remaining), (Source::Embedded, 1_000 - spent));
+        }
+        let rejected = test.decide(&limit, 1).await;
+        assert!(!rejected.allowed);
+        assert_eq!(rejected.retry_after, MINUTE, "no term is added to the wait");
     }
-    let rejected = test.decide(&LEASED, 1).await;
-    assert_eq!(
-        (rejected.allowed, rejected.retry_after),
-        (false, MINUTE),
-        "no term is added to the wait"
-    );
 }
 
 #[tokio::test]
@@ -60,40 +62,20 @@ async fn idle_units_return_to_the_store_when_their_term_ends() {
     assert_eq!((next.source, next.remaining), (Source::Redis, 1_000 - 72));
 }
 
+/// The second window begins before the term of the leases ends.
 #[tokio::test]
-async fn several_limiters_admit_exactly_the_capacity() {
-    let bucket = Limit::token_bucket("leases", 1_000, MINUTE).burst(500).lease(50);
-    for (limit, capacity) in
-        [(LEASED, 1_000), (Limit::fixed("leases", 1_000, MINUTE).lease(50), 1_000), (bucket, 490)]
-    {
-        let (server, clock) = (Server::start(), VirtualClock::new());
-        let limiters: Vec<_> = (0..4).map(|_| server.limiter_on(&clock)).collect();
-        let tasks: Vec<_> = (0..64)
-            .map(|task| {
-                let limiter = limiters[task % 4].clone();
-                tokio::spawn(async move { spend(&limiter, &limit, 50).await })
-            })
-            .collect();
-        let mut admitted = 0;
-        for task in tasks {
-            admitted += task.await.expect("no panic");
-        }
-        assert!(admitted <= capacity, "{admitted} of {capacity}");
-        assert!(admitted + 4 * 50 >= capacity, "{admitted} of {capacity}: too many units are idle");
-        for limiter in &limiters {
-            limiter.shutdown().await.expect("the leases are returned");
-        }
-        // A new limiter has no cached rejections.
-        let late = server.limiter_on(&clock);
-        let rest = spend(&late, &limit, 300).await;
-        assert_eq!(admitted + rest, capacity);
-        let rejected = decision(late.check(&limit, "key", 1).await);
-        assert_eq!((rejected.allowed, rejected.limit), (false, limit_of(&limit, capacity)));
+async fn units_of_a_window_are_not_spent_in_the_next_one() {
+    let server = Server::start();
+    let windows = [Limit::fixed("opened", 1_000, MINUTE), Limit::fixed("aligned", 1_000, MINUTE)];
+    for limit in [windows[0].lease(50), windows[1].align(Align::UTC).lease(50)] {
+        let clock = VirtualClock::at(MINUTE * 30_000_000);
+        let limiter = server.limiter_on(&clock);
+        assert_eq!(spend(&limiter, &limit, 1).await, 1);
+        clock.advance(MINUTE - TERM / 2);
+        assert_eq!(spend(&limiter, &limit, 70).await, 70);
+        clock.advance(TERM / 2);
+        assert_eq!(spend(&limiter, &limit, 2_000).await, 1_000, "{limit:?}");
     }
-}
-
-fn limit_of(limit: &Limit, capacity: u64) -> u64 {
-    if limit.algorithm() == ratelimit_runtime::Algorithm::TokenBucket { capacity } else { 1_000 }
 }
 
 /// The `retry_after` of a rejection includes the term of the leases, and is tight.
@@ -138,15 +120,6 @@ async fn calls_with_different_costs_spend_leased_units() {
 }
 
 #[tokio::test]
-async fn a_dropped_limiter_returns_its_leases() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
-    assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
-    drop(limiter);
-    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
-}
-
-#[tokio::test]
 async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = server.limiter_on(&clock);
@@ -168,7 +141,6 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     assert_eq!((first.remaining, first.source), (999, Source::Redis));
 }
 
-/// A dropped call loses no units, and delays no other call.
 #[tokio::test]
 async fn dropped_calls_lose_no_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
@@ -195,28 +167,13 @@ async fn dropped_calls_lose_no_units() {
     // The call is dropped while its request is pending.
     server.pause_writes();
     let mut only = Box::pin(limiter.check(&LEASED, "key", 7));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(only.as_mut().poll(&mut context).is_pending());
+    assert!(only.as_mut().now_or_never().is_none());
     drop(only);
     server.resume();
     wait_until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000)
         .await;
     limiter.shutdown().await.expect("the leases are returned");
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000).await;
-}
-
-#[tokio::test]
-async fn calls_are_charged_once_when_the_scripts_were_flushed() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
-    for spent in 1..=100 {
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).expect("SCRIPT FLUSH");
-        let decision = limiter.check(&LEASED, "key", 1).await.expect("admitted");
-        assert_eq!(decision.remaining, 1_000 - spent);
-    }
-    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).expect("SCRIPT FLUSH");
-    limiter.shutdown().await.expect("the leases are returned");
-    assert_eq!(remaining(&server, &clock, &LEASED).await, 900);
 }
 
 #[tokio::test]
@@ -237,14 +194,9 @@ async fn concurrent_rejections_of_many_costs_share_requests() {
     let limiter = server.limiter_on(&clock);
     limiter.check(&LEASED, "key", 1_000).await.expect("the whole capacity");
     let before = server.script_calls();
-    let tasks: Vec<_> = (0..2_000)
-        .map(|call| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.check(&LEASED, "key", 2 + call % 900).await })
-        })
-        .collect();
-    for task in tasks {
-        let rejected = decision(task.await.expect("no panic"));
+    let checks = (0..2_000).map(|call| limiter.check(&LEASED, "key", 2 + call % 900));
+    for result in join_all(checks).await {
+        let rejected = decision(result);
         assert_eq!((rejected.allowed, rejected.source), (false, Source::Redis));
     }
     let calls = server.script_calls() - before;
@@ -263,4 +215,49 @@ async fn a_reset_drops_leased_units() {
     let free = limiter.check(&LEASED, "key", 0).await.expect("admitted");
     assert_eq!((free.remaining, free.source), (1_000, Source::Redis));
     assert_eq!(spend(&limiter, &LEASED, 2_000).await, 1_000);
+}
+
+/// A process that holds units of a large plan decides calls of a small plan by the small plan.
+#[tokio::test]
+async fn calls_do_not_spend_units_of_another_plan() {
+    let server = Server::start();
+    for algorithm in ALGORITHMS {
+        let clock = VirtualClock::new();
+        let limiter = server.limiter_on(&clock);
+        let plan = |threshold| support::limits::limit("plans", algorithm, threshold, MINUTE);
+        let (large, small) = (plan(1_000).lease(50), plan(10).lease(5));
+        // Leases of 1, 2, 4, 8, 16 and 32 units: the process holds 8.
+        assert_eq!(spend(&limiter, &large, 55).await, 55);
+        assert_eq!(spend(&limiter, &small, 5).await, 0, "{algorithm}: 63 units are charged");
+        let too_large = limiter.check(&small, "key", 20).await;
+        assert!(
+            matches!(too_large, Err(Rejection::CostExceedsCapacity { .. })),
+            "{algorithm}: {too_large:?}"
+        );
+        let peek = decision(limiter.peek(&small, "key", 1).await);
+        assert_eq!((peek.allowed, peek.remaining), (false, 0), "{algorithm}");
+        // The units of the large plan are still leased, whatever a call leases at most.
+        for same in [large, plan(1_000).lease(5)] {
+            let next = limiter.check(&same, "key", 1).await.expect("admitted");
+            assert_eq!(next.source, Source::Lease, "{algorithm}");
+        }
+    }
+}
+
+/// Units that are not spent go back under the plan that charged them, and then calls of the other plan lease.
+#[tokio::test]
+async fn units_of_another_plan_go_back() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = server.limiter_on(&clock);
+    let other = Limit::sliding("leases", 2_000, MINUTE).lease(50);
+    assert_eq!(spend(&limiter, &LEASED, 55).await, 55);
+    assert_eq!(spend(&limiter, &other, 10).await, 10);
+    assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 63 - 10);
+    clock.advance(TERM);
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
+    assert_eq!(spend(&limiter, &other, 20).await, 20);
+    let leased = limiter.check(&other, "key", 1).await.expect("admitted");
+    assert_eq!(leased.source, Source::Lease);
+    clock.advance(TERM);
+    wait_until(async || remaining(&server, &clock, &other).await == 2_000 - 86).await;
 }

@@ -1,10 +1,20 @@
 //! Rules of limits that the attribute writes: their keys, and amounts that the code computes.
 
-use ratelimit_runtime::{Limit, OwnedKey, Rejection, Rule, RuleSet, Scope, rate_limit};
+use ratelimit_runtime::{Limit, OwnedKey, Rejection, Rule, RuleSet, rate_limit};
 use support::limits::MINUTE;
 
-use super::{of_annotated, of_key};
 use crate::{on_both_stores, wait_until_idle};
+
+/// Rules for the limit with the name `annotated`, or for one of its keys.
+fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    let set = match key {
+        Some(key) => rules.set_key("annotated", key, rule),
+        None => rules.set("annotated", rule),
+    };
+    set.expect("valid");
+    rules
+}
 
 on_both_stores! {
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
@@ -43,91 +53,52 @@ on_both_stores! {
         }
     }
 
-    async fn any_bytes_of_a_key_can_have_a_rule(test: TestLimiter) {
-        let limit = Limit::sliding("ruled", 10, MINUTE);
-        let keys: [(&[u8], &str); 6] = [
-            (b"\xff", "%FF"),
-            (b"a\xc3(", "a%C3%28"),
-            (b"\xff\xfe", "%FF%FE"),
-            (b"\x1b[2J", "%1B[2J"),
-            ("\u{202e}ann".as_bytes(), "%E2%80%AEann"),
-            ("\u{fffd}".as_bytes(), "\u{fffd}"),
-        ];
-        for (key, text) in keys {
-            assert_eq!(OwnedKey::parse(text).expect("a key").to_string(), text);
-            test.set_rules(of_key(text, Rule::new().threshold(3)));
-            for (other, _) in keys {
-                let capacity = test.limiter.peek(&limit, other, 1).await.expect("a decision").limit;
-                assert_eq!(capacity, if other == key { 3 } else { 10 }, "{text}");
-            }
-        }
-    }
-
+    /// A rule for one limit of a group does not open the others, whatever the code computes.
     async fn rules_override_computed_amounts(test: TestLimiter) {
         #[rate_limit(name = "annotated", period = 60, threshold = plan)]
         async fn call(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(
             limit(name = "annotated", period = 60, threshold = plan),
-            limit(name = "other", period = 60, threshold = 100),
-        )]
-        async fn group(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
-
-        let plans = [None, Some(0), Some(5)];
-        let calls = async || {
-            let mut results = Vec::new();
-            for plan in plans {
-                let limit = Limit::sliding("annotated", 1, MINUTE);
-                test.limiter.reset(&limit, ()).await.expect("reset");
-                let first = test.limiter.scope(call(plan)).await.is_ok();
-                let second = test.limiter.scope(group(plan)).await.is_ok();
-                results.push((first, second));
-            }
-            results
-        };
-        assert_eq!(calls().await, [(true, true), (false, false), (true, true)]);
-        test.set_rules(of_annotated(None, Rule::new().threshold(1)));
-        assert_eq!(calls().await, [(true, false); 3]);
-        test.set_rules(of_annotated(None, Rule::new().blocked(true)));
-        assert_eq!(calls().await, [(false, false); 3]);
-        test.set_rules(of_annotated(None, Rule::new().exempt(true)));
-        assert_eq!(calls().await, [(true, true); 3]);
-        test.set_rules(of_annotated(None, Rule::new().shadow(true)));
-        assert_eq!(calls().await, [(true, true); 3]);
-    }
-
-    /// A rule for one limit of a group does not open the others, whatever the code computes.
-    async fn a_computed_amount_stays_one_under_rules(test: TestLimiter) {
-        #[rate_limit(
-            limit(name = "annotated", period = 60, threshold = plan),
             limit(name = "annotated other", period = 60, threshold = 2),
         )]
         async fn group(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
-        #[rate_limit(name = "annotated", period = 60, threshold = plan)]
-        async fn call(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
-
         #[rate_limit(name = "annotated", period = 60, threshold = plan, wait = "1h")]
         async fn waiting(plan: Option<u64>) -> Result<(), Rejection> { Ok(()) }
 
-        test.set_rules(of_annotated(None, Rule::new().shadow(true)));
-        for plan in [Some(0), None, Some(5)] {
-            let other = Limit::sliding("annotated other", 2, MINUTE);
-            test.limiter.reset(&other, ()).await.expect("reset");
+        let plans = [None, Some(0), Some(5)];
+        let reset = async || {
+            for (name, threshold) in [("annotated", 1), ("annotated other", 2)] {
+                let limit = Limit::sliding(name, threshold, MINUTE);
+                test.limiter.reset(&limit, ()).await.expect("reset");
+            }
+        };
+        for (rule, expected) in [
+            // The rule says that the limit is not blocked, and not what it admits.
+            (Rule::new().blocked(false), [(true, true), (false, false), (true, true)]),
+            (Rule::new().threshold(1), [(true, false); 3]),
+            (Rule::new().blocked(true), [(false, false); 3]),
+            (Rule::new().exempt(true), [(true, true); 3]),
+            (Rule::new().shadow(true), [(true, true); 3]),
+        ] {
+            test.set_rules(of_annotated(None, rule));
+            for (plan, expected) in plans.into_iter().zip(expected) {
+                reset().await;
+                let first = test.limiter.scope(call(plan)).await.is_ok();
+                let second = test.limiter.scope(group(plan)).await.is_ok();
+                assert_eq!((first, second), expected, "{rule}, {plan:?}");
+            }
+        }
+        for plan in plans {
+            reset().await;
             for expected in [true, true, false] {
                 assert_eq!(test.limiter.scope(group(plan)).await.is_ok(), expected, "{plan:?}");
             }
         }
-        // The rule says that the limit is not blocked, and not what it admits.
-        test.set_rules(of_annotated(None, Rule::new().blocked(false)));
-        for _ in 0..3 {
-            test.limiter.scope(call(None)).await.expect("unlimited");
-            test.limiter.scope(call(Some(0))).await.expect_err("0");
-        }
         // A call that waits for a rule is as the code says once the rule is gone.
         for (plan, expected) in [(None, true), (Some(0), false), (Some(2), true)] {
-            let limit = Limit::sliding("annotated", 1, MINUTE);
-            test.limiter.reset(&limit, ()).await.expect("reset");
+            reset().await;
             test.set_rules(of_annotated(None, Rule::new().threshold(1)));
             test.limiter.scope(waiting(plan)).await.expect("the first");
             let call = tokio::spawn({
@@ -139,23 +110,5 @@ on_both_stores! {
             test.set_rules(RuleSet::new());
             assert_eq!(call.await.expect("no panic"), expected, "{plan:?}");
         }
-        test.limiter.reset(&Limit::sliding("annotated", 1, MINUTE), ()).await.expect("reset");
-    }
-
-    async fn rules_hold_for_constants_and_for_the_process(test: TestLimiter) {
-        const RULED: Limit = Limit::sliding("annotated", 1, MINUTE);
-        const HERE: Limit = RULED.scope(Scope::Process);
-
-        #[rate_limit(limit = RULED, key = key)]
-        async fn call(key: &str) -> Result<(), Rejection> { Ok(()) }
-
-        test.set_rules(of_annotated(None, Rule::new().threshold(2)));
-        assert!(test.limiter.scope(call("key")).await.is_ok());
-        assert!(test.limiter.scope(call("key")).await.is_ok());
-        assert!(test.limiter.scope(call("key")).await.is_err());
-        assert!(test.limiter.check_blocking(&HERE, "key", 2).is_ok());
-        assert!(test.limiter.check_blocking(&HERE, "key", 1).is_err());
-        test.set_rules(of_annotated(None, Rule::new().exempt(true)));
-        assert!(test.limiter.check_blocking(&HERE, "key", 1).is_ok());
     }
 }

@@ -1,9 +1,12 @@
-//! Rules beside permits, leases and shadows.
+//! Rules beside permits, leases, shadows and fallbacks, and without a runtime.
 
 use std::time::Duration;
 
 use futures::FutureExt;
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source};
+use futures::executor::block_on;
+use ratelimit_runtime::{
+    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
+};
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
@@ -37,8 +40,8 @@ on_both_stores! {
                 (Rule::new().shadow(true).blocked(true), 0),
                 (Rule::new().threshold(20).burst(20), 1),
             ] {
-                test.set_rules(of_limit(rule));
                 let before = (left(&limit).await, left(&other).await);
+                test.set_rules(of_limit(rule));
                 let parts = [Part::new(&limit, &"key", 2), Part::new(&other, &"key", 2)];
                 let permits = test.limiter.acquire_all(&parts).await.expect("admitted");
                 assert_eq!(permits.len(), 2);
@@ -46,17 +49,15 @@ on_both_stores! {
                     permit.settle(1);
                 }
                 test.limiter.flush().await.expect("settled");
+                test.set_rules(RuleSet::new());
                 let after = (left(&limit).await, left(&other).await);
-                if rule != Rule::new().exempt(true) && rule != Rule::new().shadow(true).blocked(true) {
-                    assert_eq!(before.0 - after.0, charged, "{rule:?}");
-                }
-                assert_eq!(before.1 - after.1, 1, "{rule:?}");
+                assert_eq!((before.0 - after.0, before.1 - after.1), (charged, 1), "{rule:?}");
             }
-            test.set_rules(RuleSet::new());
             test.limiter.reset(&limit, "key").await.expect("reset");
             test.limiter.reset(&other, "key").await.expect("reset");
         }
     }
+
 }
 
 /// A shadow by rule counts where its limit counts.
@@ -121,5 +122,60 @@ async fn an_admitted_call_is_charged_once() {
     for limit in &limits {
         let left = direct.peek(limit, "key", 1).await.expect("a decision").remaining;
         assert_eq!(left, 95, "{limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_fallback_shares_the_amounts_of_the_rule() {
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").instances(4);
+    let limiter = builder.on_error(OnError::Local).deadline(SECOND / 5).build().expect("valid");
+    for limit in limits("ruled", 8, MINUTE) {
+        for (threshold, share) in [(8, 2), (40, 10), (1, 1)] {
+            let rule = Rule::new().threshold(threshold).burst(threshold);
+            limiter.set_rules(of_limit(rule)).expect("valid");
+            let mut admitted = 0;
+            for _ in 0..50 {
+                admitted += u64::from(limiter.check(&limit, threshold, 1).await.is_ok());
+            }
+            assert_eq!(admitted, share, "{limit:?}");
+        }
+        limiter.set_rules(of_limit(Rule::new().blocked(true))).expect("valid");
+        assert_eq!(blocked(&limiter.check(&limit, "key", 1).await), None);
+    }
+}
+
+/// An executor without timers, and functions that are not async.
+#[test]
+fn rules_hold_without_a_runtime() {
+    #[rate_limit(name = "ruled", period = "1m", threshold = 8, scope = "process")]
+    fn sync() -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "ruled", period = "1m", threshold = 8, wait = "10ms")]
+    async fn waits() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    let limiter = RateLimiter::embedded();
+    let run = async || {
+        let mut admitted = [0, 0];
+        for _ in 0..20 {
+            admitted[0] += u64::from(sync().is_ok());
+            admitted[1] += u64::from(waits().await.is_ok());
+        }
+        admitted
+    };
+    for (rule, admitted) in [
+        (Rule::new().threshold(3), [3, 3]),
+        (Rule::new().threshold(5), [2, 2]),
+        (Rule::new().exempt(true), [20, 20]),
+    ] {
+        limiter.set_rules(of_limit(rule)).expect("valid");
+        assert_eq!(block_on(limiter.scope(run())), admitted, "{rule}");
+    }
+    limiter.set_rules(of_limit(Rule::new().blocked(true))).expect("valid");
+    let at_once = limiter.scope(async { sync() }).now_or_never().expect("decided at once");
+    for result in [at_once, block_on(limiter.scope(waits()))] {
+        assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
     }
 }

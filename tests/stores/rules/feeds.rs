@@ -1,10 +1,11 @@
-//! Rules that a limiter reads from a file or from Redis, in real time.
+//! Rules that a limiter reads from a file or from Redis, in real time, and what processes announce there.
 
-use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use futures::future::poll_immediate;
 use ratelimit_runtime::{
     BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, SharedRules,
     StoreError,
@@ -13,69 +14,51 @@ use redis::Commands;
 use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use tokio::task::yield_now;
+use tokio::time::sleep;
 
-pub(super) const API: Limit = Limit::sliding("api", 10, MINUTE);
+use crate::wait_until;
+
+const API: Limit = Limit::sliding("api", 10, MINUTE);
 
 /// The promise: new rules are in force everywhere within two seconds.
-pub(super) const IN_FORCE: Duration = Duration::from_secs(2);
+const IN_FORCE: Duration = Duration::from_secs(2);
 
 /// What a busy test machine may take.
 const TOLERATED: Duration = Duration::from_secs(10);
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("rules-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    /// Replaces a file by a new one, as an operator does.
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let (path, new) = (self.0.join(name), self.0.join("new"));
-        fs::write(&new, text).expect("written");
-        fs::rename(new, &path).expect("renamed");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Replaces a file by a new one, as an operator does.
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let (path, new) = (folder.join(name), folder.join("new"));
+    fs::write(&new, text).expect("written");
+    fs::rename(new, &path).expect("renamed");
+    path
 }
 
 async fn capacity(limiter: &RateLimiter, key: &str) -> u64 {
     limiter.peek(&API, key, 1).await.expect("a decision").limit
 }
 
-/// Waits until a key has this capacity. Returns how long that took.
-#[track_caller]
-pub(super) fn until_capacity(
-    limiter: &RateLimiter,
-    key: &str,
-    expected: u64,
-) -> impl Future<Output = Duration> {
+/// Waits until a key has this capacity.
+async fn until_capacity(limiter: &RateLimiter, key: &str, expected: u64) {
     let started = Instant::now();
-    async move {
-        loop {
-            let present = capacity(limiter, key).await;
-            if present == expected {
-                return started.elapsed();
-            }
-            let waited = started.elapsed();
-            assert!(waited < 3 * TOLERATED, "{present} and not {expected} after {waited:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
+    wait_until(async || capacity(limiter, key).await == expected).await;
+    assert!(started.elapsed() <= TOLERATED, "{expected} after {:?}", started.elapsed());
 }
 
-pub(super) fn set(key: &str, threshold: u64) -> RuleSet {
+fn set(key: &str, threshold: u64) -> RuleSet {
     let mut rules = RuleSet::new();
     rules.set_key("api", key, Rule::new().threshold(threshold)).expect("valid");
     rules
+}
+
+/// Shares rules with one threshold for `acme`, and waits until they are in force.
+async fn share(limiter: &RateLimiter, threshold: u64) -> SharedRules {
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
+    shared.rules = set("acme", threshold);
+    limiter.operator().share_rules(shared.clone(), "alice").await.expect("written");
+    until_capacity(limiter, "acme", threshold).await;
+    shared
 }
 
 #[tokio::test]
@@ -88,40 +71,44 @@ async fn a_changed_file_is_in_force_soon() {
             r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#,
         ),
     ] {
-        let folder = Folder::new(name);
-        let path = folder.write(name, first);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = write(folder.path(), name, first);
         let limiter = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
         assert_eq!(capacity(&limiter, "acme").await, 20);
         let error = limiter.set_rules(RuleSet::new()).expect_err("the file has the rules");
         assert!(error.to_string().contains("change them there"), "{error}");
 
-        folder.write(name, second);
-        assert!(until_capacity(&limiter, "acme", 50).await <= TOLERATED);
+        write(folder.path(), name, second);
+        until_capacity(&limiter, "acme", 50).await;
         assert_eq!(capacity(&limiter, "alice").await, 10);
 
-        // A mistake changes nothing, and neither does a file that is gone.
-        folder.write(name, "{ api");
-        tokio::time::sleep(IN_FORCE).await;
+        // A mistake changes nothing, and neither does a file that is gone, or a pipe in its place.
+        write(folder.path(), name, "{ api");
+        sleep(IN_FORCE).await;
         assert_eq!(capacity(&limiter, "acme").await, 50);
         fs::remove_file(&path).expect("removed");
-        tokio::time::sleep(IN_FORCE).await;
+        sleep(IN_FORCE).await;
         assert_eq!(capacity(&limiter, "acme").await, 50);
-        folder.write(name, first);
-        assert!(until_capacity(&limiter, "acme", 20).await <= TOLERATED);
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        sleep(IN_FORCE).await;
+        assert_eq!(capacity(&limiter, "acme").await, 50);
+        write(folder.path(), name, first);
+        // The read of the pipe ends after its deadline.
+        wait_until(async || capacity(&limiter, "acme").await == 20).await;
     }
 }
 
 #[test]
 fn a_wrong_file_fails_the_build() {
-    let folder = Folder::new("wrong");
+    let folder = tempfile::tempdir().expect("a folder");
     let build = |path| RateLimiter::builder().rules(Rules::file(path)).build();
-    let path =
-        folder.write("rules.toml", "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"bloked\"\n");
-    let error = build(path.clone()).expect_err("a wrong word").to_string();
+    let text = "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"bloked\"\n";
+    let path = write(folder.path(), "rules.toml", text);
+    let error = build(path).expect_err("a wrong word").to_string();
     for words in ["rules.toml", "line 5", "`acme` of `api`", "did you mean `blocked`?"] {
         assert!(error.contains(words), "{error}");
     }
-    let error = build(folder.0.join("none.toml")).expect_err("no file").to_string();
+    let error = build(folder.path().join("none.toml")).expect_err("no file").to_string();
     assert!(error.contains("none.toml") && error.contains("No such file"), "{error}");
     let error = RateLimiter::builder().rules(Rules::redis()).build().expect_err("no Redis");
     assert!(matches!(error, BuildError::RulesWithoutRedis));
@@ -138,7 +125,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     shared.rules = set("acme", 50);
     operator.operator().share_rules(shared.clone(), "alice").await.expect("written");
     for limiter in &limiters {
-        assert!(until_capacity(limiter, "acme", 50).await <= TOLERATED);
+        until_capacity(limiter, "acme", 50).await;
     }
     let error = limiters[0].set_rules(RuleSet::new()).expect_err("Redis has the rules");
     assert!(error.to_string().contains("`share_rules`"), "{error}");
@@ -152,24 +139,23 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     assert!(shared.rules.unset_key("api", "acme"));
     operator.operator().share_rules(shared, "bob").await.expect("written");
     let changes = operator.operator().rule_changes(10).await.expect("read");
-    let written: Vec<_> =
-        changes.iter().map(|change| (&change.by[..], change.what.clone())).collect();
-    let lines = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let written =
+        changes.iter().flat_map(|it| it.what.iter().map(move |what| (&it.by[..], &what[..])));
     assert_eq!(
-        written,
+        written.collect::<Vec<_>>(),
         [
-            (
-                "bob",
-                lines(&[
-                    "`api`: none becomes `blocked = true`",
-                    "`api` of `acme`: `threshold = 50` becomes none",
-                ])
-            ),
-            ("alice", lines(&["`api` of `acme`: none becomes `threshold = 50`"])),
+            ("bob", "`api`: none becomes `blocked = true`"),
+            ("bob", "`api` of `acme`: `threshold = 50` becomes none"),
+            ("alice", "`api` of `acme`: none becomes `threshold = 50`"),
         ]
     );
     assert!(changes[0].at.elapsed().expect("the past") < MINUTE);
     assert_eq!(operator.operator().rule_changes(1).await.expect("read").len(), 1);
+
+    wait_until(async || !operator.operator().fleet().await.expect("read").is_empty()).await;
+    let ttls = server.ttls();
+    let lasting: Vec<_> = ttls.iter().filter(|(_, ttl)| *ttl < 0).map(|(key, _)| key).collect();
+    assert_eq!(lasting.len(), 2, "announcements have a TTL, and rules have none: {lasting:?}");
 
     // A limiter that starts later has them once it is ready.
     let late = limiter();
@@ -178,50 +164,16 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
 }
 
-/// A command that a server has executed, with the beginnings of its arguments in fourth place.
-type Logged = (i64, i64, i64, Vec<Vec<u8>>, Vec<u8>, Vec<u8>);
-
-#[tokio::test]
-async fn no_script_is_sent_with_its_comments() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    for (name, value) in [("slowlog-log-slower-than", 0), ("slowlog-max-len", 10_000)] {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG");
-    }
-    let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let mut shared = limiter.operator().shared_rules().await.expect("read");
-    shared.rules = set("acme", 50);
-    limiter.operator().share_rules(shared, "alice").await.expect("written");
-    limiter.operator().rule_changes(10).await.expect("read");
-    until_capacity(&limiter, "acme", 50).await;
-    while limiter.operator().fleet().await.expect("read").is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let mut slowlog = redis::cmd("SLOWLOG");
-    let log: Vec<Logged> = slowlog.arg("GET").arg(-1).query(&mut connection).expect("SLOWLOG");
-    let sent = log.iter().filter(|(_, _, _, command, ..)| command[0].starts_with(b"EVAL"));
-    let scripts: HashSet<_> = sent.map(|(_, _, _, command, ..)| &command[1]).collect();
-    assert!(scripts.len() >= 6, "{} scripts", scripts.len());
-    for script in scripts {
-        let script = String::from_utf8_lossy(script);
-        assert!(!script.contains("--"), "{script}");
-    }
-}
-
 #[tokio::test]
 async fn rules_stay_without_redis_and_with_malformed_ones() {
     let server = Server::start();
     let builder = server.builder().deadline(Duration::from_secs(1)).on_error(OnError::Local);
     let builder = builder.rules(Rules::redis());
     let limiter = builder.clone().build().expect("valid");
-    let mut shared = limiter.operator().shared_rules().await.expect("read");
-    shared.rules = set("acme", 50);
-    limiter.operator().share_rules(shared, "alice").await.expect("written");
-    until_capacity(&limiter, "acme", 50).await;
+    share(&limiter, 50).await;
     let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
     let () = server.connection().hset_multiple("rl:{rules}", &malformed).expect("HSET");
-    tokio::time::sleep(IN_FORCE).await;
+    sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
     let error = limiter.operator().shared_rules().await.expect_err("malformed").to_string();
     assert!(
@@ -231,23 +183,16 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
 
     let port = server.port();
     drop(server);
-    tokio::time::sleep(IN_FORCE).await;
+    sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
     // A limiter that starts now obeys the code until Redis is back.
     let late = builder.build().expect("valid");
     assert_eq!(capacity(&late, "acme").await, 10);
     assert!(late.ping().await.is_err());
     let _restarted = Server::start_on(port);
-    let mut shared = loop {
-        match limiter.operator().shared_rules().await {
-            Ok(shared) => break shared,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    };
-    shared.rules = set("acme", 60);
-    limiter.operator().share_rules(shared, "alice").await.expect("written");
+    wait_until(async || limiter.operator().shared_rules().await.is_ok()).await;
+    share(&limiter, 60).await;
     until_capacity(&late, "acme", 60).await;
-    until_capacity(&limiter, "acme", 60).await;
 }
 
 /// Whoever can write the rules must not make each process read any number of bytes.
@@ -255,10 +200,7 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
 async fn rules_of_any_size_are_not_read() {
     let server = Server::start();
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let mut shared = limiter.operator().shared_rules().await.expect("read");
-    shared.rules = set("acme", 50);
-    limiter.operator().share_rules(shared.clone(), "alice").await.expect("written");
-    until_capacity(&limiter, "acme", 50).await;
+    let mut shared = share(&limiter, 50).await;
     let large = "x".repeat(20_000_000);
     let sent = || -> u64 {
         let mut connection = server.connection();
@@ -271,7 +213,7 @@ async fn rules_of_any_size_are_not_read() {
         let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
         let () = server.connection().hset_multiple("rl:{rules}", &hash).expect("HSET");
         let () = server.connection().lpush("rl:{rules}:changes", &large).expect("LPUSH");
-        tokio::time::sleep(IN_FORCE).await;
+        sleep(IN_FORCE).await;
         let error = limiter.operator().shared_rules().await.expect_err("too large").to_string();
         assert!(error.contains("too large"), "{error}");
         let changes = limiter.operator().rule_changes(10).await.expect("read");
@@ -310,11 +252,97 @@ async fn a_lost_reply_is_no_lost_change() {
     proxy.set(Network::RepliesLost);
     let write = tokio::spawn(limiter.operator().share_rules(shared, "alice"));
     let mut direct = server.connection();
-    while !direct.exists("rl:{rules}").unwrap_or(false) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_until(async || direct.exists("rl:{rules}").unwrap_or(false)).await;
     proxy.set(Network::Cut);
     proxy.set(Network::Up);
     write.await.expect("no panic").expect("replaced");
     assert_eq!(limiter.operator().rule_changes(10).await.expect("read").len(), 1);
+}
+
+#[test]
+fn a_ping_that_is_not_polled_does_not_stop_rules() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    // Until the rules were read once, each ping waits for them.
+    let () = connection.set("rl:{rules}", "foreign").expect("SET");
+    let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let mut pings = Vec::new();
+    stuck.block_on(async {
+        for number in 0..100 {
+            let mut ping = Box::pin(limiter.ping());
+            // Each is polled a little more often than the last one, so some have come to the rules.
+            for _ in 0..number {
+                if poll_immediate(ping.as_mut()).await.is_some() {
+                    break;
+                }
+                yield_now().await;
+            }
+            pings.push(ping);
+        }
+    });
+    let () = connection.del("rl:{rules}").expect("DEL");
+    let running = tokio::runtime::Runtime::new().expect("a runtime");
+    running.block_on(async {
+        let mut shared = limiter.operator().shared_rules().await.expect("read");
+        shared.rules.set("api", Rule::new().threshold(3)).expect("a valid rule");
+        limiter.operator().share_rules(shared, "alice").await.expect("written");
+    });
+    running.block_on(wait_until(async || !limiter.rules().is_empty()));
+    running.block_on(limiter.ping()).expect("the rules were read");
+}
+
+/// Whoever can write into Redis can announce any keys.
+#[tokio::test]
+async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let key = |key: &str, since: u64| {
+        let limit = r#""limit":"api","period":60000000,"is_shadow":false,"last":5"#;
+        format!(r#"{{{limit},"key":"{key}","rejected":{},"since":{since}}}"#, u64::MAX)
+    };
+    let mut keys = vec![key(&"k".repeat(5_000), 1), key("late", u64::MAX)];
+    keys.extend((0..50).map(|number| key(&number.to_string(), 1)));
+    let announcement =
+        format!(r#"{{"id":"~","rules":"","limits":[],"rejected":[{}]}}"#, keys.join(","));
+    let mut connection = server.connection();
+    let () = connection.set("rl:{rules}:process:~", announcement).expect("written");
+    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
+    let fleet = limiter.operator().fleet().await.expect("read");
+    assert!((1..=20).contains(&fleet[0].rejected.len()), "{}", fleet[0].rejected.len());
+    assert!(fleet[0].rejected.iter().all(|key| key.key.len() <= 1_000));
+}
+
+/// Tools read the keys of a limit page by page, and none of another limit.
+#[tokio::test]
+async fn the_keys_of_a_limit_are_read_page_by_page() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let other = Limit::sliding("api.other", 10, MINUTE);
+    limiter.check(&API, (), 1).await.expect("admitted");
+    limiter.check(&API, "", 1).await.expect("admitted");
+    limiter.check(&API, ("a", 7), 1).await.expect("admitted");
+    limiter.check(&API, "%2A", 1).await.expect("admitted");
+    let mut expected = ["%", "", "(a:7)", "%252A"].map(String::from).to_vec();
+    for key in 0..3_000 {
+        limiter.check(&API, key, 1).await.expect("admitted");
+        limiter.check(&other, key, 1).await.expect("admitted");
+        expected.push(key.to_string());
+    }
+    let (mut found, mut pages, mut next) = (Vec::new(), 0, None);
+    loop {
+        let page = limiter.operator().keys(&API, next).await.expect("read");
+        pages += 1;
+        for key in page.keys {
+            assert_eq!(limiter.peek(&API, &key, 1).await.expect("a decision").remaining, 9);
+            found.push(key.to_string());
+        }
+        let Some(cursor) = page.next else { break };
+        next = Some(cursor);
+    }
+    assert!(pages > 3, "{pages} pages");
+    found.sort();
+    found.dedup();
+    expected.sort();
+    assert_eq!(found, expected);
 }

@@ -2,45 +2,36 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet};
+use ratelimit_runtime::{Algorithm, Limit, Part, Rejection, Rule, RuleSet};
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 
 use super::{blocked, of_limit};
-use crate::{on_both_stores, wait_until_idle};
+use crate::on_both_stores;
 
 on_both_stores! {
     async fn a_rule_sets_the_amounts_of_a_limit_and_of_a_key(test: TestLimiter) {
         for limit in limits("ruled", 10, MINUTE) {
-            let remaining = async |key: &str| {
-                test.limiter.check(&limit, key, 1).await.expect("admitted").remaining
-            };
-            assert_eq!(remaining("a").await, 9);
+            let peek = async |key: &str| test.limiter.peek(&limit, key, 1).await.unwrap();
+            test.limiter.check(&limit, "a", 1).await.expect("admitted");
             let mut rules = of_limit(Rule::new().threshold(20).burst(20));
             rules.set_key("ruled", "acme", Rule::new().threshold(30).burst(40)).expect("valid");
             rules.set_key("ruled", "small", Rule::new().threshold(5)).expect("valid");
             test.set_rules(rules.clone());
             assert_eq!(test.limiter.rules(), rules);
             let is_bucket = is_bucket(limit.algorithm());
-            // What was charged stays charged.
-            assert_eq!(remaining("a").await, 18, "{limit:?}");
-            assert_eq!(remaining("acme").await, if is_bucket { 39 } else { 29 });
+            let decision = peek("a").await;
+            assert_eq!((decision.limit, decision.remaining), (20, 19), "what was charged stays");
+            assert_eq!(peek("acme").await.limit, if is_bucket { 40 } else { 30 });
             // The rule of the key has no burst, so that of its limit holds.
-            assert_eq!(remaining("small").await, if is_bucket { 19 } else { 4 });
-            let peek = test.limiter.peek(&limit, "a", 19).await;
-            assert!(!peek.expect("a decision").allowed);
+            assert_eq!(peek("small").await.limit, if is_bucket { 20 } else { 5 });
             test.set_rules(RuleSet::new());
-            assert_eq!(remaining("a").await, 7);
-            // The charge that "small" has made.
-            assert_eq!(remaining("small").await, 8);
-            for key in ["a", "acme", "small"] {
-                assert!(test.limiter.reset(&limit, key).await.expect("reset"));
-            }
+            assert_eq!(peek("a").await.remaining, 9);
+            assert!(test.limiter.reset(&limit, "a").await.expect("reset"));
         }
-    }
-
-    async fn a_threshold_leaves_the_burst_of_the_code(test: TestLimiter) {
+        // Without a burst, that of the code holds.
         test.set_rules(of_limit(Rule::new().threshold(20)));
-        let capacity = async |limit: Limit| test.limiter.peek(&limit, "key", 1).await.unwrap().limit;
+        let capacity =
+            async |limit: Limit| test.limiter.peek(&limit, "key", 1).await.unwrap().limit;
         let limit = |algorithm| Limit::new("ruled", algorithm, 10, MINUTE).expect("valid");
         assert_eq!(capacity(limit(Algorithm::TokenBucket)).await, 20);
         assert_eq!(capacity(limit(Algorithm::LeakyBucket)).await, 1);
@@ -176,44 +167,5 @@ on_both_stores! {
         let other = Limit::sliding("other", 1, MINUTE);
         let parts = [Part::new(&limit, &"key", 1), Part::new(&other, &"key", 1)];
         assert_eq!(blocked(&test.limiter.check_all(&parts).await), Some(9 * SECOND));
-
-        // A call that waits goes on when the rule ends.
-        test.limiter.reset(&limit, "key").await.expect("reset");
-        let waiting = limit.wait(MINUTE);
-        let limiter = test.limiter.clone();
-        let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await.is_ok() });
-        wait_until_idle(&test.limiter).await;
-        assert!(!call.is_finished());
-        test.advance(1_000_000);
-        assert!(call.await.expect("no panic"));
     }
-}
-
-/// Each set blocks one of the limits of a group, so no call is admitted while they replace each other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_is_decided_by_one_set_of_rules() {
-    let limiter = RateLimiter::embedded();
-    let names = ["one of two", "two of two"];
-    let limits = names.map(|name| Limit::fixed(name, 1_000_000_000, HOUR));
-    let block = |name| {
-        let mut rules = RuleSet::new();
-        rules.set(name, Rule::new().blocked(true)).expect("valid");
-        limiter.set_rules(rules).expect("valid");
-    };
-    block(names[0]);
-    let calls = tokio::spawn({
-        let limiter = limiter.clone();
-        async move {
-            let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
-            for call in 0..100_000 {
-                let result = limiter.check_all(&parts).await;
-                assert!(matches!(result, Err(Rejection::Blocked { .. })), "{call}: {result:?}");
-            }
-        }
-    });
-    while !calls.is_finished() {
-        names.into_iter().for_each(block);
-        tokio::task::yield_now().await;
-    }
-    calls.await.expect("blocked by each set");
 }

@@ -1,16 +1,10 @@
 //! Rules that override limits at run time: what they change, and where a limiter reads them.
 
 mod annotated;
-mod announcements;
 mod beside;
-mod crowd;
-mod endings;
 mod feeds;
 mod in_force;
-mod order;
-mod pairs;
 mod sets;
-mod stuck_feeds;
 mod trials;
 mod waiting;
 
@@ -23,23 +17,6 @@ use crate::TestLimiter;
 fn of_limit(rule: Rule) -> RuleSet {
     let mut rules = RuleSet::new();
     rules.set("ruled", rule).expect("valid");
-    rules
-}
-
-fn of_key(key: &str, rule: Rule) -> RuleSet {
-    let mut rules = RuleSet::new();
-    rules.set_key("ruled", key, rule).expect("valid");
-    rules
-}
-
-/// Rules for an annotated limit.
-fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
-    let mut rules = RuleSet::new();
-    let set = match key {
-        Some(key) => rules.set_key("annotated", key, rule),
-        None => rules.set("annotated", rule),
-    };
-    set.expect("valid");
     rules
 }
 

@@ -1,8 +1,10 @@
-//! Debts: units that a call has used beyond its charge.
+//! Debts, which a call has used beyond its charge, and estimates above what calls use.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use ratelimit_runtime::Limit;
+use ratelimit_runtime::VirtualClock;
+use support::clocks::embedded_on;
 use support::limits::{MINUTE, limits};
 use support::server::Server;
 
@@ -29,7 +31,6 @@ async fn units_beyond_the_charge_are_a_debt() {
     }
 }
 
-/// The largest debts neither wrap nor live for ever.
 #[tokio::test]
 async fn a_debt_saturates() {
     let server = Server::start();
@@ -60,20 +61,30 @@ async fn a_debt_saturates() {
     server.assert_all_keys_expire();
 }
 
-/// A debt of the largest size in a log whose ring is full: a further debt changes nothing.
+/// A stream of calls that use a tenth of their estimates is admitted at the rate of what they use. The burst is well
+/// above what the running calls hold.
 #[tokio::test]
-async fn a_saturated_log_keeps_its_entries() {
-    let server = Server::start();
-    let (limiters, _) = limiters(&server);
-    let limit = Limit::sliding("saturated", 100_000, MINUTE);
-    for limiter in &limiters {
-        for _ in 0..63 {
-            acquire(limiter, &limit, 1).await.keep();
+async fn a_steady_stream_uses_the_whole_limit() {
+    const CALLS: u64 = 1_000;
+    let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+    let limiter = embedded_on(&clock);
+    for limit in limits("permits", CALLS * 100, MINUTE) {
+        // Each call takes two ticks. A tick is a thousandth of a period.
+        let (mut running, mut used, mut ticks) = (VecDeque::new(), 0_u64, 0_u64);
+        // The first two periods fill the bucket or the window.
+        while ticks < 22 * 1_000 {
+            while let Ok(permit) = limiter.acquire(&limit, "key", 1_000).await {
+                running.push_back((ticks + 2, permit));
+            }
+            while running.front().is_some_and(|(end, _)| *end <= ticks) {
+                let (_, permit) = running.pop_front().expect("a call");
+                permit.settle(100);
+                used += if ticks >= 2_000 { 100 } else { 0 };
+            }
+            clock.advance(MINUTE / 1_000);
+            ticks += 1;
         }
-        let permits = [acquire(limiter, &limit, 0).await, acquire(limiter, &limit, 0).await];
-        for permit in permits {
-            permit.settle(u64::MAX);
-            assert_eq!(remaining(limiter, &limit).await, 0);
-        }
+        let share = used as f64 / (20 * CALLS * 100) as f64;
+        assert!((0.95..=1.001).contains(&share), "{limit:?}: {share}");
     }
 }

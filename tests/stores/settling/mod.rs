@@ -1,9 +1,6 @@
 //! Charges that are corrected once the real cost is known, and units that go back to their charge.
 
-mod beside;
 mod debts;
-mod estimates;
-mod lagging_clocks;
 mod permits;
 mod queue;
 mod settlements;
@@ -11,6 +8,7 @@ mod settlements;
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, VirtualClock};
+use support::clocks::embedded_on;
 use support::limits::MINUTE;
 use support::server::Server;
 
@@ -19,10 +17,8 @@ use crate::decision;
 /// A limiter on the embedded store and one on Redis, on one virtual clock.
 fn limiters(server: &Server) -> ([RateLimiter; 2], VirtualClock) {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-    let virtual_clock = || Clock::Virtual(clock.clone());
-    let embedded = RateLimiter::builder().clock(virtual_clock()).build().expect("valid");
-    let redis = server.builder().clock(virtual_clock()).deadline(MINUTE).build().expect("valid");
-    ([embedded, redis], clock)
+    let builder = server.builder().clock(Clock::Virtual(clock.clone())).deadline(MINUTE);
+    ([embedded_on(&clock), builder.build().expect("valid")], clock)
 }
 
 async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Permit {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratelimit_runtime::{Algorithm, Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Decision, Limit, Permit, RateLimiter, Rejection, VirtualClock};
+use support::clocks::embedded_on;
+use support::limits::is_bucket;
 use support::model::ExpectedDecision;
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
@@ -24,7 +26,6 @@ enum Step {
     Check(u64),
     /// Settles one of the open permits: its index, and the units that its call has used.
     Settle(usize, u64),
-    /// Drops one of the open permits.
     Drop(usize),
     Peek(u64),
     /// Blocks the key by eighths of a period and microseconds.
@@ -98,15 +99,13 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     ];
     // A sliding window of a longer period or a larger threshold is less exact: see `sliding.rs`.
     let threshold = || prop_oneof![3 => 4_u64..30, 1 => 50_u64..1_000];
-    let limit = move |threshold, period| {
+    let limit = move |(threshold, burst): (u64, Option<u64>), period| {
         let period = Duration::from_micros(period);
-        Limit::new("settled", algorithm, threshold, period).expect("valid")
-    };
-    let limit = move |(threshold, burst): (u64, Option<u64>), period| match algorithm {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            limit(threshold, period).burst(burst.unwrap_or(threshold))
+        let limit = support::limits::limit("settled", algorithm, threshold, period);
+        match burst {
+            Some(burst) if is_bucket(algorithm) => limit.burst(burst),
+            _ => limit,
         }
-        _ => limit(threshold, period),
     };
     let sizes = prop::collection::vec((threshold(), prop::option::of(1_u64..60)), 2);
     (period, sizes, prop::collection::vec(step(), 1..450)).prop_map(
@@ -144,11 +143,10 @@ impl Settling {
     fn new(server: &Server) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let shared = || Clock::Virtual(clock.clone());
         Self {
             model: SettledModel::default(),
-            embedded: RateLimiter::builder().clock(shared()).build().expect("valid settings"),
-            redis: server.builder().clock(shared()).build().expect("valid settings"),
+            embedded: embedded_on(&clock),
+            redis: server.limiter_on(&clock),
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
             open: Vec::new(),
             is_exact: true,
@@ -164,102 +162,109 @@ impl Settling {
 
     /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let (mut limit, mut retry, mut decisions) = (trace.limits[0], None, 0);
+        let (mut limit, mut rejected, mut decisions) = (trace.limits[0], None, 0);
         for (index, step) in trace.steps.iter().enumerate() {
-            match *step {
-                Step::Block(eighths, micros) => {
-                    retry = None;
-                    let time = eighths_of(&limit, eighths, micros);
-                    self.model.block(self.now(), time);
-                    for limiter in [&self.embedded, &self.redis] {
-                        let blocked = limiter.block(&limit, &self.key, Duration::from_micros(time));
-                        blocked.await.expect("blocked");
-                    }
-                    self.peek(index, &limit, 1).await?;
-                    decisions += 1;
+            let retry = rejected.take();
+            let peeked = match *step {
+                Step::Acquire(cost) | Step::Check(cost) | Step::Peek(cost)
+                    if cost > limit.capacity() =>
+                {
+                    continue;
                 }
-                Step::Refund(cost) => {
-                    (retry, self.was_refunded, self.is_exact) = (None, true, false);
-                    for limiter in [&self.embedded, &self.redis] {
-                        limiter.credit(&limit, &self.key, cost).await.expect("refunded");
-                    }
-                    self.peek(index, &limit, 1).await?;
+                Step::Settle(..) | Step::Drop(_) if self.open.is_empty() => continue,
+                Step::Acquire(cost) | Step::Check(cost) => {
+                    let settles = matches!(step, Step::Acquire(_));
+                    rejected = self.acquire(index, &limit, cost, settles).await?;
                     decisions += 1;
+                    continue;
                 }
-                Step::Unblock => {
-                    retry = None;
-                    let was_blocked = self.model.unblock(self.now());
-                    for limiter in [&self.embedded, &self.redis] {
-                        let opened = limiter.unblock(&limit, &self.key).await.expect("unblocked");
-                        prop_assert_eq!(opened, was_blocked, "step {}", index);
-                    }
-                    self.peek(index, &limit, 1).await?;
-                    decisions += 1;
+                Step::Drop(which) => {
+                    drop(self.open.swap_remove(which % self.open.len()));
+                    continue;
                 }
                 Step::Wait(eighths, micros) => {
-                    retry = None;
-                    let wait = eighths_of(&limit, eighths, micros);
-                    self.clock.advance(Duration::from_micros(wait));
+                    self.clock.advance(eighths_of(&limit, eighths, micros));
+                    continue;
                 }
                 Step::Change(index) => {
                     // Another rate rounds the level of a bucket up.
-                    self.has_one_rate &= !is_bucket(&limit);
+                    self.has_one_rate &= !is_bucket(limit.algorithm());
                     self.is_exact &= self.has_one_rate;
                     limit = trace.limits[index];
-                    retry = None;
+                    continue;
                 }
-                Step::Reset => {
-                    retry = None;
-                    self.model.reset();
-                    self.is_exact = self.has_one_rate;
-                    self.was_refunded = false;
-                    self.embedded.reset(&limit, &self.key).await.expect("embedded");
-                    self.redis.reset(&limit, &self.key).await.expect("Redis");
-                }
+                Step::Peek(cost) => cost,
                 Step::Retry(early) => {
-                    let Some((cost, wait)) = retry.take() else { continue };
+                    let Some((cost, wait)) = retry else { continue };
                     self.clock.advance(wait - Duration::from_micros(early.into()));
-                    let expected = self.model.peek(&limit, self.now(), cost);
-                    self.peek(index, &limit, cost).await?;
                     if self.is_exact {
+                        let expected = self.model.peek(&limit, self.now(), cost);
                         prop_assert_eq!(expected.allowed, !early, "step {}", index);
                     }
-                    decisions += 1;
+                    cost
                 }
-                Step::Acquire(cost) | Step::Check(cost) | Step::Peek(cost)
-                    if cost > limit.capacity() => {}
-                Step::Peek(cost) => {
-                    self.peek(index, &limit, cost).await?;
-                    decisions += 1;
+                _ => {
+                    self.correct(index, &limit, step).await?;
+                    1
                 }
-                Step::Acquire(cost) => {
-                    retry = self.acquire(index, &limit, cost, true).await?;
-                    decisions += 1;
-                }
-                Step::Check(cost) => {
-                    retry = self.acquire(index, &limit, cost, false).await?;
-                    decisions += 1;
-                }
-                Step::Settle(..) | Step::Drop(_) if self.open.is_empty() => {}
-                Step::Drop(which) => drop(self.open.swap_remove(which % self.open.len())),
-                Step::Settle(which, used) => {
-                    let open = self.open.swap_remove(which % self.open.len());
-                    let OpenCharge { limit: charged_by, receipt, embedded, redis } = open;
-                    self.is_exact &= !is_bucket(&limit) || self.model.charges() <= EXACT;
-                    self.model.settle(&charged_by, self.now(), receipt, used);
-                    embedded.settle(used);
-                    redis.settle(used);
-                    self.redis.flush().await.expect("Redis");
-                    self.peek(index, &limit, 1).await?;
-                    retry = None;
-                    decisions += 1;
-                }
-            }
+            };
+            self.peek(index, &limit, peeked).await?;
+            decisions += 1;
         }
         Ok(decisions)
     }
 
-    /// Checks a call. Returns its cost and wait if it is rejected.
+    /// Plays a step that corrects the count or blocks the key.
+    async fn correct(
+        &mut self,
+        index: usize,
+        limit: &Limit,
+        step: &Step,
+    ) -> Result<(), TestCaseError> {
+        let (now, key, stores) = (self.now(), &self.key, [&self.embedded, &self.redis]);
+        match *step {
+            Step::Settle(which, used) => {
+                let open = self.open.swap_remove(which % self.open.len());
+                let OpenCharge { limit: charged_by, receipt, embedded, redis } = open;
+                self.is_exact &= !is_bucket(limit.algorithm()) || self.model.charges() <= EXACT;
+                self.model.settle(&charged_by, now, receipt, used);
+                embedded.settle(used);
+                redis.settle(used);
+                self.redis.flush().await.expect("Redis");
+            }
+            Step::Block(eighths, micros) => {
+                let time = eighths_of(limit, eighths, micros);
+                self.model.block(now, time.as_micros() as u64);
+                for limiter in stores {
+                    limiter.block(limit, key, time).await.expect("blocked");
+                }
+            }
+            Step::Unblock => {
+                let was_blocked = self.model.unblock(now);
+                for limiter in stores {
+                    let opened = limiter.unblock(limit, key).await.expect("unblocked");
+                    prop_assert_eq!(opened, was_blocked, "step {}", index);
+                }
+            }
+            Step::Refund(cost) => {
+                (self.was_refunded, self.is_exact) = (true, false);
+                for limiter in stores {
+                    limiter.credit(limit, key, cost).await.expect("refunded");
+                }
+            }
+            Step::Reset => {
+                self.model.reset();
+                (self.is_exact, self.was_refunded) = (self.has_one_rate, false);
+                for limiter in stores {
+                    limiter.reset(limit, key).await.expect("reset");
+                }
+            }
+            _ => unreachable!("{step:?} corrects nothing"),
+        }
+        Ok(())
+    }
+
+    /// Compares the decisions about a call. Returns its cost and wait if it is rejected.
     async fn acquire(
         &mut self,
         index: usize,
@@ -268,43 +273,35 @@ impl Settling {
         settles: bool,
     ) -> Result<Option<(u64, Duration)>, TestCaseError> {
         let (now, key) = (self.now(), &self.key);
-        let embedded = self.embedded.acquire(limit, key, cost).await;
+        let embedded = settleable(self.embedded.acquire(limit, key, cost).await);
         let redis = if settles {
-            self.redis.acquire(limit, key, cost).await
+            settleable(self.redis.acquire(limit, key, cost).await)
         } else {
-            // The next line compares a call that is checked with one that is acquired.
-            let checked = self.redis.check(limit, key, cost).await;
-            return self.checked(index, limit, cost, embedded, decision(checked).into());
+            self.redis.check(limit, key, cost).await.map(|decision| (decision, None))
         };
         for result in [&embedded, &redis] {
             let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
             prop_assert_eq!(is_blocked, self.model.is_blocked(now), "step {}", index);
         }
-        let (embedded, redis) = (split(embedded), split(redis));
-        let expected = self.compare(index, limit, cost, embedded.0, redis.0)?;
-        if let (Some(embedded), Some(redis)) = (embedded.1, redis.1) {
-            let receipt = self.model.charge(limit, now, cost);
+        let ((decided, embedded), (redis_decided, redis)) = (split(embedded), split(redis));
+        prop_assert_eq!(decided, redis_decided, "the stores differ, step {}", index);
+        if !self.was_refunded {
+            let expected = self.model.clone().acquire(limit, now, cost).0;
+            if self.is_exact {
+                prop_assert_eq!(expected, decided, "step {}", index);
+            }
+            prop_assert!(expected.allowed || !decided.allowed, "step {}: admits too much", index);
+            let is_same = expected.allowed == decided.allowed;
+            prop_assert!(!is_same || decided.remaining <= expected.remaining, "step {}", index);
+        }
+        if !decided.allowed {
+            return Ok(Some((cost, decided.retry_after)));
+        }
+        let receipt = self.model.charge(limit, now, cost);
+        if let (Some(embedded), Some(redis)) = (embedded, redis) {
             self.open.push(OpenCharge { limit: *limit, receipt, embedded, redis });
-            return Ok(None);
         }
-        Ok((!expected.allowed).then_some((cost, expected.retry_after)))
-    }
-
-    fn checked(
-        &mut self,
-        index: usize,
-        limit: &Limit,
-        cost: u64,
-        embedded: Result<Permit, Rejection>,
-        redis: ExpectedDecision,
-    ) -> Result<Option<(u64, Duration)>, TestCaseError> {
-        let embedded = split(embedded).0;
-        let expected = self.compare(index, limit, cost, embedded, redis)?;
-        if embedded.allowed {
-            self.model.charge(limit, self.now(), cost);
-            return Ok(None);
-        }
-        Ok(Some((cost, expected.retry_after)))
+        Ok(None)
     }
 
     async fn peek(&self, index: usize, limit: &Limit, cost: u64) -> Result<(), TestCaseError> {
@@ -320,42 +317,23 @@ impl Settling {
         prop_assert!(is_sound, "step {}", index);
         Ok(())
     }
-
-    /// Compares the decisions about a call of both stores and of the model.
-    fn compare(
-        &self,
-        index: usize,
-        limit: &Limit,
-        cost: u64,
-        embedded: ExpectedDecision,
-        redis: ExpectedDecision,
-    ) -> Result<ExpectedDecision, TestCaseError> {
-        prop_assert_eq!(embedded, redis, "the stores differ, step {}", index);
-        if self.was_refunded {
-            return Ok(embedded);
-        }
-        let expected = self.model.clone().acquire(limit, self.now(), cost).0;
-        if self.is_exact {
-            prop_assert_eq!(expected, embedded, "step {}", index);
-        }
-        prop_assert!(expected.allowed || !embedded.allowed, "step {}: admits too much", index);
-        let is_same = expected.allowed == embedded.allowed;
-        prop_assert!(!is_same || embedded.remaining <= expected.remaining, "step {}", index);
-        Ok(embedded)
-    }
 }
 
-fn eighths_of(limit: &Limit, eighths: u64, micros: u64) -> u64 {
-    limit.period().as_micros() as u64 * eighths / 8 + micros
+fn eighths_of(limit: &Limit, eighths: u64, micros: u64) -> Duration {
+    let period = limit.period().as_micros() as u64;
+    Duration::from_micros(period * eighths / 8 + micros)
 }
 
-fn is_bucket(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
+/// A call that was admitted, and its permit if its charge can be settled.
+type Admitted = (Decision, Option<Permit>);
+
+fn settleable(result: Result<Permit, Rejection>) -> Result<Admitted, Rejection> {
+    result.map(|permit| (permit.decision(), Some(permit)))
 }
 
-fn split(result: Result<Permit, Rejection>) -> (ExpectedDecision, Option<Permit>) {
+fn split(result: Result<Admitted, Rejection>) -> (ExpectedDecision, Option<Permit>) {
     match result {
-        Ok(permit) => (permit.decision().into(), Some(permit)),
+        Ok((decision, permit)) => (decision.into(), permit),
         Err(rejection) => (decision(Err(rejection)).into(), None),
     }
 }
@@ -373,7 +351,6 @@ fn plays_charges_that_are_settled() {
     });
 }
 
-/// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
     play_traces(algorithm, &trace(algorithm), &async |server, trace| {
         Settling::new(server).run(trace).await
