@@ -1,5 +1,5 @@
-//! The memory of the embedded store: a decision for a known key allocates nothing, and floods of keys or calls do
-//! not make the store grow beyond its bounds.
+//! The memory of calls: a decision for a known key allocates nothing, and the logs of the embedded store keep within
+//! their bounds.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,17 +7,17 @@ use std::task::{Context, Waker};
 use std::thread::sleep;
 use std::time::Duration;
 
-use ratelimit_runtime::{
-    Clock, Key, Limit, Part, RateLimiter, Rejection, VirtualClock, rate_limit,
-};
+use ratelimit_runtime::{Key, Limit, Part, RateLimiter, Rejection, VirtualClock, rate_limit};
+use support::clocks::embedded_on;
+use support::limits::HOUR;
 use support::poll_once;
 
 const LIMITS: [Limit; 5] = [
-    Limit::sliding("allocations", 4, Duration::from_secs(3600)),
-    Limit::fixed("allocations", 4, Duration::from_secs(3600)),
-    Limit::sliding_counter("allocations", 4, Duration::from_secs(3600)),
-    Limit::token_bucket("allocations", 4, Duration::from_secs(3600)),
-    Limit::leaky_bucket("allocations", 4, Duration::from_secs(3600)),
+    Limit::sliding("allocations", 4, HOUR),
+    Limit::fixed("allocations", 4, HOUR),
+    Limit::sliding_counter("allocations", 4, HOUR),
+    Limit::token_bucket("allocations", 4, HOUR),
+    Limit::leaky_bucket("allocations", 4, HOUR),
 ];
 
 #[rate_limit(period = "1h", threshold = 3, algo = "fixed", key = "{tenant}:{user}")]
@@ -26,100 +26,71 @@ async fn annotated(tenant: &str, user: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Rejects calls, because the first rejection of a limiter on a thread allocates the list of rejected keys.
-fn reject_some(limiter: &RateLimiter) {
+/// Returns a limiter that has rejected calls: the first rejection of a limiter on a thread allocates the list of
+/// rejected keys.
+fn limiter() -> RateLimiter {
+    let limiter = RateLimiter::embedded();
     for limit in LIMITS {
         while poll_once(limiter.check(&limit, "rejected", 1)).is_ok() {}
     }
+    limiter
 }
 
-/// Asserts that admitted and rejected calls of a key allocate nothing.
-fn assert_no_allocations(limiter: &RateLimiter, key: impl Key + Copy) {
-    for limit in LIMITS {
-        // A sliding window allocates its ring with the first call of another time.
-        for _ in 0..2 {
-            let _ = black_box(poll_once(limiter.check(&limit, key, 1)));
-            sleep(Duration::from_micros(10));
-        }
-        // The first two are admitted, unless the burst is 1, and the rest are rejected.
-        let allocations = allocation_counter::measure(|| {
-            for _ in 0..6 {
-                let _ = black_box(poll_once(limiter.check(&limit, key, 1)));
-            }
-        });
-        assert_eq!(allocations.count_total, 0, "{}", limit.algorithm());
+/// Asserts that calls allocate nothing, which returns whether they are admitted. Returns how many are admitted.
+fn assert_no_allocations(what: &str, call: impl Fn() -> bool) -> usize {
+    // A sliding window allocates its ring with the first call of another time.
+    for _ in 0..2 {
+        black_box(call());
+        sleep(Duration::from_micros(10));
     }
+    let mut admitted = 0;
+    let allocations = allocation_counter::measure(|| {
+        for _ in 0..6 {
+            admitted += usize::from(black_box(call()));
+        }
+    });
+    assert_eq!(allocations.count_total, 0, "{what}");
+    admitted
 }
 
 #[test]
 fn a_decision_for_a_known_key_allocates_nothing() {
-    let limiter = RateLimiter::embedded();
-    reject_some(&limiter);
+    fn check(limiter: &RateLimiter, key: impl Key + Copy) {
+        for limit in LIMITS {
+            let call = || poll_once(limiter.check(&limit, key, 1)).is_ok();
+            let admitted = assert_no_allocations(limit.algorithm().as_str(), call);
+            assert!(admitted <= 2, "the rest is rejected");
+        }
+    }
+    let limiter = limiter();
     let long = "long ".repeat(1_000);
-    assert_no_allocations(&limiter, "alice");
-    assert_no_allocations(&limiter, &*long);
-    assert_no_allocations(&limiter, &String::from("bob"));
-    assert_no_allocations(&limiter, 42_u64);
-    assert_no_allocations(&limiter, -1_i128);
-    assert_no_allocations(&limiter, IpAddr::V6(Ipv6Addr::LOCALHOST));
-    assert_no_allocations(&limiter, uuid::Uuid::nil());
-    assert_no_allocations(&limiter, ("tenant", 7, (true, 'x')));
-    assert_no_allocations(&limiter, ());
+    check(&limiter, "alice");
+    check(&limiter, &*long);
+    check(&limiter, &String::from("bob"));
+    check(&limiter, 42_u64);
+    check(&limiter, -1_i128);
+    check(&limiter, IpAddr::V6(Ipv6Addr::LOCALHOST));
+    check(&limiter, uuid::Uuid::nil());
+    check(&limiter, ("tenant", 7, (true, 'x')));
+    check(&limiter, ());
 }
 
 /// Also if metrics record it, as they do here.
 #[test]
-fn a_call_of_several_limits_allocates_nothing() {
-    let limiter = RateLimiter::embedded();
-    reject_some(&limiter);
+fn a_call_of_several_limits_or_of_an_annotated_function_allocates_nothing() {
+    let limiter = limiter();
     // The last one would reject the second call.
     let parts: Vec<_> = LIMITS[..4].iter().map(|limit| Part::new(limit, &"several", 1)).collect();
-    for _ in 0..2 {
-        poll_once(limiter.check_all(&parts)).expect("one of the first calls");
-        sleep(Duration::from_micros(10));
-    }
-    let allocations = allocation_counter::measure(|| {
-        for admitted in [true, true, false, false] {
-            assert_eq!(black_box(poll_once(limiter.check_all(&parts))).is_ok(), admitted);
-        }
-    });
-    assert_eq!(allocations.count_total, 0);
-}
-
-#[test]
-fn a_call_of_an_annotated_function_allocates_nothing() {
-    let limiter = RateLimiter::embedded();
-    reject_some(&limiter);
-    poll_once(limiter.scope(annotated("shop", 7))).expect("the first call");
-    let allocations = allocation_counter::measure(|| {
-        for _ in 0..6 {
-            let _ = black_box(poll_once(limiter.scope(annotated("shop", 7))));
-        }
-    });
-    assert_eq!(allocations.count_total, 0);
-}
-
-#[test]
-fn a_flood_of_keys_stays_within_the_bound_of_the_store() {
-    let limiter = RateLimiter::builder().max_keys(10_000).build().expect("valid");
-    let flood = |keys: std::ops::Range<u64>| {
-        allocation_counter::measure(|| {
-            for key in keys {
-                poll_once(limiter.check(&LIMITS[1], key, 1)).expect("a new key");
-            }
-        })
-    };
-    let first = flood(0..100_000);
-    assert!(first.bytes_current < 10_000 * 400, "{} bytes for 10,000 keys", first.bytes_current);
-    let then = flood(100_000..500_000);
-    assert!(then.bytes_current < 100_000, "{} bytes more", then.bytes_current);
+    let call = || poll_once(limiter.check_all(&parts)).is_ok();
+    assert_eq!(assert_no_allocations("several limits", call), 2);
+    let call = || poll_once(limiter.scope(annotated("shop", 7))).is_ok();
+    assert_eq!(assert_no_allocations("annotated", call), 1);
 }
 
 #[test]
 fn a_log_holds_only_the_entries_of_its_window() {
     let clock = VirtualClock::new();
-    let limiter =
-        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let limiter = embedded_on(&clock);
     let limit = Limit::sliding("log", 1_000, Duration::from_secs(1));
     let busy = |calls: u64| {
         allocation_counter::measure(|| {
@@ -149,8 +120,7 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
     for (keys, period) in [(5_000, 1), (5_800, 60), (6_600, 3_600)] {
         // With the real clock, calls would leave the window.
         let clock = VirtualClock::new();
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        let limiter = builder.build().expect("valid");
+        let limiter = embedded_on(&clock);
         let limit = Limit::sliding("memory", 100, Duration::from_secs(period));
         let take = |calls: u64| {
             let allocations = allocation_counter::measure(|| {
@@ -176,7 +146,7 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
 fn a_runtime_that_ends_frees_its_queued_calls() {
     let server = support::server::Server::start();
     let limiter = server.builder().build().expect("valid");
-    let limit = Limit::sliding("queued", 1_000, Duration::from_secs(3600));
+    let limit = Limit::sliding("queued", 1_000, HOUR);
     let key = "k".repeat(10_000);
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -200,9 +170,9 @@ fn a_runtime_that_ends_frees_its_queued_calls() {
 fn a_check_on_redis_has_one_box() {
     // Nothing connects before the first poll.
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
-    let limit = Limit::token_bucket("boxes", 3, Duration::from_secs(3600));
+    let limit = Limit::token_bucket("boxes", 3, HOUR);
     let waiting = limit.wait(Duration::from_secs(1));
-    let leased = Limit::token_bucket("boxes", 3_000, Duration::from_secs(3600)).lease(50);
+    let leased = Limit::token_bucket("boxes", 3_000, HOUR).lease(50);
     // The first check of a process starts its clock, and the first of a limit with a wait creates the lines.
     drop(limiter.check(&limit, "key", 1));
     drop(limiter.check(&waiting, "key", 1));

@@ -38,10 +38,9 @@ async fn a_process_announces_limits_without_the_attribute() {
     }
     limiter.check(&looked, "acme", 1).await.expect("admitted");
     // Neither does an operator who looks make a limit known.
-    let mut of_operator = Limit::fixed("of an operator", 1, MINUTE);
-    limiter.peek(&of_operator, "acme", 1).await.expect("a decision");
-    of_operator = Limit::fixed("looked", 1, MINUTE);
-    limiter.peek(&of_operator, "acme", 1).await.expect("a decision");
+    for name in ["of an operator", "looked"] {
+        limiter.peek(&Limit::fixed(name, 1, MINUTE), "acme", 1).await.expect("a decision");
+    }
 
     let started = Instant::now();
     let process = loop {

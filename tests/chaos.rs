@@ -8,17 +8,14 @@
 //! - calls that were always polled were admitted in order;
 //! - no line holds a call or a unit, and the store has nothing reserved.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use proptest::strategy::Just;
+use futures::FutureExt;
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{Algorithm, Check, Limit, OnError, RateLimiter, Rejection};
+use ratelimit_runtime::{Algorithm, Decision, Limit, OnError, RateLimiter, Rejection};
 use support::ALGORITHMS;
 use support::judge::{Judge, JudgedCall};
-use support::operations::{OperationKind, assert_plays};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::runtime::{Builder, Handle};
@@ -32,6 +29,9 @@ const SLACK: Duration = Duration::from_millis(50);
 
 const PERIOD: Duration = Duration::from_millis(300);
 const THRESHOLD: u64 = 12;
+
+/// How often a task looks whether it is polled in time.
+const STEP: Duration = Duration::from_millis(1);
 
 /// How long calls start in a run.
 const RUN: Duration = Duration::from_millis(1_500);
@@ -74,13 +74,18 @@ struct Record {
     ended: Vec<Ended>,
     has_gifts: bool,
     has_failed: bool,
+    /// How many calls were always polled.
     calls: u64,
 }
 
 impl Record {
-    fn next_number(&mut self) -> u64 {
-        self.calls += 1;
-        self.calls
+    fn add(&mut self, result: &Result<Decision, Rejection>, cost: u64) {
+        match result {
+            Ok(_) => self.admitted.push((SystemTime::now(), cost)),
+            Err(Rejection::Limited { decision, .. }) => assert!(!decision.retry_after.is_zero()),
+            Err(Rejection::Unavailable { .. }) => self.has_failed = true,
+            Err(other) => panic!("{other:?}"),
+        }
     }
 }
 
@@ -92,29 +97,6 @@ fn limit(algorithm: Algorithm) -> Limit {
     if algorithm == Algorithm::LeakyBucket { limit.burst(3) } else { limit }
 }
 
-/// Returns a judge of calls that started up to `slack` before the time at which they ended.
-fn judge(algorithm: Algorithm, admitted: &[(SystemTime, u64)], slack: Duration) -> Judge {
-    let limit = limit(algorithm);
-    let mut judge = Judge::new(&limit, None);
-    let micros =
-        |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros();
-    for (at, cost) in admitted {
-        let starts = (micros(*at - slack) as u64, micros(*at) as u64);
-        judge.admitted(JudgedCall {
-            starts,
-            decided: starts.0,
-            charged: (*cost),
-            threshold: limit.threshold(),
-            capacity: limit.capacity(),
-        });
-    }
-    judge
-}
-
-fn poll_once(check: &mut Pin<Box<Check>>) -> bool {
-    check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
-}
-
 struct Chaos {
     limiter: RateLimiter,
     limit: Limit,
@@ -123,76 +105,44 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn check(&mut self) -> (Check, u64, Duration) {
-        let cost = 1 + self.random.below(3);
-        let wait = self.random.millis(600);
-        (self.limiter.check(&self.limit.wait(wait), "key", cost), cost, wait)
-    }
-
-    fn admit(
-        record: &SharedRecord,
-        result: &Result<ratelimit_runtime::Decision, Rejection>,
-        cost: u64,
-    ) {
-        let mut record = record.lock().expect("no panic");
-        match result {
-            Ok(_) => record.admitted.push((SystemTime::now(), cost)),
-            Err(Rejection::Limited { decision, .. }) => assert!(!decision.retry_after.is_zero()),
-            Err(Rejection::Unavailable { .. }) => record.has_failed = true,
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-
     /// Starts a call in one of the ways in which applications treat futures.
     fn start(&mut self, tasks: &mut JoinSet<()>, still: &Handle) {
-        let (check, cost, wait) = self.check();
+        let (cost, wait) = (1 + self.random.below(3), self.random.millis(600));
+        let check = self.limiter.check(&self.limit.wait(wait), "key", cost);
+        let record = Arc::clone(&self.record);
+        let add = move |result| record.lock().expect("no panic").add(&result, cost);
         let record = Arc::clone(&self.record);
         let pause = self.random.millis(400);
         match self.random.below(10) {
             // Dropped after a while.
-            0 | 1 => {
-                tasks.spawn(async move {
-                    if let Ok(result) = timeout(pause / 2, check).await {
-                        Self::admit(&record, &result, cost);
-                    }
-                });
-            }
-            // Polled once, and again after a pause.
-            2 => {
-                tasks.spawn(async move {
-                    let mut check = Box::pin(check);
-                    if poll_once(&mut check) {
-                        return;
-                    }
-                    sleep(pause).await;
-                    let result = timeout(wait + 4 * DEADLINE, check).await.expect("in time");
-                    Self::admit(&record, &result, cost);
-                });
-            }
-            // In the other runtime.
-            3 => drop(still.spawn(async move {
-                let result = check.await;
-                Self::admit(&record, &result, cost);
+            0 | 1 => drop(tasks.spawn(async move {
+                let _ = timeout(pause / 2, check).await.map(add);
             })),
+            // Polled once, and again after a pause.
+            2 => drop(tasks.spawn(async move {
+                let mut check = Box::pin(check);
+                if check.as_mut().now_or_never().is_some() {
+                    return;
+                }
+                sleep(pause).await;
+                add(timeout(wait + 4 * DEADLINE, check).await.expect("in time"));
+            })),
+            // In the other runtime.
+            3 => drop(still.spawn(async move { add(check.await) })),
             _ => drop(tasks.spawn(async move {
                 let start = Instant::now();
-                // The call enters the line in this poll.
-                let number = record.lock().expect("no panic").next_number();
+                let number = {
+                    let mut record = record.lock().expect("no panic");
+                    record.calls += 1;
+                    record.calls
+                };
+                // The call enters the line in the first poll, at once.
                 let result = check.await;
                 let (at, is_admitted) = (Instant::now(), result.is_ok());
-                Self::admit(&record, &result, cost);
+                add(result);
                 let ended = Ended { number, cost, wait, took: at - start, at, is_admitted };
                 record.lock().expect("no panic").ended.push(ended);
             })),
-        }
-    }
-
-    async fn give(&mut self) {
-        self.record.lock().expect("no panic").has_gifts = true;
-        if self.random.below(2) == 0 {
-            let _ = self.limiter.credit(&self.limit, "key", 5).await;
-        } else {
-            let _ = self.limiter.reset(&self.limit, "key").await;
         }
     }
 
@@ -204,7 +154,12 @@ impl Chaos {
                 self.start(&mut tasks, &still);
             }
             if gives && self.random.below(20) == 0 {
-                self.give().await;
+                self.record.lock().expect("no panic").has_gifts = true;
+                if self.random.below(2) == 0 {
+                    let _ = self.limiter.credit(&self.limit, "key", 5).await;
+                } else {
+                    let _ = self.limiter.reset(&self.limit, "key").await;
+                }
             }
             if self.random.below(15) == 0 {
                 // A call under a changed limit.
@@ -217,23 +172,12 @@ impl Chaos {
                 let record = Arc::clone(&self.record);
                 tasks.spawn(async move {
                     let result = check.await;
-                    Self::admit(&record, &result, 1);
+                    record.lock().expect("no panic").add(&result, 1);
                 });
             }
             sleep(self.random.millis(15)).await;
         }
         tasks.join_all().await;
-    }
-}
-
-/// Measures the longest time in which the runtime did not poll a task that was ready, because the machine was busy.
-async fn watch(longest: Arc<Mutex<Duration>>) {
-    const STEP: Duration = Duration::from_millis(1);
-    loop {
-        let start = Instant::now();
-        sleep(STEP).await;
-        let mut longest = longest.lock().expect("no panic");
-        *longest = (*longest).max(start.elapsed().saturating_sub(2 * STEP));
     }
 }
 
@@ -247,8 +191,23 @@ fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Dur
         );
     }
     if !record.has_gifts {
-        // A call starts up to a deadline after its charge.
-        let breaches = judge(algorithm, &record.admitted, DEADLINE + slack).breaches();
+        let limit = limit(algorithm);
+        let mut judge = Judge::new(&limit, None);
+        let micros = |at: SystemTime| {
+            at.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as u64
+        };
+        for (at, cost) in &record.admitted {
+            // A call starts up to a deadline after its charge.
+            let starts = (micros(*at - DEADLINE - slack), micros(*at));
+            judge.admitted(JudgedCall {
+                starts,
+                decided: starts.0,
+                charged: *cost,
+                threshold: limit.threshold(),
+                capacity: limit.capacity(),
+            });
+        }
+        let breaches = judge.breaches();
         assert!(breaches.is_empty(), "{what}: {breaches:?}");
     }
     // The runtime has polled all calls in time.
@@ -256,13 +215,9 @@ fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Dur
         record.ended.sort_unstable_by_key(|call| call.number);
         let admitted: Vec<_> = record.ended.iter().filter(|call| call.is_admitted).collect();
         for (index, call) in admitted.iter().enumerate() {
-            for later in &admitted[index + 1..] {
-                let is_before = later.at + DEADLINE + slack < call.at;
-                assert!(
-                    !is_before,
-                    "{what}: call {} of {} before {} of {}",
-                    later.number, later.cost, call.number, call.cost
-                );
+            let is_before = |later: &&&Ended| later.at + DEADLINE + slack < call.at;
+            if let Some(Ended { number, cost, .. }) = admitted[index + 1..].iter().find(is_before) {
+                panic!("{what}: call {number} of {cost} before {} of {}", call.number, call.cost);
             }
         }
     }
@@ -307,7 +262,16 @@ fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
             let one = Chaos { limiter, limit: limit(algorithm), record, random };
             chaos.spawn(one.run(still.handle().clone(), gives));
         }
-        let watch = tokio::spawn(watch(Arc::clone(&pause)));
+        // The longest time in which the runtime did not poll a task that was ready: the machine was busy.
+        let longest = Arc::clone(&pause);
+        let watch = tokio::spawn(async move {
+            loop {
+                let start = Instant::now();
+                sleep(STEP).await;
+                let mut longest = longest.lock().expect("no panic");
+                *longest = (*longest).max(start.elapsed().saturating_sub(2 * STEP));
+            }
+        });
         let mut random = Random(seed + 7_777);
         let end = Instant::now() + RUN;
         while Instant::now() < end {
@@ -332,28 +296,6 @@ fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
     for (algorithm, record) in ALGORITHMS.into_iter().zip(records) {
         check_record(seed, algorithm, &mut record.lock().expect("no panic"), pause);
     }
-}
-
-/// What `Chaos` and the network do in a run.
-#[test]
-fn plays_what_applications_and_networks_do() {
-    static PLAYED: [OperationKind; 9] = {
-        use OperationKind::*;
-        [Wait, Drop, Pause, Refund, Reset, Change, Advance, Burst, LostReply]
-    };
-    assert_plays(
-        &Just(()),
-        |()| &PLAYED,
-        |kind| {
-            use OperationKind::*;
-            match kind {
-                Wait | Drop | Pause | Refund | Reset | Change | Advance | Burst | LostReply => true,
-                Check | Acquire | Lease | Return | Settle | Debt | Keep | Peek | Block
-                | Unblock | Rule | Free | Several | Idle | Step | Retry | Evict | Crash
-                | MoveSlot => false,
-            }
-        },
-    );
 }
 
 #[test]

@@ -5,10 +5,9 @@
 //! figures, run `FLOOD_KEYS=10000000 tests/run --test flood -- --nocapture`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter};
-use support::limits::HOUR;
+use support::limits::{DAY, HOUR};
 use support::poll_once;
 
 /// The limit of the flood, with the algorithm that needs the most memory for a key.
@@ -18,7 +17,7 @@ const FLOODED: Limit = Limit::sliding("flooded", 1, HOUR);
 const USED: Limit = Limit::sliding("used", 1_000_000, HOUR);
 
 /// A limit whose window ends after all others.
-const LONG: Limit = Limit::fixed("long", 1, Duration::from_secs(86_400));
+const LONG: Limit = Limit::fixed("long", 1, DAY);
 
 /// The default bound of a store.
 const MAX_KEYS: u64 = 1_000_000;

@@ -1,13 +1,11 @@
 //! The gauge of the keys in the embedded stores of a process. The process has one gauge, so this is the only test of
 //! the file.
 
+use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Barrier, Mutex};
 
-use metrics::{
-    Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ratelimit_runtime::{Clock, Limit, OnError, Part, RateLimiter, VirtualClock};
 use support::limits::HOUR;
@@ -89,49 +87,30 @@ async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
     assert_eq!(gauge(&metrics), Some(0.0));
 
     // A thread that is slow to set the gauge does not overwrite a newer value.
-    let slow = Arc::new(SlowGauge {
-        values: Mutex::default(),
-        was_set: AtomicBool::new(false),
+    let slow = SlowRecorder {
+        inner: DebuggingRecorder::new(),
+        is_slow: AtomicBool::new(true),
         barrier: Barrier::new(2),
-    });
+    };
     let limiter = RateLimiter::embedded();
-    let recorder = GaugeRecorder(Arc::clone(&slow));
-    let take =
-        |key| metrics::with_local_recorder(&recorder, || drop(limiter.check(&LIMIT, key, 1)));
+    let take = |key| metrics::with_local_recorder(&slow, || drop(limiter.check(&LIMIT, key, 1)));
     std::thread::scope(|scope| {
         scope.spawn(|| take(1));
         slow.barrier.wait();
         take(2);
         slow.barrier.wait();
     });
-    assert_eq!(slow.values.lock().expect("no panic").pop(), Some(2.0));
+    assert_eq!(gauge(&slow.inner.snapshotter()), Some(2.0));
 }
 
-/// A gauge whose first `set` waits at a barrier twice.
-struct SlowGauge {
-    values: Mutex<Vec<f64>>,
-    was_set: AtomicBool,
+/// A recorder that records only the gauge, and waits at a barrier twice before the first value.
+struct SlowRecorder {
+    inner: DebuggingRecorder,
+    is_slow: AtomicBool,
     barrier: Barrier,
 }
 
-impl GaugeFn for SlowGauge {
-    fn set(&self, value: f64) {
-        if !self.was_set.swap(true, SeqCst) {
-            self.barrier.wait();
-            self.barrier.wait();
-        }
-        self.values.lock().expect("no panic").push(value);
-    }
-
-    fn increment(&self, _: f64) {}
-
-    fn decrement(&self, _: f64) {}
-}
-
-/// A recorder that records only the gauge.
-struct GaugeRecorder(Arc<SlowGauge>);
-
-impl Recorder for GaugeRecorder {
+impl Recorder for SlowRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -142,8 +121,12 @@ impl Recorder for GaugeRecorder {
         Counter::noop()
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(Arc::clone(&self.0))
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        if self.is_slow.swap(false, SeqCst) {
+            self.barrier.wait();
+            self.barrier.wait();
+        }
+        self.inner.register_gauge(key, metadata)
     }
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {

@@ -1,10 +1,10 @@
 //! The values that a limit accepts, and the errors of the values that it does not.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Align, Lease, Limit, LimitError, OnError, Scope};
 use support::ALGORITHMS;
+use support::limits::{DAY, HOUR, MINUTE, SECOND};
 
 const YEAR: Duration = Duration::from_secs(86_400 * 36_525 / 100);
 
@@ -12,97 +12,71 @@ fn new(threshold: u64, period: Duration) -> Result<Limit, LimitError> {
     Limit::new("limits", Algorithm::Fixed, threshold, period)
 }
 
-#[track_caller]
 fn assert_error(limit: Result<Limit, LimitError>, words: &str) {
-    let message = limit.expect_err("not a limit").to_string();
-    assert!(message.contains(words), "{message}");
+    let message = limit.expect_err(words).to_string();
+    assert!(message.contains(words), "not `{words}`: {message}");
 }
 
 #[test]
 fn the_error_of_an_invalid_value_says_what_is_valid() {
-    let second = Duration::from_secs(1);
-    assert_error(Limit::new("", Algorithm::Fixed, 1, second), "must not be empty");
-    assert_error(new(0, second), "at least 1");
+    assert_error(Limit::new("", Algorithm::Fixed, 1, SECOND), "must not be empty");
+    assert_error(new(0, SECOND), "at least 1");
     assert_error(new(1, Duration::ZERO), "at least one microsecond");
     assert_error(new(1, Duration::from_nanos(1_500)), "whole number of microseconds");
     assert_error(new(1, Duration::from_nanos(1)), "whole number of microseconds");
     assert_error(new(1, YEAR * 100 + Duration::from_micros(1)), "at most 100 years");
     assert_error(new(1, Duration::from_secs(u64::MAX)), "at most 100 years");
-    assert!(new(999_999_999_999_999, YEAR * 100).is_ok());
-    assert_error(new(1_000_000_000_000_000, second), "at most 999,999,999,999,999");
-    let day = Duration::from_secs(86_400);
-    let large = |algorithm, threshold| Limit::new("limits", algorithm, threshold, day);
-    assert_error(large(Algorithm::SlidingCounter, 5_000_000_000_001), "count in a larger unit");
-    assert!(large(Algorithm::SlidingCounter, 4_000_000_000_001).is_ok());
-    assert!(large(Algorithm::TokenBucket, 999_999_999_999_989).is_ok());
-    let slow = Limit::new("limits", Algorithm::TokenBucket, 99_999_999_999_989, YEAR * 100);
-    assert_error(slow, "count in a larger unit");
-    let slow = Limit::new("limits", Algorithm::TokenBucket, 2_000_000_000_003, YEAR * 100);
-    assert!(slow.is_ok());
     assert!(new(1, Duration::from_micros(1)).is_ok());
+    assert!(new(999_999_999_999_999, YEAR * 100).is_ok());
+    assert_error(new(1_000_000_000_000_000, SECOND), "at most 999,999,999,999,999");
+    let large = |algorithm, threshold, period| Limit::new("limits", algorithm, threshold, period);
+    let counter = |threshold| large(Algorithm::SlidingCounter, threshold, DAY);
+    assert_error(counter(5_000_000_000_001), "count in a larger unit");
+    assert!(counter(4_000_000_000_001).is_ok());
+    assert!(large(Algorithm::TokenBucket, 999_999_999_999_989, DAY).is_ok());
+    let slow = |threshold| large(Algorithm::TokenBucket, threshold, YEAR * 100);
+    assert_error(slow(99_999_999_999_989), "count in a larger unit");
+    assert!(slow(2_000_000_000_003).is_ok());
 
     let bucket = Limit::token_bucket("limits", 1, YEAR);
     assert_error(bucket.try_burst(0), "at least 1");
     assert_error(bucket.try_burst(101), "lower `burst` or `period`");
     assert_eq!(bucket.try_burst(100).expect("100 years").capacity(), 100);
-    assert_error(
-        Limit::sliding("limits", 1, second).try_burst(2),
-        "with token_bucket or leaky_bucket",
-    );
+    let sliding = Limit::sliding("limits", 1, SECOND);
+    assert_error(sliding.try_burst(2), "with token_bucket or leaky_bucket");
 
-    let fixed = |seconds| Limit::fixed("limits", 1, Duration::from_secs(seconds));
-    assert_error(fixed(7_000).try_align(Align::UTC), "divide a day");
-    assert_error(fixed(86_400 + 3_600).try_align(Align::UTC), "divide a day");
-    assert_error(fixed(86_400 * 30).try_align(Align::UTC), "be a week (7d)");
-    assert!(fixed(86_400 * 7).try_align(Align::UTC).is_ok());
-    assert!(fixed(900).try_align(Align::offset_minutes(-210)).is_ok());
-    assert_error(Limit::sliding("limits", 1, second).try_align(Align::UTC), "use it with fixed");
+    let aligned = |period| Limit::fixed("limits", 1, period).try_align(Align::UTC);
+    assert_error(aligned(Duration::from_secs(7_000)), "divide a day");
+    assert_error(aligned(DAY + HOUR), "divide a day");
+    assert_error(aligned(DAY * 30), "be a week (7d)");
+    assert!(aligned(DAY * 7).is_ok());
+    let quarters = Limit::fixed("limits", 1, MINUTE * 15);
+    assert!(quarters.try_align(Align::offset_minutes(-210)).is_ok());
+    assert_error(sliding.try_align(Align::UTC), "use it with fixed");
 }
 
 #[test]
 fn a_lease_is_at_most_what_the_limit_can_admit() {
-    let minute = Duration::from_secs(60);
     let sliding = |period| Limit::sliding("limits", 100, period);
-    assert_error(sliding(minute).try_lease(0), "at least 1");
-    assert_error(sliding(minute).try_lease(101), "at most what can be admitted");
+    assert_error(sliding(MINUTE).try_lease(0), "at least 1");
+    assert_error(sliding(MINUTE).try_lease(101), "at most what can be admitted");
     assert_error(sliding(Duration::from_millis(99)).try_lease(1), "at least 100 ms");
     assert!(sliding(Duration::from_millis(100)).try_lease(100).is_ok());
     // 1.01 tokens refill in 600 ms.
-    let bucket = Limit::token_bucket("limits", 101, minute).burst(10);
+    let bucket = Limit::token_bucket("limits", 101, MINUTE).burst(10);
     assert!(bucket.try_lease(8).is_ok());
     assert_error(bucket.try_lease(9), "at most what can be admitted");
     assert_error(bucket.lease(8).try_burst(9), "at most what can be admitted");
-    assert_error(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
-}
+    assert_error(Limit::leaky_bucket("limits", 100, MINUTE).try_lease(1), "raise `burst`");
 
-#[test]
-fn an_automatic_lease_needs_one_percent_of_a_hundred() {
-    let minute = Duration::from_secs(60);
-    let sliding = |threshold| Limit::sliding("limits", threshold, minute);
-    assert!(sliding(100).try_auto_lease().is_ok());
-    assert_error(sliding(99).try_auto_lease(), "at least 100");
-    let short = Limit::sliding("limits", 100, Duration::from_millis(99));
-    assert_error(short.try_auto_lease(), "at least 100 ms");
-    let bucket = Limit::leaky_bucket("limits", 1_000, minute);
+    // An automatic lease is one percent of at least a hundred.
+    assert!(sliding(MINUTE).try_auto_lease().is_ok());
+    assert_error(Limit::sliding("limits", 99, MINUTE).try_auto_lease(), "at least 100");
+    assert_error(sliding(Duration::from_millis(99)).try_auto_lease(), "at least 100 ms");
+    let bucket = Limit::leaky_bucket("limits", 1_000, MINUTE);
     assert_error(bucket.try_auto_lease(), "raise `burst`");
     assert_error(bucket.burst(99).try_auto_lease(), "at least 100");
     assert_error(bucket.burst(100).auto_lease().try_burst(99), "at least 100");
-}
-
-#[test]
-fn a_limit_returns_its_parameters() {
-    let limit = Limit::leaky_bucket("limits", 7, Duration::from_millis(1_500)).burst(3);
-    assert_eq!((limit.name(), limit.threshold(), limit.capacity()), ("limits", 7, 3));
-    assert_eq!(
-        (limit.algorithm(), limit.period()),
-        (Algorithm::LeakyBucket, Duration::from_millis(1_500))
-    );
-    let default = |algorithm| {
-        Limit::new("limits", algorithm, 7, Duration::from_secs(1)).expect("valid").capacity()
-    };
-    assert_eq!(default(Algorithm::TokenBucket), 7);
-    assert_eq!(default(Algorithm::LeakyBucket), 1);
-    assert_eq!(default(Algorithm::Sliding), 7);
 }
 
 #[test]
@@ -118,15 +92,14 @@ struct Settings {
 
 #[test]
 fn a_limit_is_written_as_it_is_read() {
-    let minute = Duration::from_secs(60);
     let limits = vec![
-        Limit::sliding("sliding", 5, minute).scope(Scope::Process).shadow(true),
-        Limit::fixed("fixed", 5, minute * 60).align(Align::offset_minutes(-210)),
-        Limit::fixed("utc", 5, minute).align(Align::UTC).on_error(OnError::Deny).hidden(true),
+        Limit::sliding("sliding", 5, MINUTE).scope(Scope::Process).shadow(true),
+        Limit::fixed("fixed", 5, HOUR).align(Align::offset_minutes(-210)),
+        Limit::fixed("utc", 5, MINUTE).align(Align::UTC).on_error(OnError::Deny).hidden(true),
         Limit::sliding_counter("counter", 50, Duration::from_millis(1_500)).lease(5),
-        Limit::sliding_counter("auto", 500, minute).auto_lease(),
-        Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
-        Limit::leaky_bucket("leaky", 5, minute).on_error(OnError::Allow).wait(Duration::MAX),
+        Limit::sliding_counter("auto", 500, MINUTE).auto_lease(),
+        Limit::token_bucket("token", 5, MINUTE).burst(20).wait(Duration::from_millis(250)),
+        Limit::leaky_bucket("leaky", 5, MINUTE).on_error(OnError::Allow).wait(Duration::MAX),
         Limit::in_flight("exports", 2).hold(Duration::from_millis(1_500)),
     ];
     let wait = limits[6].wait(Duration::from_secs(36_525 * 86_400));
@@ -182,26 +155,30 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
 }
 
 #[test]
-fn a_limit_is_read_as_it_was_set() {
-    let second = Duration::from_secs(1);
-    let plain = Limit::fixed("limits", 100, second);
+fn a_limit_returns_what_was_set() {
+    let plain = Limit::fixed("limits", 100, SECOND);
     assert_eq!((plain.get_burst(), plain.get_align(), plain.get_wait()), (None, None, None));
     assert_eq!((plain.get_scope(), plain.get_on_error()), (Scope::Global, None));
     assert_eq!((plain.get_shadow(), plain.get_hidden()), (false, false));
     assert_eq!(plain.get_lease(), Lease::None);
+    assert_eq!(plain.lease(7).get_lease(), Lease::UpTo(7));
+    assert_eq!(plain.auto_lease().get_lease(), Lease::Auto);
     assert!(plain.hidden(true).get_hidden());
 
     let align = Align::offset_minutes(-210);
     assert_eq!(align.get_offset_minutes(), -210);
     assert_eq!(plain.align(align).get_align(), Some(align));
     // A burst of the default capacity differs from no burst.
-    let bucket = Limit::token_bucket("limits", 100, second);
+    let bucket = Limit::token_bucket("limits", 100, SECOND);
     assert_eq!((bucket.get_burst(), bucket.burst(100).get_burst()), (None, Some(100)));
-    let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(second);
+    let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(SECOND);
     assert_eq!((set.get_scope(), set.get_on_error()), (Scope::Process, Some(OnError::Deny)));
-    assert_eq!((set.get_shadow(), set.get_wait()), (true, Some(second)));
-    assert_eq!(plain.lease(7).get_lease(), Lease::UpTo(7));
-    assert_eq!(plain.auto_lease().get_lease(), Lease::Auto);
+    assert_eq!((set.get_shadow(), set.get_wait()), (true, Some(SECOND)));
+
+    let limit = Limit::leaky_bucket("limits", 7, MINUTE);
+    assert_eq!((limit.name(), limit.threshold(), limit.period()), ("limits", 7, MINUTE));
+    assert_eq!((limit.capacity(), limit.burst(3).capacity()), (1, 3));
+    assert_eq!((limit.algorithm(), bucket.capacity()), (Algorithm::LeakyBucket, 100));
 }
 
 /// The values of a limit. Durations are in microseconds, offsets in minutes.
@@ -216,75 +193,67 @@ struct Values {
 }
 
 impl Values {
-    fn is_accepted_by_the_attribute(self) -> bool {
+    fn are_accepted_by_the_attribute(self) -> bool {
         let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
-        let mut arguments =
-            format!("period = \"{period_us}us\", threshold = {threshold}, algo = \"{algorithm}\"");
-        if let Some(burst) = burst {
-            write!(arguments, ", burst = {burst}").expect("a text");
-        }
-        match lease {
-            Lease::UpTo(units) => write!(arguments, ", lease = {units}").expect("a text"),
-            Lease::Auto => arguments.push_str(", lease = \"auto\""),
-            _ => {}
-        }
-        if let Some(minutes) = offset {
-            write!(arguments, ", align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60)
-                .expect("a text");
-        }
+        let burst = burst.map(|burst| format!(", burst = {burst}"));
+        let align =
+            offset.map(|minutes| format!(", align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60));
+        let lease = match lease {
+            Lease::UpTo(units) => Some(format!(", lease = {units}")),
+            Lease::Auto => Some(", lease = \"auto\"".to_owned()),
+            _ => None,
+        };
+        let others = [burst, align, lease].map(Option::unwrap_or_default).concat();
+        let arguments = format!(
+            "period = \"{period_us}us\", threshold = {threshold}, algo = \"{algorithm}\"{others}"
+        );
         let output = expander::expand(&arguments, "async fn call() -> Option<()> { None }");
         !output.expect("tokens").contains("compile_error")
     }
 
-    fn is_accepted_by_the_runtime(self) -> bool {
+    fn are_accepted_by_the_runtime(self) -> bool {
         let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
-        let limit = Limit::new("name", algorithm, threshold, Duration::from_micros(period_us));
-        let limit = limit.and_then(|limit| match burst {
-            Some(burst) => limit.try_burst(burst),
-            None => Ok(limit),
-        });
-        let limit = limit.and_then(|limit| match offset {
-            Some(minutes) => limit.try_align(Align::offset_minutes(minutes)),
-            None => Ok(limit),
-        });
-        let limit = limit.and_then(|limit| match lease {
-            Lease::UpTo(units) => limit.try_lease(units),
-            Lease::Auto => limit.try_auto_lease(),
-            _ => Ok(limit),
-        });
-        limit.is_ok()
+        let limit = || {
+            let period = Duration::from_micros(period_us);
+            let mut limit = Limit::new("name", algorithm, threshold, period)?;
+            if let Some(burst) = burst {
+                limit = limit.try_burst(burst)?;
+            }
+            if let Some(minutes) = offset {
+                limit = limit.try_align(Align::offset_minutes(minutes))?;
+            }
+            match lease {
+                Lease::UpTo(units) => limit.try_lease(units),
+                Lease::Auto => limit.try_auto_lease(),
+                _ => Ok(limit),
+            }
+        };
+        limit().is_ok()
     }
-}
-
-#[test]
-fn the_attribute_knows_every_algorithm_of_the_runtime() {
-    let known: Vec<_> = expander::algorithms().collect();
-    let all: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.as_str()).collect();
-    assert_eq!(known, all, "see `ratelimit-macros/src/algorithm.rs`");
 }
 
 /// The attribute checks literals, and the runtime checks constants.
 #[test]
 fn the_attribute_and_the_runtime_accept_the_same_limits() {
-    const SECOND: u64 = 1_000_000;
-    const DAY: u64 = 86_400 * SECOND;
-    const LONGEST: u64 = 36_525 * DAY;
+    const SECOND_US: u64 = 1_000_000;
+    const DAY_US: u64 = 86_400 * SECOND_US;
+    const LONGEST: u64 = 36_525 * DAY_US;
     const PERIODS: [u64; 9] =
-        [0, 1, 99_999, 100_000, SECOND, 7 * 3_600 * SECOND, DAY, LONGEST, LONGEST + 1];
-    let leases: Vec<_> =
-        [0, 1, 10, 11].map(Lease::UpTo).into_iter().chain([Lease::None, Lease::Auto]).collect();
+        [0, 1, 99_999, 100_000, SECOND_US, 7 * 3_600 * SECOND_US, DAY_US, LONGEST, LONGEST + 1];
+    let leases = [0, 1, 10, 11].map(Lease::UpTo).into_iter().chain([Lease::None, Lease::Auto]);
+    let bursts = [None, Some(0), Some(1), Some(20), Some(u64::MAX)];
     let (mut compared, mut accepted) = (0, 0);
     let mut compare = |values: Values| {
-        let is_accepted = values.is_accepted_by_the_runtime();
-        assert_eq!(values.is_accepted_by_the_attribute(), is_accepted, "{values:?}");
+        let is_accepted = values.are_accepted_by_the_runtime();
+        assert_eq!(values.are_accepted_by_the_attribute(), is_accepted, "{values:?}");
         compared += 1;
         accepted += usize::from(is_accepted);
     };
-    for algorithm in ALGORITHMS {
-        for threshold in [0, 1, 99, 100, 1_000, u64::MAX] {
-            for period_us in PERIODS {
-                for burst in [None, Some(0), Some(1), Some(20), Some(u64::MAX)] {
-                    for &lease in &leases {
+    for lease in leases {
+        for algorithm in ALGORITHMS {
+            for threshold in [0, 1, 99, 100, 1_000, u64::MAX] {
+                for period_us in PERIODS {
+                    for burst in bursts {
                         for offset in [None, Some(480)] {
                             compare(Values {
                                 algorithm,

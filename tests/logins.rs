@@ -11,17 +11,6 @@ use support::poll_once;
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes.md");
 
-enum LoginError {
-    Wrong,
-    TooMany,
-}
-
-impl From<Rejection> for LoginError {
-    fn from(_: Rejection) -> Self {
-        Self::TooMany
-    }
-}
-
 /// A try to log in as Ann.
 struct Try {
     client: Client,
@@ -35,54 +24,55 @@ impl Try {
     fn from(number: u8, device: Option<u64>, is_right: bool) -> Self {
         Self { client: IpAddr::V4(Ipv4Addr::new(203, 0, 113, number)).into(), device, is_right }
     }
-
-    fn result(&self) -> Result<(), LoginError> {
-        if self.is_right { Ok(()) } else { Err(LoginError::Wrong) }
-    }
 }
 
-type LoginResult = Result<(), LoginError>;
+/// Whether the password is right.
+type LoginResult = Result<bool, Rejection>;
+
+fn is_wrong(result: &LoginResult) -> bool {
+    *result == Ok(false)
+}
 
 #[rate_limit(
     limit(name = "user", period = "15m", threshold = 5),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = Result::is_err,
+    count_if = is_wrong,
     limiter = limiter
 )]
 async fn by_user(limiter: &RateLimiter, login: &Try) -> LoginResult {
-    login.result()
+    Ok(login.is_right)
 }
 
 #[rate_limit(
     limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = Result::is_err,
+    count_if = is_wrong,
     limiter = limiter
 )]
 async fn by_user_and_client(limiter: &RateLimiter, login: &Try) -> LoginResult {
-    login.result()
+    Ok(login.is_right)
 }
 
 #[rate_limit(
     limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
     limit(name = "user", period = "1d", threshold = 1_000),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = Result::is_err,
+    count_if = is_wrong,
     limiter = limiter
 )]
 async fn with_a_day(limiter: &RateLimiter, login: &Try) -> LoginResult {
-    login.result()
+    Ok(login.is_right)
 }
 
 #[rate_limit(
     limit(name = "guesses", period = "15m", threshold = 5, key = (login.device, login.client)),
     limit(name = "user", period = "1d", threshold = 1_000, key = login.device),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = Result::is_err,
+    count_if = is_wrong,
     limiter = limiter
 )]
 async fn with_devices(limiter: &RateLimiter, login: &Try) -> LoginResult {
-    login.result()
+    Ok(login.is_right)
 }
 
 /// Plays a day in which each of some addresses guesses once a second, and Ann tries once a minute. Returns how many
@@ -99,7 +89,7 @@ fn day(
     let (mut checked, mut rejected) = (0, 0);
     for second in 0..24 * 3600 {
         let results = guesses.iter().map(|guess| poll_once(log_in(&limiter, guess)));
-        checked += results.filter(|it| matches!(it, Err(LoginError::Wrong))).count();
+        checked += results.filter(is_wrong).count();
         if second % 60 == 59 {
             rejected += usize::from(poll_once(log_in(&limiter, &ann)).is_err());
         }
@@ -116,11 +106,10 @@ fn a_day_of_guesses_costs_what_the_guide_says() {
         let row = format!("| {name} | {} |", days.join(" | "));
         assert!(guide.contains(&row), "not in the guide:\n{row}");
     };
-    row("`user`: 5 in 15 minutes", [1, 2, 3].map(|it| day(&by_user, it, None)));
-    row(
-        "`(user, client)`: 5 in 15 minutes",
-        [1, 2, 3].map(|it| day(&by_user_and_client, it, None)),
-    );
-    row("and `user`: 1,000 a day", [1, 2, 3].map(|it| day(&with_a_day, it, None)));
-    row("and counts of known devices", [1, 2, 3].map(|it| day(&with_devices, it, Some(7))));
+    let addresses = [1, 2, 3];
+    row("`user`: 5 in 15 minutes", addresses.map(|it| day(&by_user, it, None)));
+    let days = addresses.map(|it| day(&by_user_and_client, it, None));
+    row("`(user, client)`: 5 in 15 minutes", days);
+    row("and `user`: 1,000 a day", addresses.map(|it| day(&with_a_day, it, None)));
+    row("and counts of known devices", addresses.map(|it| day(&with_devices, it, Some(7))));
 }

@@ -37,8 +37,7 @@ fn events_of(mut work: impl FnMut()) -> Vec<String> {
             work();
         }
     });
-    let text = log.text();
-    text.lines().map(ToOwned::to_owned).collect()
+    log.text().lines().map(ToOwned::to_owned).collect()
 }
 
 /// Identifies the client of a request. Returns the events.

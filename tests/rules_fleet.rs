@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, SharedRules, StoreError};
 use support::history::{AdmittedCall, machine_time};
 use support::judge::Judge;
+use support::limits::DAY;
 use support::server::Server;
+use tokio::task::JoinSet;
 
-const PROCESSES: usize = 4;
-const TASKS: usize = 16;
 const OPERATORS: [&str; 2] = ["alice", "bob"];
 
 /// The changes of each operator.
@@ -25,7 +25,7 @@ const CHANGES: u64 = 500;
 const LAST: u64 = 1 + OPERATORS.len() as u64 * CHANGES;
 
 /// A day refills it, so every call is rejected once the bucket has a debt.
-const API: Limit = Limit::token_bucket("api", 1, Duration::from_secs(86_400));
+const API: Limit = Limit::token_bucket("api", 1, DAY);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,7 +53,7 @@ async fn test() {
         let mut command = Command::new(program);
         command.args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
     };
-    let mut processes: Vec<_> = (0..PROCESSES).map(|_| spawn(&["process", &server.url])).collect();
+    let mut processes = [(); 4].map(|()| spawn(&["process", &server.url]));
     for process in &mut processes {
         assert_eq!(line(process), "ready");
     }
@@ -91,19 +91,14 @@ async fn test() {
     for (index, change) in changes.iter().enumerate() {
         let number = change.version.split('-').next().expect("a number");
         assert_eq!(number.parse(), Ok(1_000 - index));
-        assert_eq!(
-            change.what.len(),
-            2,
-            "the limit and the key of the operator: {:?}",
-            change.what
-        );
+        assert_eq!(change.what.len(), 2, "the limit and the key: {:?}", change.what);
     }
     println!("test rules_fleet ... ok, obeyed after {delays:?} ms");
 }
 
 /// Returns the limit with the amounts of the rule that sets this burst; without rules, both amounts are 1.
 fn api_with_burst(burst: u64) -> Limit {
-    Limit::token_bucket("api", burst.div_ceil(2), Duration::from_secs(86_400)).burst(burst)
+    Limit::token_bucket("api", burst.div_ceil(2), DAY).burst(burst)
 }
 
 /// Calls until the last rule is in force and no unit is left. Prints when that was, and the calls that were admitted.
@@ -114,44 +109,39 @@ async fn obey(url: &str) {
     let limiter = builder.build().expect("valid");
     limiter.ping().await.expect("ready");
     println!("ready");
-    let tasks: Vec<_> = (0..TASKS)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                let (mut present, mut has_units, mut admitted) = (0, true, Vec::new());
-                while present < LAST || has_units {
-                    let result = limiter.check(&API, "key", 1).await;
-                    let Err(Rejection::Limited { quota, .. }) = result else {
-                        panic!("a debt rejects every call: {result:?}")
-                    };
-                    // Without rules, both are 1.
-                    let expected = if quota.threshold() == 1 { 1 } else { 2 * quota.threshold() };
-                    assert_eq!(quota.capacity(), expected, "half a rule");
-                    assert!(quota.threshold() >= present, "an older rule came back");
-                    present = quota.threshold();
-                    let from = machine_time();
-                    let result = limiter.check(&API, "a key without debt", 1).await;
-                    has_units = result.is_ok();
-                    match result {
-                        Ok(decision) => {
-                            let limit = api_with_burst(decision.limit);
-                            admitted.push(AdmittedCall::since(from, &limit, 1));
-                        }
-                        Err(Rejection::Limited { .. }) => {}
-                        Err(other) => panic!("{other:?}"),
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let (mut present, mut has_units, mut admitted) = (0, true, Vec::new());
+            while present < LAST || has_units {
+                let result = limiter.check(&API, "key", 1).await;
+                let Err(Rejection::Limited { quota, .. }) = result else {
+                    panic!("a debt rejects every call: {result:?}")
+                };
+                // Without rules, both are 1.
+                let expected = if quota.threshold() == 1 { 1 } else { 2 * quota.threshold() };
+                assert_eq!(quota.capacity(), expected, "half a rule");
+                assert!(quota.threshold() >= present, "an older rule came back");
+                present = quota.threshold();
+                let from = machine_time();
+                let result = limiter.check(&API, "a key without debt", 1).await;
+                has_units = result.is_ok();
+                match result {
+                    Ok(decision) => {
+                        let limit = api_with_burst(decision.limit);
+                        admitted.push(AdmittedCall::since(from, &limit, 1));
                     }
+                    Err(Rejection::Limited { .. }) => {}
+                    Err(other) => panic!("{other:?}"),
                 }
-                admitted
-            })
-        })
-        .collect();
-    let (mut all, mut obeyed) = (Vec::new(), 0);
-    for task in tasks {
-        all.extend(task.await.expect("no panic"));
-        obeyed = now();
+            }
+            admitted
+        });
     }
-    println!("{obeyed}");
-    for call in all {
+    let calls = tasks.join_all().await;
+    println!("{}", now());
+    for call in calls.iter().flatten() {
         println!("{call}");
     }
 }

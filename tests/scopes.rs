@@ -46,9 +46,7 @@ async fn tasks_are_in_the_scope_that_they_take_along() {
     // An attribute that names its limiter needs no scope.
     assert!(on(&RateLimiter::embedded()).await.is_ok());
     // A scope inside of a task, and a limiter that is called by hand.
-    let nested = RateLimiter::embedded();
-    assert!(
-        tokio::spawn(async move { nested.scope(spawned()).await }).await.expect("no panic").is_ok()
-    );
+    let nested = tokio::spawn(async move { RateLimiter::embedded().scope(spawned()).await });
+    assert!(nested.await.expect("no panic").is_ok());
     assert_eq!(ratelimit_runtime::current().err(), Some(BuildError::NoScope));
 }

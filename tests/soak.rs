@@ -99,11 +99,9 @@ async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
         clock.set(midnight);
     }
 
-    let mut most = [0; ALGORITHMS.len()];
     for (count, (model, [expected, here, there])) in &mut counts {
         let limit = limit(ALGORITHMS[count.0]);
         assert_eq!([*here, *there], [*expected; 2], "{}: {count:?}", limit.algorithm());
-        most[count.0] = most[count.0].max(*expected);
         // Hours after its last call, a key has its whole capacity, also in a store that still has its state.
         let clock = clock.now().as_micros() as u64;
         assert_eq!(model.peek(&limit, clock, 1).remaining, limit.capacity());
@@ -113,7 +111,6 @@ async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
         }
     }
     assert_keys_are_bounded(&server, counts.len());
-    println!("{} keys; the busiest of each algorithm were admitted {most:?}", counts.len());
 }
 
 /// Asserts that each key in Redis is small and has a TTL that ends soon after its last use. TTLs are real time, of
@@ -129,45 +126,6 @@ fn assert_keys_are_bounded(server: &Server, used: usize) {
             redis::cmd("MEMORY").arg("USAGE").arg(&key).query(&mut connection).expect("a size");
         assert!(bytes <= KEY_BYTES, "{key} takes {bytes} bytes");
     }
-}
-
-/// A caller that retries at each `retry_after` uses the whole rate.
-#[tokio::test]
-async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() {
-    let server = Server::start();
-    let hours = DAYS * 24;
-    for algorithm in ALGORITHMS {
-        let limit = limit(algorithm);
-        let exact = match algorithm {
-            // An estimate, for which there is no formula: the model is the reference.
-            Algorithm::SlidingCounter => None,
-            // Calls are spaced by whole microseconds: a bucket of one call does not keep the rest.
-            Algorithm::LeakyBucket => {
-                let spacing = HOUR.as_micros().div_ceil(THRESHOLD.into());
-                Some(1 + ((DAY * DAYS as u32).as_micros() / spacing) as u64)
-            }
-            // A token bucket admits its capacity, and then its refill without losing fractions. A window
-            // admits its threshold when it begins, and at the end of the test another window begins.
-            _ => Some(THRESHOLD * (hours + 1)),
-        };
-        let (here, there) = (start(), start());
-        let stores = [(embedded_on(&here), here), (server.limiter_on(&there), there)];
-        for (limiter, clock) in stores {
-            let (mut model, mut expected, mut admitted) = (Model::new(&limit, None), 0, 0);
-            let end = clock.now() + DAY * DAYS as u32;
-            while clock.now() <= end {
-                let time = clock.now().as_micros() as u64;
-                expected += u64::from(model.check(&limit, time, 1).allowed);
-                let decided = decision(limiter.check(&limit, "key", 1).await);
-                admitted += u64::from(decided.allowed);
-                assert_ne!(decided.allowed, decided.retry_after > Duration::ZERO, "{decided:?}");
-                clock.advance(decided.retry_after);
-            }
-            assert_eq!(admitted, expected, "{algorithm}, {:?}", limiter.source());
-            assert_eq!(admitted, exact.unwrap_or(expected), "{algorithm}, {:?}", limiter.source());
-        }
-    }
-    assert_keys_are_bounded(&server, ALGORITHMS.len());
 }
 
 /// There are new keys each day, far fewer than the bound of the store: expired keys make room for them.
@@ -192,6 +150,5 @@ fn the_embedded_store_does_not_grow_within_a_year() {
     };
     let first = days(1..15);
     let then = days(15..365);
-    println!("{first} bytes after two weeks, {then} more after a year");
     assert!(then < first, "{first} bytes after two weeks, {then} more after a year");
 }

@@ -1,8 +1,8 @@
-//! Wrong uses of the attribute, with the message and the place of each error. Valid uses are in
-//! `tests/shapes`.
+//! Wrong uses of the attribute, with the message and the place of each error that the compiler shows. Most wrong
+//! arguments are in `tests/shapes/mistakes.rs`, which compiles nothing. Valid uses are in `tests/shapes`.
 //!
-//! After a change of a message, `TRYBUILD=overwrite tests/run --test attribute` rewrites the expected
-//! errors. Read the difference before you commit it.
+//! After a change of a message, `TRYBUILD=overwrite tests/run --test attribute` rewrites the expected errors. Read the
+//! difference before you commit it.
 
 use std::process::Command;
 
@@ -12,6 +12,7 @@ const RUSTC: &str = "rustc 1.95.";
 #[test]
 fn reports_mistakes_at_their_place() {
     let cases = trybuild::TestCases::new();
+    // A case that passes makes trybuild generate code for all cases. A bad constant is found only then.
     cases.pass("pass/*.rs");
     cases.compile_fail("fail/*.rs");
 

@@ -40,66 +40,40 @@ impl<T> Drop for Borrowing<'_, T> {
     fn drop(&mut self) {}
 }
 
-fn record(name: &'static str) -> Recorder {
-    Recorder(name)
-}
-
 type Output = Result<usize, Rejection>;
 
-/// Functions with one body. It uses one argument, a field of another, and no others, and its last expression has
+/// Async functions with one body. It uses one argument, a field of another, and no others, and its last expression has
 /// temporaries.
 macro_rules! functions {
-    ($($name:ident $(#[$attribute:meta])*;)*) => {$(
+    ($output:ty, $wrap:path; $($name:ident $(#[$attribute:meta])*;)*) => {$(
         $(#[$attribute])*
-        async fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> Output {
-            let _local = record("local");
+        async fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> $output {
+            let _local = Recorder("local");
             tokio::task::yield_now().await;
             pair.0.0 = "changed";
-            Ok(record("temporary").touch() + pair.0.touch() + Borrowing(&first).size())
+            $wrap(Recorder("temporary").touch() + pair.0.touch() + Borrowing(&first).size())
         }
     )*};
 }
 
 macro_rules! synchronous {
-    ($($name:ident $(#[$attribute:meta])*;)*) => {$(
+    ($output:ty, $wrap:path; $($name:ident $(#[$attribute:meta])*;)*) => {$(
         $(#[$attribute])*
-        fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> Output {
-            let _local = record("local");
+        fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> $output {
+            let _local = Recorder("local");
             pair.0.0 = "changed";
-            Ok(record("temporary").touch() + pair.0.touch() + Borrowing(&first).size())
-        }
-    )*};
-}
-
-/// `impl Trait`: the body moves into a block or a closure.
-macro_rules! hidden {
-    ($($name:ident $(#[$attribute:meta])*;)*) => {$(
-        $(#[$attribute])*
-        async fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> impl Debug {
-            let _local = record("local");
-            tokio::task::yield_now().await;
-            pair.0.0 = "changed";
-            record("temporary").touch() + pair.0.touch() + Borrowing(&first).size()
-        }
-    )*};
-}
-
-macro_rules! synchronous_hidden {
-    ($($name:ident $(#[$attribute:meta])*;)*) => {$(
-        $(#[$attribute])*
-        fn $name(first: Recorder, _: Recorder, mut pair: (Recorder, Recorder), _last: Recorder) -> impl Debug {
-            let _local = record("local");
-            pair.0.0 = "changed";
-            record("temporary").touch() + pair.0.touch() + Borrowing(&first).size()
+            $wrap(Recorder("temporary").touch() + pair.0.touch() + Borrowing(&first).size())
         }
     )*};
 }
 
 functions! {
+    Output, Ok;
     plain;
     limited #[rate_limit(period = "1h", threshold = 1)];
     configured #[cfg_attr(all(), rate_limit(period = "1h", threshold = 1))];
     not_configured #[cfg_attr(any(), rate_limit(period = "1h", threshold = 1))];
+    keyed #[rate_limit(period = "1h", threshold = 1, key = Recorder("key").touch())];
     counted #[rate_limit(period = "1h", threshold = 1, count_if = Result::is_ok)];
     blocked #[rate_limit(period = "1h", threshold = 1, block = |_| None)];
     by_hand #[rate_limit(period = "1h", threshold = 1, permit = _permit)];
@@ -112,6 +86,7 @@ functions! {
 }
 
 synchronous! {
+    Output, Ok;
     synchronous_plain;
     synchronous_limited #[rate_limit(period = "1h", threshold = 1, scope = "process")];
     synchronous_configured #[cfg_attr(all(), rate_limit(period = "1h", threshold = 1, scope = "process"))];
@@ -121,13 +96,16 @@ synchronous! {
     synchronous_in_flight #[rate_limit(in_flight = 1, scope = "process")];
 }
 
-hidden! {
+// The body of an `impl Trait` moves into a block or a closure.
+functions! {
+    impl Debug, std::convert::identity;
     hidden_plain;
     hidden_limited #[rate_limit(period = "1h", threshold = 1)];
     hidden_in_flight #[rate_limit(in_flight = 1, scope = "process")];
 }
 
-synchronous_hidden! {
+synchronous! {
+    impl Debug, std::convert::identity;
     synchronous_hidden_plain;
     synchronous_hidden_limited #[rate_limit(period = "1h", threshold = 1, scope = "process")];
 }
@@ -147,23 +125,20 @@ async fn one_line(a: usize) -> Output { Ok(a) }
 #[rate_limit(period = "1h", threshold = 1, scope = "process")]
 fn synchronous_one_line(a: usize) -> Option<usize> { Some(a) }
 
-fn dropped() -> Vec<&'static str> {
-    DROPPED.with(RefCell::take)
-}
-
 async fn run() {
     macro_rules! calls {
         ($call:ident => $value:expr; $($function:ident)*) => {
             vec![$((stringify!($function), {
-                let pair = (record("third"), record("fourth"));
-                let $call = $function(record("first"), record("second"), pair, record("last"));
+                let pair = (Recorder("third"), Recorder("fourth"));
+                let $call = $function(Recorder("first"), Recorder("second"), pair, Recorder("last"));
                 drop($value);
-                dropped()
+                DROPPED.with(RefCell::take)
             })),*]
         };
     }
     let orders = [
-        calls!(call => call.await; plain limited configured not_configured counted blocked by_hand in_flight grouped),
+        calls!(call => call.await; plain limited configured not_configured keyed counted blocked by_hand in_flight
+            grouped),
         calls!(call => call.await; hidden_plain hidden_limited hidden_in_flight),
         calls!(call => call; synchronous_plain synchronous_limited synchronous_configured synchronous_counted
             synchronous_blocked synchronous_by_hand synchronous_in_flight),
@@ -174,8 +149,13 @@ async fn run() {
         let (_, plain) = &calls[0];
         assert_eq!((plain.len(), plain[0]), (7, first));
         for (name, order) in calls {
+            let order = order.strip_prefix(&["key"]).unwrap_or(order);
             assert_eq!(order, plain, "{name}");
         }
+    }
+    for (name, order) in calls!(call => call.await; limited keyed counted by_hand) {
+        let order = order.strip_prefix(&["key"]).unwrap_or(&order);
+        assert_eq!(order, ["last", "third", "fourth", "second", "first"], "a rejected {name}");
     }
 
     assert_eq!(

@@ -45,9 +45,6 @@ mod words;
 
 use proc_macro2::TokenStream;
 
-use self::algorithm::Algorithm;
-use self::words::Word;
-
 /// Returns what the attribute with these arguments makes of an item. The compiler passes only sequences of tokens to a
 /// macro, so there is nothing for other texts.
 #[must_use]
@@ -56,13 +53,29 @@ pub fn expand(arguments: &str, item: &str) -> Option<String> {
     Some(rewrite::rewrite(&arguments, &item.parse().ok()?).to_string())
 }
 
+/// Returns the errors of the attribute with these arguments on one line: the columns of each, and its message.
+#[cfg(feature = "places")]
+#[must_use]
+pub fn errors(arguments: &str, item: &str) -> Option<Vec<(std::ops::Range<usize>, String)>> {
+    use proc_macro2::TokenTree;
+    use syn::LitStr;
+
+    let arguments: TokenStream = arguments.parse().ok()?;
+    let output: Vec<_> = rewrite::rewrite(&arguments, &item.parse().ok()?).into_iter().collect();
+    let errors = output.windows(3).filter_map(|tokens| match tokens {
+        [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Group(message)]
+            if name == "compile_error" =>
+        {
+            let columns = name.span().start().column..message.span().end().column;
+            Some((columns, syn::parse2::<LitStr>(message.stream()).ok()?.value()))
+        }
+        _ => None,
+    });
+    Some(errors.collect())
+}
+
 /// Returns what `key!` makes of these tokens.
 #[must_use]
 pub fn expand_key(tokens: &str) -> Option<String> {
     Some(key_macro::expand_key(tokens.parse().ok()?).to_string())
-}
-
-/// Returns the words of the algorithms that the attribute knows.
-pub fn algorithms() -> impl Iterator<Item = &'static str> {
-    Algorithm::ALL.iter().map(|algorithm| algorithm.as_str())
 }

@@ -1,6 +1,7 @@
-//! Every algorithm with its own arguments, and a name that two functions share.
+//! Every algorithm with its own arguments.
 
-use ratelimit_runtime::{Clock, RateLimiter, VirtualClock, rate_limit};
+use ratelimit_runtime::{VirtualClock, rate_limit};
+use support::clocks::embedded_on;
 
 macro_rules! limited {
     ($($name:ident: $admitted:literal, ($($argument:tt)*);)*) => {
@@ -36,26 +37,8 @@ limited! {
     leaky_burst: 2, (burst = 2, threshold = 3, algo = "leaky_bucket");
 }
 
-#[rate_limit(period = 3600, threshold = 1, name = "shared")]
-async fn one() -> Option<()> {
-    Some(())
-}
-
-#[rate_limit(period = 3600.0, threshold = 1, name = "shared")]
-async fn other() -> Option<()> {
-    Some(())
-}
-
-async fn run() {
-    each_admits_its_capacity().await;
-    assert!(one().await.is_some());
-    assert!(other().await.is_none());
-}
-
 #[tokio::test]
 async fn admits_the_capacity_of_each_algorithm() {
     // With a virtual clock, no window ends during the test.
-    let clock = VirtualClock::new();
-    let limiter = RateLimiter::builder().clock(Clock::Virtual(clock)).build().unwrap();
-    limiter.scope(run()).await;
+    embedded_on(&VirtualClock::new()).scope(each_admits_its_capacity()).await;
 }

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, VirtualClock, current, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock, current, rate_limit};
+use support::clocks::embedded_on;
+use support::limits::{HOUR, MINUTE};
 
 struct Plan {
     per_minute: u64,
@@ -30,29 +32,20 @@ async fn query(tenant: &str, plan: &Plan, cost: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn limiter() -> (RateLimiter, VirtualClock) {
-    let clock = VirtualClock::new();
-    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-    (builder.build().expect("valid settings"), clock)
-}
-
 /// Returns the units that are left of a bucket with these amounts.
 async fn left(tenant: &str, per_minute: u64, burst: u64) -> u64 {
-    let minute = Duration::from_secs(60);
-    let limit = Limit::token_bucket("amounts", per_minute, minute).burst(burst);
+    let limit = Limit::token_bucket("amounts", per_minute, MINUTE).burst(burst);
     current().expect("a limiter").peek(&limit, tenant, 1).await.expect("a decision").remaining
 }
 
 #[tokio::test]
 async fn each_call_has_the_amounts_of_its_caller() {
-    let (limiter, clock) = limiter();
+    let clock = VirtualClock::new();
     let run = async {
         let free = Plan { per_minute: 6, burst: Some(2) };
-        let team = Plan { per_minute: 600, burst: None };
         query("free", &free, 2).await.expect("admitted");
         let rejection = query("free", &free, 1).await.expect_err("used up");
         assert_eq!(rejection.retry_after(), Some(Duration::from_secs(10)));
-        query("team", &team, 600).await.expect("the threshold is the burst");
         // Another plan on the same count, from the next call on.
         query("free", &Plan { per_minute: 600, burst: Some(50) }, 48).await.expect("admitted");
         assert_eq!(left("free", 600, 50).await, 0);
@@ -61,17 +54,20 @@ async fn each_call_has_the_amounts_of_its_caller() {
         let rejection = query("free", &free, 1).await.expect_err("the old plan");
         assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
     };
-    limiter.scope(run).await;
+    embedded_on(&clock).scope(run).await;
+}
+
+#[rate_limit(name = "amounts.optional", period = "1m", threshold = threshold)]
+async fn optional(threshold: Option<u64>) -> Result<(), Rejection> {
+    Ok(())
 }
 
 #[tokio::test]
 async fn zero_rejects_and_none_is_no_limit() {
-    let (limiter, _) = limiter();
     let run = async {
         for plan in [Plan { per_minute: 0, burst: None }, Plan { per_minute: 5, burst: Some(0) }] {
             for cost in [0, 1] {
-                let rejection =
-                    query("blocked", &plan, cost).await.expect_err("nothing is admitted");
+                let rejection = query("blocked", &plan, cost).await.expect_err("blocked");
                 let Rejection::Blocked { name, quota, .. } = &rejection else {
                     panic!("{rejection:?}");
                 };
@@ -91,18 +87,12 @@ async fn zero_rejects_and_none_is_no_limit() {
         };
         assert_eq!((capacity, varies), (5, true));
     };
-    limiter.scope(run).await;
-}
-
-#[rate_limit(name = "amounts.optional", period = "1m", threshold = threshold)]
-async fn optional(threshold: Option<u64>) -> Result<(), Rejection> {
-    Ok(())
+    RateLimiter::embedded().scope(run).await;
 }
 
 /// More distinct amounts than a function keeps.
 #[tokio::test]
 async fn many_plans_are_decided_alike() {
-    let (limiter, _) = limiter();
     let run = async {
         for round in 1..=2 {
             for per_minute in 10..60 {
@@ -112,7 +102,7 @@ async fn many_plans_are_decided_alike() {
             }
         }
     };
-    limiter.scope(run).await;
+    embedded_on(&VirtualClock::new()).scope(run).await;
 }
 
 /// A burst that would take longer than 100 years to fill.
@@ -125,14 +115,13 @@ async fn a_burst_that_is_too_large_is_clamped() {
     fn one() -> u64 {
         1
     }
-    let (limiter, _) = limiter();
     let run = async {
         for _ in 0..100 {
             slow(u64::MAX).await.expect("admitted");
         }
         slow(u64::MAX).await.expect_err("the largest burst is 100");
     };
-    limiter.scope(run).await;
+    RateLimiter::embedded().scope(run).await;
 }
 
 #[rate_limit(
@@ -141,15 +130,6 @@ async fn a_burst_that_is_too_large_is_clamped() {
     key = key
 )]
 async fn several(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[rate_limit(
-    limit(name = "amounts.all", period = "1m", threshold = 5),
-    limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2, settle = |_| 1),
-    key = key
-)]
-async fn several_settled(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -165,123 +145,117 @@ fn several_now(key: u64, threshold: Option<u64>) -> Result<(), Rejection> {
 
 #[tokio::test]
 async fn one_of_several_limits_varies() {
-    let (limiter, _) = limiter();
+    fn assert_rejected(result: Result<(), Rejection>, name: &str) {
+        assert_eq!(result.expect_err("used up").name(), name);
+    }
     let run = async {
         several(1, Some(4)).await.expect("admitted");
         several(1, Some(4)).await.expect("admitted");
-        assert_eq!(several(1, Some(4)).await.expect_err("used up").name(), "amounts.some");
+        assert_rejected(several(1, Some(4)).await, "amounts.some");
         several(1, None).await.expect("no limit");
         let blocked = several(1, Some(0)).await.expect_err("blocked");
         assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
         several(1, Some(9)).await.expect("four are charged");
         several(1, Some(9)).await.expect("six are charged");
-        assert_eq!(several(1, None).await.expect_err("used up").name(), "amounts.all");
-
-        several_settled(2, None).await.expect("no limit");
-        for _ in 0..3 {
-            several_settled(2, Some(4)).await.expect("a call takes one unit");
-        }
-        assert_eq!(
-            several_settled(2, Some(4)).await.expect_err("two more do not fit").name(),
-            "amounts.some"
-        );
+        assert_rejected(several(1, None).await, "amounts.all");
 
         several_now(3, None).expect("no limit");
-        several_now(3, Some(2)).expect("admitted");
-        assert_eq!(several_now(3, Some(2)).expect_err("used up").name(), "amounts.some");
+        for _ in 0..3 {
+            several_now(3, Some(4)).expect("a call takes one unit");
+        }
+        assert_rejected(several_now(3, Some(4)), "amounts.some");
         several_now(3, Some(0)).expect_err("blocked");
     };
-    limiter.scope(run).await;
+    embedded_on(&VirtualClock::new()).scope(run).await;
+}
+
+trait Timed {
+    const PERIOD: Duration;
+}
+
+struct Minutes;
+
+struct Hours;
+
+impl Timed for Minutes {
+    const PERIOD: Duration = MINUTE;
+}
+
+impl Timed for Hours {
+    const PERIOD: Duration = HOUR;
+}
+
+#[rate_limit(name = "generic", period = T::PERIOD, threshold = threshold)]
+async fn timed<T: Timed>(threshold: u64) -> Result<(), Rejection> {
+    Ok(())
 }
 
 /// The types of a generic function have their own periods.
 #[tokio::test]
 async fn a_generic_function_keeps_the_limits_of_its_types_apart() {
-    trait Timed {
-        const PERIOD: Duration;
-    }
-    struct Minutes;
-    struct Hours;
-    impl Timed for Minutes {
-        const PERIOD: Duration = Duration::from_secs(60);
-    }
-    impl Timed for Hours {
-        const PERIOD: Duration = Duration::from_secs(3600);
-    }
-    #[rate_limit(name = "generic", period = T::PERIOD, threshold = threshold)]
-    async fn timed<T: Timed>(threshold: u64) -> Result<(), Rejection> {
-        Ok(())
-    }
-    let (limiter, _) = limiter();
     let run = async {
         for _ in 0..2 {
             timed::<Minutes>(2).await.expect("a count of its own");
             timed::<Hours>(2).await.expect("a count of its own");
         }
         let wait = timed::<Minutes>(2).await.expect_err("used up").retry_after();
-        assert_eq!(wait, Some(Minutes::PERIOD));
+        assert_eq!(wait, Some(MINUTE));
         let wait = timed::<Hours>(2).await.expect_err("used up").retry_after();
-        assert_eq!(wait, Some(Hours::PERIOD));
+        assert_eq!(wait, Some(HOUR));
     };
-    limiter.scope(run).await;
+    embedded_on(&VirtualClock::new()).scope(run).await;
 }
 
-/// First the amounts, then the key, then the cost.
+/// Returns `value` if it is the next one to be evaluated.
+fn next<T>(order: &Cell<u64>, expected: u64, value: T) -> T {
+    order.set(order.get() + 1);
+    assert_eq!(order.get(), expected);
+    value
+}
+
+/// First the limiter, then the amounts, the key and the cost.
 #[tokio::test]
-async fn amounts_are_evaluated_before_the_key_and_the_cost() {
-    #[rate_limit(name = "order", period = 60, threshold = next(order, 1), key = next(order, 2), cost = next(order, 3))]
-    async fn one(order: &Cell<u64>) -> Result<(), Rejection> {
+async fn each_argument_is_evaluated_once_and_in_order() {
+    #[rate_limit(
+        name = "order", period = 60, cost = next(order, 4, 2), key = next(order, 3, 1),
+        threshold = next(order, 2, 5), limiter = next(order, 1, limiter)
+    )]
+    async fn one(order: &Cell<u64>, limiter: &RateLimiter) -> Result<(), Rejection> {
         Ok(())
     }
     #[rate_limit(
-        limit(name = "order.a", period = 60, threshold = next(order, 1)),
-        limit(name = "order.b", period = 60, threshold = next(order, 2)),
-        key = next(order, 3),
-        cost = next(order, 4)
+        limit(name = "order.a", period = 60, threshold = next(order, 2, 5)),
+        limit(name = "order.b", period = 60, threshold = next(order, 3, 9)),
+        cost = next(order, 5, 2), key = next(order, 4, 1), limiter = next(order, 1, limiter)
     )]
-    async fn two(order: &Cell<u64>) -> Result<(), Rejection> {
+    async fn two(order: &Cell<u64>, limiter: &RateLimiter) -> Result<(), Rejection> {
         Ok(())
     }
-    fn next(order: &Cell<u64>, expected: u64) -> u64 {
-        order.set(order.get() + 1);
-        assert_eq!(order.get(), expected);
-        order.get().max(expected) + 10 - expected * (expected / 3)
-    }
-    let (limiter, _) = limiter();
-    let run = async {
-        let order = Cell::new(0);
-        let _ = one(&order).await;
-        assert_eq!(order.replace(0), 3);
-        let _ = two(&order).await;
-        assert_eq!(order.get(), 4);
-    };
-    limiter.scope(run).await;
+    let (limiter, order) = (RateLimiter::embedded(), Cell::new(0));
+    one(&order, &limiter).await.expect("admitted");
+    assert_eq!(order.replace(0), 4);
+    two(&order, &limiter).await.expect("admitted");
+    assert_eq!(order.get(), 5);
+}
+
+const BURST: u64 = 3;
+
+#[rate_limit(
+    name = "beside", period = 60, algo = "leaky_bucket", threshold = threshold, burst = BURST,
+    count_if = |_| false, scope = "process"
+)]
+fn uncounted(threshold: u64) -> Result<(), Rejection> {
+    Ok(())
 }
 
 /// With permits, in a function that is not async, and with a constant burst.
 #[tokio::test]
 async fn amounts_stand_beside_other_arguments() {
-    const BURST: u64 = 3;
-    #[rate_limit(
-        name = "beside", period = 60, algo = "leaky_bucket", threshold = threshold, burst = BURST,
-        count_if = |_| false, scope = "process"
-    )]
-    fn uncounted(threshold: u64) -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(name = "beside", period = 60, threshold = const { 1 + 1 })]
-    async fn block() -> Result<(), Rejection> {
-        Ok(())
-    }
-    let (limiter, _) = limiter();
     let run = async {
         for _ in 0..10 {
             uncounted(6).expect("admitted");
         }
         uncounted(0).expect_err("blocked");
-        block().await.expect("admitted");
-        block().await.expect("admitted");
-        block().await.expect_err("used up");
     };
-    limiter.scope(run).await;
+    RateLimiter::embedded().scope(run).await;
 }

@@ -1,25 +1,20 @@
 //! Charges that are corrected by the result of the function, or by its body.
 
 use std::fmt;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, current, rate_limit};
+use support::limits::HOUR;
 
-const HOUR: Duration = Duration::from_secs(3600);
 const TOKENS: Limit = Limit::sliding("corrections.tokens", 100, HOUR);
 const REQUESTS: Limit = Limit::fixed("corrections.requests", 3, HOUR);
 
-#[derive(Debug)]
-struct Answer {
-    tokens: u64,
-}
+type Answer = Result<u64, Rejection>;
 
-impl Answer {
-    fn tokens_of(result: &Result<Self, Rejection>) -> u64 {
-        result.as_ref().map_or(0, |answer| answer.tokens)
-    }
+/// Returns the units that an answer has used.
+fn used(answer: &Answer) -> u64 {
+    *answer.as_ref().unwrap_or(&0)
 }
 
 /// An error of a function that can fail by itself.
@@ -39,24 +34,23 @@ impl From<fmt::Error> for Failure {
 }
 
 async fn left() -> u64 {
-    let limiter = ratelimit_runtime::current().expect("a limiter");
-    limiter.peek(&TOKENS, (), 1).await.expect("a decision").remaining
+    current().expect("a limiter").peek(&TOKENS, (), 1).await.expect("a decision").remaining
 }
 
-#[rate_limit(limit = TOKENS, cost = estimate, settle = |result| {
-    result.as_ref().map_or(0, |answer| answer.tokens)
+#[rate_limit(limit = TOKENS, cost = estimate, settle = |answer| {
+    answer.as_ref().map_or(0, |tokens| *tokens)
 })]
-async fn by_closure(estimate: u64, used: u64) -> Result<Answer, Rejection> {
-    if used == 0 {
-        return Ok(Answer { tokens: 0 });
+async fn by_closure(estimate: u64, tokens: u64) -> Answer {
+    if tokens == 0 {
+        return Ok(0);
     }
     tokio::task::yield_now().await;
-    Ok(Answer { tokens: used })
+    Ok(tokens)
 }
 
-#[rate_limit(limit = TOKENS, cost = 50, settle = Answer::tokens_of)]
-async fn by_path() -> Result<Answer, Rejection> {
-    Ok(Answer { tokens: 10 })
+#[rate_limit(limit = TOKENS, cost = 50, settle = used)]
+async fn by_path() -> Answer {
+    Ok(10)
 }
 
 /// The `?` of the body converts the error, and the closure knows the type.
@@ -83,11 +77,42 @@ async fn hidden() -> impl fmt::Debug {
     "hidden"
 }
 
-#[rate_limit(
-    limit(limit = REQUESTS),
-    limit(limit = TOKENS, cost = 40, settle = |result| result.as_ref().map_or(0, |tokens| *tokens))
-)]
-async fn several(tokens: u64) -> Result<u64, Rejection> {
+#[tokio::test]
+async fn charges_are_corrected() {
+    let run = async {
+        by_closure(30, 10).await.expect("admitted");
+        by_closure(30, 0).await.expect("admitted");
+        assert_eq!(left().await, 90);
+        by_path().await.expect("admitted");
+        assert_eq!(left().await, 80);
+        counted(false).await.expect("admitted");
+        assert_eq!(left().await, 80);
+        counted(true).await.expect_err("fails");
+        assert_eq!(left().await, 30);
+        by_path().await.expect_err("a rejected call has nothing to settle");
+        assert_eq!(left().await, 30);
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+#[tokio::test]
+async fn the_body_corrects_its_charge() {
+    let run = async {
+        assert!(by_hand(10).await.expect("admitted").is_none());
+        assert_eq!(left().await, 90);
+        let permit = by_hand(60).await.expect("admitted").expect("the permit");
+        assert_eq!(left().await, 40);
+        permit.settle(60);
+        assert_eq!(left().await, 30);
+        current().expect("a limiter").reset(&TOKENS, ()).await.expect("a reply");
+        assert_eq!(format!("{:?}", hidden().await), r#"Ok("hidden")"#);
+        assert_eq!(left().await, 100);
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+#[rate_limit(limit(limit = REQUESTS), limit(limit = TOKENS, cost = 40, settle = used))]
+async fn several(tokens: u64) -> Answer {
     Ok(tokens)
 }
 
@@ -101,6 +126,26 @@ async fn mixed(counts: bool) -> Option<()> {
     counts.then_some(())
 }
 
+#[tokio::test]
+async fn each_of_several_limits_is_corrected() {
+    let run = async {
+        for used in [10, 0, 20] {
+            several(used).await.expect("admitted");
+        }
+        assert!(several(0).await.is_err(), "the requests are used");
+        assert_eq!(left().await, 70);
+    };
+    RateLimiter::embedded().scope(run).await;
+    let run = async {
+        for counts in [false, false, false, false, true, true, true] {
+            assert_eq!(mixed(counts).await.is_some(), counts);
+        }
+        assert!(mixed(true).await.is_none(), "three calls count");
+        assert_eq!(left().await, 93);
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
 #[rate_limit(limit = TOKENS, cost = 50, scope = "process", settle = |result| result.unwrap_or(0))]
 fn synchronous(used: u64) -> Option<u64> {
     if used == 7 {
@@ -109,30 +154,10 @@ fn synchronous(used: u64) -> Option<u64> {
     Some(used)
 }
 
-/// Values of the body coerce to the return type, as without the attribute.
-#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
-async fn coerced(
-    texts: &[String; 2],
-    number: u64,
-) -> Result<Box<dyn fmt::Debug + Send>, Rejection> {
-    if number == 0 {
-        return Ok(Box::new(texts.len()));
-    }
-    Ok(Box::new(number))
-}
-
+/// The reference to a `Vec` becomes one to a slice, as without the attribute.
 #[rate_limit(limit = TOKENS, count_if = Result::is_err)]
 async fn borrowed(texts: &Vec<String>) -> Result<&[String], Rejection> {
     Ok(texts)
-}
-
-/// The feature is never enabled.
-#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
-async fn conditional(
-    #[cfg(any())] absent: u64,
-    #[cfg(not(any()))] present: u64,
-) -> Result<u64, Rejection> {
-    Ok(present)
 }
 
 struct Service {
@@ -140,116 +165,56 @@ struct Service {
 }
 
 impl Service {
-    #[rate_limit(limit = TOKENS, scope = "process", count_if = Result::is_err)]
-    fn tokens(&mut self) -> Result<&mut u64, Rejection> {
-        Ok(&mut self.tokens)
-    }
-
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |it| **it))]
     async fn method<'a>(&'a mut self, more: &'a u64) -> Result<&'a u64, Rejection> {
         self.tokens += *more;
         Ok(&self.tokens)
     }
 
+    /// The feature of a parameter is never enabled.
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |it| it.tokens))]
-    async fn consumed(mut self, _: String, (more, _): (u64, String)) -> Result<Self, Rejection> {
-        self.tokens += more;
+    async fn consumed(
+        mut self,
+        _: String,
+        (more, _): (u64, String),
+        #[cfg(any())] absent: u64,
+        #[cfg(not(any()))] present: u64,
+    ) -> Result<Self, Rejection> {
+        self.tokens += more + present;
         Ok(self)
     }
 }
 
 #[async_trait]
 trait Complete {
-    async fn complete(&self, prompt: &str) -> Result<u64, Rejection>;
+    async fn complete(&self, prompt: &str) -> Answer;
 }
 
 #[async_trait]
 impl Complete for Service {
-    #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn complete(&self, prompt: &str) -> Result<u64, Rejection> {
+    #[rate_limit(limit = TOKENS, cost = 50, settle = used)]
+    async fn complete(&self, prompt: &str) -> Answer {
         Ok(self.tokens + prompt.len() as u64)
     }
 }
 
-async fn run() {
-    by_closure(30, 10).await.expect("admitted");
-    assert_eq!(left().await, 90);
-    by_closure(30, 0).await.expect("admitted");
-    by_path().await.expect("admitted");
-    assert_eq!(left().await, 80);
-    counted(false).await.expect("admitted");
-    assert_eq!(left().await, 80);
-    counted(true).await.expect_err("fails");
-    assert_eq!(left().await, 30);
-    // A rejected call has nothing to settle.
-    by_path().await.expect_err("rejected");
-    assert_eq!(left().await, 30);
-}
-
-async fn run_by_hand() {
-    assert!(by_hand(10).await.expect("admitted").is_none());
-    assert_eq!(left().await, 90);
-    let permit = by_hand(60).await.expect("admitted").expect("the permit");
-    assert_eq!(left().await, 40);
-    permit.settle(60);
-    assert_eq!(left().await, 30);
-}
-
-async fn run_hidden() {
-    assert_eq!(format!("{:?}", hidden().await), r#"Ok("hidden")"#);
-    assert_eq!(left().await, 100);
-}
-
-async fn run_several() {
-    for used in [10, 0, 20] {
-        several(used).await.expect("admitted");
-    }
-    assert_eq!(left().await, 70);
-    assert!(several(0).await.is_err(), "the requests are used");
-    assert_eq!(left().await, 70);
-}
-
-async fn run_mixed() {
-    for counts in [false, false, false, false, true, true, true] {
-        assert_eq!(mixed(counts).await.is_some(), counts);
-    }
-    assert!(mixed(true).await.is_none(), "three calls count");
-    assert_eq!(left().await, 93);
-}
-
-async fn run_methods() {
-    let texts = [String::new(), String::new()];
-    assert_eq!(format!("{:?}", coerced(&texts, 0).await.expect("admitted")), "2");
-    assert_eq!(borrowed(&texts.to_vec()).await.expect("admitted").len(), 2);
-    assert_eq!(conditional(7).await.expect("admitted"), 7);
-    let mut service = Service { tokens: 0 };
-    *service.tokens().expect("admitted") += 1;
-    assert_eq!(service.method(&2).await.expect("admitted"), &3);
-    assert_eq!(left().await, 97);
-    let service = service.consumed(String::new(), (1, String::new())).await.expect("admitted");
-    assert_eq!(left().await, 93);
-    assert_eq!(service.complete("one").await.expect("admitted"), 7);
-    assert_eq!(left().await, 86);
-}
-
 #[tokio::test]
-async fn charges_are_corrected() {
-    RateLimiter::embedded().scope(run()).await;
-    RateLimiter::embedded().scope(run_by_hand()).await;
-    RateLimiter::embedded().scope(run_hidden()).await;
-    RateLimiter::embedded().scope(run_several()).await;
-    RateLimiter::embedded().scope(run_mixed()).await;
-    RateLimiter::embedded().scope(run_methods()).await;
-}
-
-#[tokio::test]
-async fn a_synchronous_function_settles() {
+async fn functions_of_every_shape_settle() {
     let run = async {
-        assert_eq!(synchronous(7), Some(7));
-        assert_eq!(synchronous(3), Some(3));
-        let limiter = ratelimit_runtime::current().expect("a limiter");
+        assert_eq!((synchronous(7), synchronous(3)), (Some(7), Some(3)));
         let process = TOKENS.scope(ratelimit_runtime::Scope::Process);
+        let limiter = current().expect("a limiter");
         assert_eq!(limiter.peek(&process, (), 1).await.expect("a decision").remaining, 90);
+
+        assert_eq!(borrowed(&vec![String::new(); 2]).await.expect("admitted").len(), 2);
+        let mut service = Service { tokens: 1 };
+        assert_eq!(service.method(&2).await, Ok(&3));
+        assert_eq!(left().await, 97);
+        let consumed = service.consumed(String::new(), (1, String::new()), 2);
+        let service = consumed.await.expect("admitted");
+        assert_eq!(left().await, 91);
+        assert_eq!(service.complete("one").await, Ok(9));
+        assert_eq!(left().await, 82);
     };
     RateLimiter::embedded().scope(run).await;
 }
@@ -257,8 +222,8 @@ async fn a_synchronous_function_settles() {
 /// The charge is kept exactly once wherever the call is dropped, and if it panics.
 #[tokio::test]
 async fn a_call_that_does_not_end_keeps_its_charge() {
-    #[rate_limit(limit = TOKENS, cost = 30, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn slow(yields: u64) -> Result<u64, Rejection> {
+    #[rate_limit(limit = TOKENS, cost = 30, settle = used)]
+    async fn slow(yields: u64) -> Answer {
         for _ in 0..yields {
             tokio::task::yield_now().await;
         }
@@ -266,8 +231,7 @@ async fn a_call_that_does_not_end_keeps_its_charge() {
         Ok(0)
     }
     let run = async {
-        let unpolled = slow(1);
-        drop(unpolled);
+        drop(slow(1));
         assert_eq!(left().await, 100);
         for polls in 1..=3 {
             let mut call = Box::pin(slow(5));
@@ -277,27 +241,9 @@ async fn a_call_that_does_not_end_keeps_its_charge() {
             drop(call);
             assert_eq!(left().await, 100 - 30 * polls);
         }
-        let limiter = ratelimit_runtime::current().expect("a limiter");
-        limiter.reset(&TOKENS, ()).await.expect("a reply");
-        let panicked = std::panic::AssertUnwindSafe(slow(9)).catch_unwind().await;
-        assert!(panicked.is_err());
+        current().expect("a limiter").reset(&TOKENS, ()).await.expect("a reply");
+        std::panic::AssertUnwindSafe(slow(9)).catch_unwind().await.expect_err("a panic");
         assert_eq!(left().await, 70);
     };
     RateLimiter::embedded().scope(run).await;
-}
-
-/// A parameter that is `Send` and not `Sync` does not make the future one that is not `Send`.
-#[tokio::test]
-async fn the_future_stays_send() {
-    #[rate_limit(limit = TOKENS, settle = |result| result.as_ref().map_or(0, |used| *used))]
-    async fn owns(number: std::cell::Cell<u64>) -> Result<u64, Rejection> {
-        number.set(number.get() + 1);
-        tokio::task::yield_now().await;
-        Ok(number.get())
-    }
-    fn send<T: Send>(value: T) -> T {
-        value
-    }
-    let run = send(owns(std::cell::Cell::new(1)));
-    assert_eq!(RateLimiter::embedded().scope(run).await.expect("admitted"), 2);
 }

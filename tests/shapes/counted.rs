@@ -1,11 +1,13 @@
 //! What `limits()` counts: the calls of each annotated limit, as their callers saw them.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures::FutureExt;
 use ratelimit_runtime::{
-    CallCounts, Clock, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, limits, rate_limit,
+    CallCounts, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, limits, rate_limit,
 };
+use support::clocks::embedded_on;
+use support::limits::MINUTE;
 
 /// Returns the rule of the limit with this name, and its admitted, rejected and undecided calls.
 fn counted(name: &str) -> (Option<Rule>, [u64; 3]) {
@@ -18,8 +20,10 @@ fn counted(name: &str) -> (Option<Rule>, [u64; 3]) {
 }
 
 #[track_caller]
-fn assert_counted(name: &str, ends: [u64; 3]) {
-    assert_eq!(counted(name).1, ends, "{name}");
+fn assert_counted(counts: &[(&str, [u64; 3])]) {
+    for (name, ends) in counts {
+        assert_eq!(counted(name).1, *ends, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -45,23 +49,24 @@ async fn each_call_counts_once_it_is_decided() {
         Ok(())
     }
 
-    RateLimiter::embedded()
-        .scope(async {
-            let not_polled = plain("alice");
-            for _ in 0..5 {
-                let _ = (plain("alice").await, shadow().await, sync(), settled().await);
-            }
-            for threshold in [Some(1), Some(1), None, Some(0)] {
-                let _ = computed(threshold).await;
-            }
-            drop(not_polled);
-        })
-        .await;
-    assert_counted("counted.plain", [3, 2, 0]);
-    assert_counted("counted.shadow", [5, 0, 0]);
-    assert_counted("counted.sync", [3, 2, 0]);
-    assert_counted("counted.settled", [3, 2, 0]);
-    assert_counted("counted.computed", [2, 2, 0]);
+    let run = async {
+        let not_polled = plain("alice");
+        for _ in 0..5 {
+            let _ = (plain("alice").await, shadow().await, sync(), settled().await);
+        }
+        for threshold in [Some(1), Some(1), None, Some(0)] {
+            let _ = computed(threshold).await;
+        }
+        drop(not_polled);
+    };
+    RateLimiter::embedded().scope(run).await;
+    assert_counted(&[
+        ("counted.plain", [3, 2, 0]),
+        ("counted.shadow", [5, 0, 0]),
+        ("counted.sync", [3, 2, 0]),
+        ("counted.settled", [3, 2, 0]),
+        ("counted.computed", [2, 2, 0]),
+    ]);
 }
 
 #[tokio::test]
@@ -77,18 +82,19 @@ async fn the_limit_that_rejects_a_group_counts_the_rejection() {
         Ok(())
     }
 
-    RateLimiter::embedded()
-        .scope(async {
-            for threshold in [1, 1, 2, 3, 0] {
-                let _ = (group(threshold).await, settled());
-            }
-        })
-        .await;
+    let run = async {
+        for threshold in [1, 1, 2, 3, 0] {
+            let _ = (group(threshold).await, settled());
+        }
+    };
+    RateLimiter::embedded().scope(run).await;
     // The second and the last call are rejected by the hour, the fourth by the minute.
-    assert_counted("counted.group#1", [2, 1, 0]);
-    assert_counted("counted.hour", [2, 2, 0]);
-    assert_counted("counted.first", [2, 0, 0]);
-    assert_counted("counted.second", [2, 3, 0]);
+    assert_counted(&[
+        ("counted.group#1", [2, 1, 0]),
+        ("counted.hour", [2, 2, 0]),
+        ("counted.first", [2, 0, 0]),
+        ("counted.second", [2, 3, 0]),
+    ]);
 }
 
 #[tokio::test]
@@ -99,40 +105,17 @@ async fn calls_that_wait_or_were_dropped_are_not_decided() {
     }
 
     let clock = VirtualClock::new();
-    let limiter =
-        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
-    let (first, waiting, dropped) = limiter
-        .scope(async { (waits().await, Box::pin(limiter.scope(waits())), limiter.scope(waits())) })
-        .await;
-    first.expect("admitted");
-    let mut waiting = waiting;
-    assert!(waiting.as_mut().now_or_never().is_none());
-    assert!(dropped.now_or_never().is_none());
-    assert_counted("counted.waits", [1, 0, 0]);
-    clock.advance(Duration::from_secs(60));
-    waiting.await.expect("admitted");
-    assert_counted("counted.waits", [2, 0, 0]);
-}
-
-#[test]
-fn threads_that_have_ended_are_counted() {
-    #[rate_limit(name = "counted.threads", scope = "process", period = "1h", threshold = 1_000_000)]
-    fn called() -> Result<(), Rejection> {
-        Ok(())
-    }
-
-    for _ in 0..4 {
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..100 {
-                        called().expect("admitted");
-                    }
-                });
-            }
-        });
-    }
-    assert_counted("counted.threads", [1_600, 0, 0]);
+    let run = async {
+        waits().await.expect("admitted");
+        let mut waiting = Box::pin(waits());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(waits().now_or_never().is_none());
+        assert_counted(&[("counted.waits", [1, 0, 0])]);
+        clock.advance(MINUTE);
+        waiting.await.expect("admitted");
+        assert_counted(&[("counted.waits", [2, 0, 0])]);
+    };
+    embedded_on(&clock).scope(run).await;
 }
 
 #[tokio::test]
@@ -143,22 +126,19 @@ async fn the_rule_in_force_is_that_of_the_limit() {
     }
 
     let clock = VirtualClock::new();
-    let limiter =
-        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
-    let rule = Rule::new()
-        .threshold(7)
-        .until(SystemTime::UNIX_EPOCH + clock.now() + Duration::from_secs(60));
+    let limiter = embedded_on(&clock);
+    let end = SystemTime::UNIX_EPOCH + clock.now() + MINUTE;
+    let rule = Rule::new().threshold(7).until(end);
     let mut rules = RuleSet::new();
     rules.set("counted.ruled/1m", rule).expect("valid");
     rules.set_key("counted.ruled/1m", "acme", Rule::new().blocked(true)).expect("valid");
     limiter.set_rules(rules).expect("valid");
-    limiter
-        .scope(async {
-            ruled("alice").await.expect("admitted");
-            ruled("acme").await.expect_err("blocked");
-            assert_eq!(counted("counted.ruled"), (Some(rule), [1, 1, 0]));
-            clock.advance(Duration::from_secs(60));
-            assert_eq!(counted("counted.ruled").0, None);
-        })
-        .await;
+    let run = async {
+        ruled("alice").await.expect("admitted");
+        ruled("acme").await.expect_err("blocked");
+        assert_eq!(counted("counted.ruled"), (Some(rule), [1, 1, 0]));
+        clock.advance(MINUTE);
+        assert_eq!(counted("counted.ruled").0, None);
+    };
+    limiter.scope(run).await;
 }

@@ -63,17 +63,16 @@ mod functions {
     }
 }
 
-async fn run() {
-    let mut service = Service { calls: 1 };
-    assert_eq!((*service.counted(0, "text").await.unwrap()).as_ref(), "text");
-    assert_eq!(service.settled(), Ok(&mut 1));
-    blocked(1, 5).await;
-    assert_eq!(format!("{:?}", hidden().await), "Ok(())");
-    let end = Duration::from_millis(1);
-    assert!(tokio::time::timeout(end, never()).await.is_err());
-}
-
 #[tokio::test]
 async fn compiles_under_forbidden_lints() {
-    RateLimiter::embedded().scope(run()).await;
+    let run = async {
+        let mut service = Service { calls: 1 };
+        assert_eq!((*service.counted(0, "text").await.unwrap()).as_ref(), "text");
+        assert_eq!(service.settled(), Ok(&mut 1));
+        blocked(1, 5).await;
+        assert_eq!(format!("{:?}", hidden().await), "Ok(())");
+        let end = Duration::from_millis(1);
+        assert!(tokio::time::timeout(end, never()).await.is_err());
+    };
+    RateLimiter::embedded().scope(run).await;
 }

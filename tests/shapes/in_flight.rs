@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Scope, rate_limit};
-use tokio::sync::oneshot::{Receiver, channel};
+use tokio::sync::oneshot::{Receiver, Sender, channel};
+
+const EXPORTS: Limit = Limit::in_flight("exports", 2).hold(Duration::from_secs(30));
 
 #[rate_limit(in_flight = 2, hold = "30s", key = tenant, name = "exports")]
 async fn export(tenant: &str, until: Receiver<bool>) -> Result<u64, Rejection> {
@@ -17,16 +19,22 @@ async fn export(tenant: &str, until: Receiver<bool>) -> Result<u64, Rejection> {
     Ok(length)
 }
 
-const EXPORTS: Limit = Limit::in_flight("exports", 2).hold(Duration::from_secs(30));
-
-async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
-    let peeked = limiter.peek(limit, "acme", 0).await.expect("admitted");
+async fn in_flight(limiter: &RateLimiter) -> u64 {
+    let peeked = limiter.peek(&EXPORTS, "acme", 0).await.expect("admitted");
     peeked.limit - peeked.remaining
 }
 
 /// Returns a receiver whose sender is gone.
 fn ended<T>() -> Receiver<T> {
     channel().1
+}
+
+/// Starts a call that runs until the sender is used or dropped.
+fn start<T, F: Future>(call: impl FnOnce(Receiver<T>) -> F) -> (Sender<T>, Pin<Box<F>>) {
+    let (sender, until) = channel();
+    let mut call = Box::pin(call(until));
+    assert!(call.as_mut().now_or_never().is_none(), "it runs");
+    (sender, call)
 }
 
 fn is_busy<T>(result: &Result<T, Rejection>) -> bool {
@@ -36,32 +44,26 @@ fn is_busy<T>(result: &Result<T, Rejection>) -> bool {
 #[tokio::test]
 async fn a_call_holds_its_slot_until_its_end() {
     let limiter = RateLimiter::embedded();
-    limiter
-        .scope(async {
-            let (returns, until) = channel();
-            let mut returned = Box::pin(export("acme", until));
-            assert!((&mut returned).now_or_never().is_none());
-            let (panics, until) = channel();
-            let mut panicked = Box::pin(AssertUnwindSafe(export("acme", until)).catch_unwind());
-            assert!((&mut panicked).now_or_never().is_none());
-            assert!(is_busy(&export("acme", ended()).await));
-            assert!(export("other", ended()).await.is_ok());
+    let run = async {
+        let (returns, returned) = start(|until| export("acme", until));
+        let (panics, panicked) =
+            start(|until| AssertUnwindSafe(export("acme", until)).catch_unwind());
+        assert!(is_busy(&export("acme", ended()).await));
+        assert!(export("other", ended()).await.is_ok());
 
-            returns.send(true).expect("it waits");
-            assert_eq!(returned.await.expect("admitted"), 4);
-            assert_eq!(in_flight(&limiter, &EXPORTS).await, 1);
-            panics.send(false).expect("it waits");
-            panicked.await.expect_err("a panic");
-            assert_eq!(in_flight(&limiter, &EXPORTS).await, 0);
+        returns.send(true).expect("it waits");
+        assert_eq!(returned.await.expect("admitted"), 4);
+        assert_eq!(in_flight(&limiter).await, 1);
+        panics.send(false).expect("it waits");
+        panicked.await.expect_err("a panic");
+        assert_eq!(in_flight(&limiter).await, 0);
 
-            let (_sender, until) = channel();
-            let mut dropped = Box::pin(export("acme", until));
-            assert!((&mut dropped).now_or_never().is_none());
-            assert_eq!(in_flight(&limiter, &EXPORTS).await, 1);
-            drop(dropped);
-            assert_eq!(in_flight(&limiter, &EXPORTS).await, 0);
-        })
-        .await;
+        let (_sender, dropped) = start(|until| export("acme", until));
+        assert_eq!(in_flight(&limiter).await, 1);
+        drop(dropped);
+        assert_eq!(in_flight(&limiter).await, 0);
+    };
+    limiter.scope(run).await;
 }
 
 #[rate_limit(
@@ -78,51 +80,39 @@ async fn rated(tenant: &str, uses: u64, until: Receiver<()>) -> Result<u64, Reje
 /// The rate is settled by the result, and the slot is free.
 #[tokio::test]
 async fn a_rate_is_settled_beside_calls_in_flight() {
-    RateLimiter::embedded()
-        .scope(async {
-            let (_sender, until) = channel();
-            let mut first = Box::pin(rated("acme", 0, until));
-            assert!((&mut first).now_or_never().is_none());
-            assert!(is_busy(&rated("acme", 0, ended()).await));
-            drop(first);
-            for _ in 0..5 {
-                rated("acme", 0, ended()).await.expect("settled to 0");
-            }
-            for _ in 0..2 {
-                rated("acme", 1, ended()).await.expect("two are left");
-            }
-            let limited = rated("acme", 1, ended()).await;
-            assert!(matches!(limited, Err(Rejection::Limited { .. })), "{limited:?}");
-        })
-        .await;
+    let run = async {
+        let (_sender, first) = start(|until| rated("acme", 0, until));
+        assert!(is_busy(&rated("acme", 0, ended()).await));
+        drop(first);
+        for _ in 0..5 {
+            rated("acme", 0, ended()).await.expect("settled to 0");
+        }
+        for _ in 0..2 {
+            rated("acme", 1, ended()).await.expect("two are left");
+        }
+        let limited = rated("acme", 1, ended()).await;
+        assert!(matches!(limited, Err(Rejection::Limited { .. })), "{limited:?}");
+    };
+    RateLimiter::embedded().scope(run).await;
 }
 
-struct Plan {
-    most: Option<u64>,
-}
-
-#[rate_limit(in_flight = plan.most, scope = "process", cost = weight, key = 7)]
-async fn of_a_plan(plan: &Plan, weight: u64, until: Receiver<()>) -> Result<(), Rejection> {
+#[rate_limit(in_flight = most, scope = "process", cost = weight, key = 7)]
+async fn of_a_plan(most: Option<u64>, weight: u64, until: Receiver<()>) -> Result<(), Rejection> {
     let _ = until.await;
     Ok(())
 }
 
 #[tokio::test]
 async fn each_call_can_compute_how_many_run() {
-    RateLimiter::embedded()
-        .scope(async {
-            let (small, none, blocked) =
-                (Plan { most: Some(3) }, Plan { most: None }, Plan { most: Some(0) });
-            let (_sender, until) = channel();
-            let mut first = Box::pin(of_a_plan(&small, 2, until));
-            assert!((&mut first).now_or_never().is_none());
-            assert!(is_busy(&of_a_plan(&small, 2, ended()).await));
-            assert!(of_a_plan(&small, 1, ended()).await.is_ok());
-            assert!(of_a_plan(&none, 9, ended()).await.is_ok());
-            let blocked = of_a_plan(&blocked, 1, ended()).await;
-            assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
-        })
-        .await;
+    let run = async {
+        let (_sender, _first) = start(|until| of_a_plan(Some(3), 2, until));
+        assert!(is_busy(&of_a_plan(Some(3), 2, ended()).await));
+        assert!(of_a_plan(Some(3), 1, ended()).await.is_ok());
+        assert!(of_a_plan(None, 9, ended()).await.is_ok());
+        let blocked = of_a_plan(Some(0), 1, ended()).await;
+        assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
+    };
+    RateLimiter::embedded().scope(run).await;
 }
 
 const MOST: u64 = 1;
@@ -142,78 +132,16 @@ async fn of_a_constant(tenant: &str, until: Receiver<()>) -> Result<(), Rejectio
 /// A body that takes the permit holds the slot for as long as it likes.
 #[tokio::test]
 async fn a_permit_can_outlive_the_function() {
-    RateLimiter::embedded()
-        .scope(async {
-            let slot = hands_on().await.expect("admitted");
-            assert!(is_busy(&hands_on().await));
-            drop(slot);
-            assert!(hands_on().await.is_ok());
+    let run = async {
+        let slot = hands_on().await.expect("admitted");
+        assert!(is_busy(&hands_on().await));
+        drop(slot);
+        assert!(hands_on().await.is_ok());
 
-            let (_one, until) = channel();
-            let mut first = Box::pin(of_a_constant("acme", until));
-            assert!((&mut first).now_or_never().is_none());
-            let (_other, until) = channel();
-            let mut second = Box::pin(of_a_constant("acme", until));
-            assert!((&mut second).now_or_never().is_none());
-            assert!(is_busy(&of_a_constant("acme", ended()).await));
-        })
-        .await;
-}
-
-#[rate_limit(in_flight = 1, scope = "process")]
-fn not_async(depth: u64) -> Option<u64> {
-    if depth == 0 { Some(0) } else { not_async(depth - 1).map(|it| it + 1) }
-}
-
-#[rate_limit(in_flight = 1, scope = "process")]
-async fn questions(fails: bool) -> Result<(), Box<dyn std::error::Error>> {
-    if fails {
-        "text".parse::<u64>()?;
-    }
-    Ok(())
-}
-
-#[rate_limit(in_flight = 1, scope = "process")]
-async fn hidden_type() -> impl std::fmt::Debug {
-    0..3
-}
-
-#[tokio::test]
-async fn every_shape_frees_its_slot() {
-    RateLimiter::embedded()
-        .scope(async {
-            // A call within the call finds the slot taken.
-            assert_eq!(not_async(1), None);
-            assert_eq!(not_async(0), Some(0));
-            for _ in 0..3 {
-                questions(true).await.expect_err("not a number");
-                questions(false).await.expect("admitted");
-                assert_eq!(format!("{:?}", hidden_type().await), "Ok(0..3)");
-            }
-        })
-        .await;
-}
-
-#[rate_limit(in_flight = 1, scope = "process", wait = "20s")]
-async fn one_by_one(running: &std::sync::atomic::AtomicU32) -> Result<u32, Rejection> {
-    use std::sync::atomic::Ordering::SeqCst;
-    let others = running.fetch_add(1, SeqCst);
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    running.fetch_sub(1, SeqCst);
-    Ok(others)
-}
-
-#[tokio::test]
-async fn calls_wait_for_a_slot() {
-    let running = std::sync::atomic::AtomicU32::new(0);
-    let calls = (0..50).map(|_| one_by_one(&running));
-    RateLimiter::embedded()
-        .scope(async {
-            for others in futures::future::join_all(calls).await {
-                assert_eq!(others.expect("admitted in time"), 0);
-            }
-        })
-        .await;
+        let _calls = [(); 2].map(|()| start(|until| of_a_constant("acme", until)));
+        assert!(is_busy(&of_a_constant("acme", ended()).await));
+    };
+    RateLimiter::embedded().scope(run).await;
 }
 
 const OUTLIVED: Limit = Limit::in_flight("outlived", 1).scope(Scope::Process);
@@ -352,27 +280,24 @@ async fn a_slot_outlives_the_arguments() {
         ($arguments:literal, $call:expr) => {
             let _ = $call(ended()).await;
             assert_outlived(&limiter, stringify!($call), $arguments);
-            let (_sender, until) = channel();
-            let mut dropped = Box::pin($call(until));
-            assert!((&mut dropped).now_or_never().is_none());
+            let (_sender, dropped) = start($call);
             drop(dropped);
             assert_outlived(&limiter, stringify!($call), $arguments);
         };
     }
-    limiter
-        .scope(async {
-            assert_async!(5, |until| of_a_function(one(), one(), pair(), one(), until));
-            assert_async!(5, |until| by_hand(one(), one(), pair(), one(), until));
-            assert_async!(5, |until| of_a_hidden_type(one(), one(), pair(), one(), until));
-            assert_async!(4, |until| counted(one(), pair(), one(), until));
-            assert_async!(1, |until| boxed(one(), until));
-            assert_async!(3, |until| one().consumed(pair(), until));
-            assert_async!(2, |until| Arc::new(one()).shared(one(), until));
-            assert_async!(2, |until| ().export(one(), Wrapped(one()), until));
-            assert!(synchronous(one(), one(), pair(), one()).is_some());
-            assert_outlived(&limiter, "synchronous", 5);
-            assert!(one().consumed_at_once(one()).is_some());
-            assert_outlived(&limiter, "consumed_at_once", 2);
-        })
-        .await;
+    let run = async {
+        assert_async!(5, |until| of_a_function(one(), one(), pair(), one(), until));
+        assert_async!(5, |until| by_hand(one(), one(), pair(), one(), until));
+        assert_async!(5, |until| of_a_hidden_type(one(), one(), pair(), one(), until));
+        assert_async!(4, |until| counted(one(), pair(), one(), until));
+        assert_async!(1, |until| boxed(one(), until));
+        assert_async!(3, |until| one().consumed(pair(), until));
+        assert_async!(2, |until| Arc::new(one()).shared(one(), until));
+        assert_async!(2, |until| ().export(one(), Wrapped(one()), until));
+        assert!(synchronous(one(), one(), pair(), one()).is_some());
+        assert_outlived(&limiter, "synchronous", 5);
+        assert!(one().consumed_at_once(one()).is_some());
+        assert_outlived(&limiter, "consumed_at_once", 2);
+    };
+    limiter.scope(run).await;
 }

@@ -3,15 +3,7 @@
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Scope, rate_limit};
-
-#[rate_limit(period = "1h", threshold = 2, scope = "process", key = id)]
-fn log_warning(id: u64, text: &str) -> Result<usize, Rejection> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    Ok(text.len())
-}
+use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
 struct Pool {
     name: String,
@@ -43,9 +35,18 @@ fn several(id: u8) -> usize {
     usize::from(id) - usize::from(id)
 }
 
-#[rate_limit(algo = "leaky_bucket", period = "1s", threshold = 20, wait = "1s", scope = "process")]
-fn patient(id: u8) -> Result<u8, Rejection> {
-    Ok(id)
+#[tokio::test]
+async fn functions_that_are_not_async_are_limited() {
+    let run = async {
+        let mut pool = Pool { name: "p".to_owned() };
+        assert!(pool.take(3).is_none());
+        assert_eq!(pool.take(2).map(|name| name.clone()).as_deref(), Some("px"));
+        assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
+        assert!(format!("{:?}", hidden(false)).starts_with("Err"));
+        assert_eq!((several(1), several(2)), (0, 0));
+        assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
+    };
+    RateLimiter::embedded().scope(run).await;
 }
 
 #[rate_limit(period = "1h", threshold = 1, scope = "process")]
@@ -61,63 +62,24 @@ async fn below_main() -> Option<u8> {
     Some(7)
 }
 
-/// A function that blocks on a future is limited before it blocks.
-#[test]
-fn a_body_can_block_on_a_future() {
-    assert_eq!([blocking(), blocking()], [Some(7), None]);
-    assert_eq!([below_main(), below_main()], [Some(7), None]);
-}
-
 #[rate_limit(period = "1h", threshold = 1, scope = "process", permit = _permit)]
 #[track_caller]
 fn tracked() -> Result<u32, Rejection> {
     Ok(Location::caller().line())
 }
 
-#[test]
-fn the_body_knows_the_caller() {
-    assert_eq!(tracked(), Ok(line!()));
+#[rate_limit(algo = "leaky_bucket", period = "1s", threshold = 20, wait = "1s", scope = "process")]
+fn patient(id: u8) -> Result<u8, Rejection> {
+    Ok(id)
 }
 
+/// A body that blocks on a future, or asks for its caller, and calls that wait.
 #[test]
-fn calls_that_wait_block_their_thread() {
+fn functions_are_limited_without_a_runtime() {
+    assert_eq!([blocking(), blocking()], [Some(7), None]);
+    assert_eq!([below_main(), below_main()], [Some(7), None]);
+    assert_eq!(tracked(), Ok(line!()));
     let start = Instant::now();
     assert_eq!([1, 2, 3].map(patient), [1, 2, 3].map(Ok));
     assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn functions_that_are_not_async_are_limited() {
-    let run = async {
-        let calls = [log_warning(1, "abc"), log_warning(1, ""), log_warning(2, "ab")];
-        assert_eq!(calls.map(Result::unwrap), [3, 0, 2]);
-        assert!(log_warning(1, "abc").is_err());
-
-        let mut pool = Pool { name: "p".to_owned() };
-        assert!(pool.take(3).is_none());
-        assert_eq!(pool.take(2).map(|name| name.clone()).as_deref(), Some("px"));
-
-        assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
-        assert!(format!("{:?}", hidden(false)).starts_with("Err"));
-        assert_eq!(several(1), 0);
-        assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
-    };
-    RateLimiter::embedded().scope(run).await;
-}
-
-/// Without a runtime, and without Redis for a limit of the process.
-#[test]
-fn a_limit_of_the_process_is_checked_without_a_runtime() {
-    const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3_600));
-    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("a URL");
-    let local = HERE.scope(Scope::Process).wait(Duration::from_millis(1));
-    assert!(limiter.check_blocking(&local, "key", 1).is_ok());
-    assert!(matches!(limiter.check_blocking(&local, "key", 1), Err(Rejection::Limited { .. })));
-    assert!(matches!(
-        limiter.check_blocking(&local, "key", 2),
-        Err(Rejection::CostExceedsCapacity { .. })
-    ));
-    let rejection = limiter.check_blocking(&HERE.on_error(OnError::Deny), "key", 1);
-    assert!(matches!(rejection, Err(Rejection::Unavailable { .. })), "{rejection:?}");
-    assert!(limiter.check_blocking(&local.shadow(true), "key", 1).is_ok());
 }

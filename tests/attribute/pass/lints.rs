@@ -1,26 +1,10 @@
-//! The expansion causes no warning, and the attributes of the user still apply to the body.
+//! The expansion causes no warning, and the attributes of the user still apply to the body. The body of an `unsafe`
+//! function stays unsafe code, and the check in front of it is safe code.
 
-#![deny(
-    warnings,
-    missing_docs,
-    unused,
-    unreachable_code,
-    rust_2018_idioms,
-    elided_lifetimes_in_paths
-)]
-#![deny(
-    single_use_lifetimes,
-    unused_qualifications,
-    unused_lifetimes,
-    let_underscore_drop
-)]
-#![deny(
-    unit_bindings,
-    unused_results,
-    unnameable_types,
-    trivial_casts,
-    trivial_numeric_casts
-)]
+#![deny(warnings, missing_docs, unused, unreachable_code, rust_2018_idioms)]
+#![deny(elided_lifetimes_in_paths, single_use_lifetimes, unused_qualifications, unused_lifetimes)]
+#![deny(let_underscore_drop, unit_bindings, unused_results, unnameable_types, trivial_casts)]
+#![deny(trivial_numeric_casts, unsafe_op_in_unsafe_fn)]
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -52,6 +36,15 @@ async fn nothing() {}
 #[rate_limit(period = "1h", threshold = 1, key = a + b)]
 async fn one_line(a: u8, b: u8) -> Option<u8> { Some(a * b) }
 
+/// # Safety
+///
+/// `pointer` is valid for reads.
+#[rate_limit(period = "1h", threshold = 1)]
+async unsafe fn read(pointer: *const u8) -> Option<u8> {
+    // SAFETY: guaranteed by the caller.
+    Some(unsafe { pointer.read() })
+}
+
 async fn run() {
     assert_eq!(one_line(1, 2).await, Some(2));
     assert!(outer(1).await.is_ok());
@@ -60,11 +53,11 @@ async fn run() {
     assert!(diverges(1).await.is_err());
     assert_eq!(format!("{:?}", empty().await), "Ok(())");
     nothing().await;
+    // SAFETY: references are valid for reads.
+    assert_eq!(unsafe { (read(&7).await, read(&7).await) }, (Some(7), None));
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(RateLimiter::embedded().scope(run()));
 }

@@ -31,8 +31,6 @@ fn assert_send<T: Send>(value: T) -> T {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(assert_send(f30())).unwrap(), 7);
 }

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use acme::limits::{Limit, RateLimiter, Rejection, key, rate_limit};
+use acme::limits::{self, Limit, RateLimiter, Rejection, key, rate_limit};
 
 const LOGIN: Limit = Limit::sliding("login", 1, Duration::from_secs(3600));
 
@@ -25,22 +25,31 @@ async fn several(most: u64) -> Result<u64, Rejection> {
     Ok(most)
 }
 
-#[rate_limit("1/h", scope = "process", shadow = true, crate = acme::limits)]
+#[rate_limit("1/h", scope = "process", shadow = true, crate = self::limits)]
 fn synchronous() -> impl Debug {
     "done"
 }
 
-async fn run() {
-    assert!(log_in(1, "ann").await.is_ok());
-    assert!(log_in(1, "ann").await.is_err());
-    let (tenant, user) = (1, "ann");
-    let limiter = acme::limits::current().expect("a limiter");
-    assert_eq!(limiter.reset(&LOGIN, key!("{tenant}:{user:?}")).await, Ok(true));
-    assert_eq!(several(7).await.expect("admitted"), 7);
-    assert_eq!(format!("{:?}", synchronous()), r#"Ok("done")"#);
+mod deeper {
+    use super::limits;
+
+    #[limits::rate_limit(period = "1h", threshold = 1, crate = super::limits, key = "{id}")]
+    pub(super) async fn relative(id: u8) -> Option<u8> {
+        Some(id)
+    }
 }
 
 #[tokio::test]
 async fn a_facade_is_enough() {
-    RateLimiter::embedded().scope(run()).await;
+    let limiter = RateLimiter::embedded();
+    let run = async {
+        assert!(log_in(1, "ann").await.is_ok());
+        assert!(log_in(1, "ann").await.is_err());
+        let (tenant, user) = (1, "ann");
+        assert_eq!(limiter.reset(&LOGIN, key!("{tenant}:{user:?}")).await, Ok(true));
+        assert_eq!(several(7).await.expect("admitted"), 7);
+        assert_eq!(format!("{:?}", synchronous()), r#"Ok("done")"#);
+        assert_eq!((deeper::relative(1).await, deeper::relative(1).await), (Some(1), None));
+    };
+    limiter.scope(run).await;
 }
