@@ -1,6 +1,12 @@
-//! A parser of Lua 5.1, as far as the scripts use it, that finds the names in a text.
+//! Finds the names in a text of Lua 5.1, as far as the scripts use the language.
 
 use std::collections::BTreeSet;
+use std::mem::take;
+
+const KEYWORDS: [&str; 21] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
+    "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
+];
 
 /// The names in a text.
 #[derive(Debug, Default)]
@@ -16,15 +22,8 @@ pub(crate) struct Names {
 impl Names {
     /// Returns the names in a text.
     pub(crate) fn of(text: &str) -> Self {
-        let mut parser = Parser {
-            tokens: tokens(text),
-            at: 0,
-            scopes: vec![BTreeSet::new()],
-            names: Self::default(),
-        };
-        parser.block("");
-        let exported = parser.scopes.remove(0);
-        Self { exported, ..parser.names }
+        let (tokens, scopes, names) = (tokens(text), vec![Scope::default()], Self::default());
+        Scanner { tokens, at: 0, scopes, names }.scan()
     }
 }
 
@@ -66,253 +65,161 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-struct Parser<'a> {
+/// Returns whether a token is a name, a keyword, a number or a text.
+fn is_word(token: &str) -> bool {
+    token.starts_with(|byte| is_of_name(byte) || byte == '\'' || byte == '"')
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|byte: char| byte.is_ascii_alphabetic() || byte == '_')
+        && !KEYWORDS.contains(&token)
+}
+
+fn ends_operand(token: &str) -> bool {
+    [")", "]", "}", "...", "end", "nil", "true", "false"].contains(&token)
+        || is_word(token) && !KEYWORDS.contains(&token)
+}
+
+/// A block or a pair of brackets.
+#[derive(Default)]
+struct Scope<'a> {
+    /// The word or the symbol that opens it.
+    opener: &'a str,
+    declared: BTreeSet<&'a str>,
+    /// The names of a `local` whose values are not read to the end.
+    pending: Vec<&'a str>,
+}
+
+struct Scanner<'a> {
     tokens: Vec<&'a str>,
     at: usize,
-    scopes: Vec<BTreeSet<String>>,
+    scopes: Vec<Scope<'a>>,
     names: Names,
 }
 
-impl<'a> Parser<'a> {
-    /// Returns the next token; an empty one at the end.
-    fn peek(&self) -> &'a str {
-        self.tokens.get(self.at).copied().unwrap_or_default()
+impl<'a> Scanner<'a> {
+    fn scan(mut self) -> Names {
+        let (mut before, mut counters) = ("", Vec::new());
+        while let Some(token) = self.tokens.get(self.at).copied() {
+            if ends_operand(before) && is_word(token) && token != "and" && token != "or" {
+                self.end_statement();
+            }
+            match token {
+                "local" if self.behind() != "function" => {
+                    let names = self.list();
+                    self.scope().pending = names;
+                }
+                "for" => counters = self.list(),
+                "do" => self.open(token, &take(&mut counters)),
+                "function" => {
+                    if before == "local" {
+                        self.declare(&[self.behind()]);
+                        self.at += 1;
+                    }
+                    assert_eq!(self.behind(), "(", "the arguments of a function");
+                    self.at += 1;
+                    let arguments = if self.behind() == ")" { Vec::new() } else { self.list() };
+                    assert_eq!(self.behind(), ")", "the end of the arguments");
+                    self.at += 1;
+                    self.open(token, &arguments);
+                }
+                "(" | "[" | "{" | "then" | "repeat" => self.open(token, &[]),
+                ")" | "]" | "}" | "end" | "elseif" => self.close(token),
+                "else" => {
+                    self.close(token);
+                    self.open(token, &[]);
+                }
+                "until" => self.scope().opener = token,
+                _ => {
+                    let is_field = [".", ":"].contains(&before)
+                        || self.scope().opener == "{" && self.behind() == "=";
+                    let is_declared = |scope: &Scope<'_>| scope.declared.contains(token);
+                    if is_name(token) && !is_field && !self.scopes.iter().any(is_declared) {
+                        self.names.free.insert(token.to_owned());
+                    }
+                }
+            }
+            before = self.tokens[self.at];
+            self.at += 1;
+        }
+        self.end_statement();
+        let [outermost] = &self.scopes[..] else { panic!("a block has no end") };
+        self.names.exported = outermost.declared.iter().map(|name| (*name).to_owned()).collect();
+        self.names
     }
 
-    fn next(&mut self) -> &'a str {
-        let token = self.peek();
-        self.at += 1;
-        token
+    /// Returns the token behind the present one; an empty one at the end.
+    fn behind(&self) -> &'a str {
+        self.tokens.get(self.at + 1).copied().unwrap_or_default()
     }
 
-    fn accept(&mut self, token: &str) -> bool {
-        let is_next = self.peek() == token;
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    fn expect(&mut self, token: &str) {
-        let is_next = self.accept(token);
-        let behind: Vec<_> = self.tokens.iter().skip(self.at).take(9).collect();
-        assert!(is_next, "no `{token}` before {behind:?}");
-    }
-
-    fn declare(&mut self, name: &str) {
-        self.names.declared.insert(name.to_owned());
-        self.scopes.last_mut().expect("a scope").insert(name.to_owned());
-    }
-
-    fn mention(&mut self, name: &str) {
-        if !self.scopes.iter().any(|scope| scope.contains(name)) {
-            self.names.free.insert(name.to_owned());
+    /// Reads the names behind the present token, with commas between them.
+    fn list(&mut self) -> Vec<&'a str> {
+        let mut names = Vec::new();
+        loop {
+            names.push(self.behind());
+            self.at += 1;
+            if self.behind() != "," {
+                return names;
+            }
+            self.at += 1;
         }
     }
 
-    /// Parses statements and the word that ends them.
-    fn block(&mut self, end: &str) {
-        self.statements(&[end]);
-        self.expect(end);
+    fn scope(&mut self) -> &mut Scope<'a> {
+        self.scopes.last_mut().expect("a scope")
     }
 
-    fn statements(&mut self, ends: &[&str]) {
-        while !ends.contains(&self.peek()) {
-            self.statement();
-        }
+    fn open(&mut self, opener: &'a str, names: &[&'a str]) {
+        self.scopes.push(Scope { opener, ..Scope::default() });
+        self.declare(names);
     }
 
-    /// Parses a block in which these names are declared.
-    fn scope(&mut self, names: &[&str], parse: impl FnOnce(&mut Self)) {
-        self.scopes.push(BTreeSet::new());
-        for name in names {
-            self.declare(name);
-        }
-        parse(self);
+    fn close(&mut self, token: &str) {
+        let opener = self.scope().opener;
+        let fits = match token {
+            ")" => opener == "(",
+            "]" => opener == "[",
+            "}" => opener == "{",
+            _ => !["(", "[", "{", ""].contains(&opener),
+        };
+        assert!(fits, "`{token}` ends `{opener}`");
         self.scopes.pop();
     }
 
-    fn names(&mut self) -> Vec<&'a str> {
-        let mut names = vec![self.next()];
-        while self.accept(",") {
-            names.push(self.next());
-        }
-        names
-    }
-
-    fn statement(&mut self) {
-        match self.next() {
-            "local" if self.accept("function") => {
-                let name = self.next();
-                self.declare(name);
-                self.function();
-            }
-            "local" => {
-                let names = self.names();
-                if self.accept("=") {
-                    self.expressions();
-                }
-                for name in names {
-                    self.declare(name);
-                }
-            }
-            "if" => {
-                self.expression();
-                self.expect("then");
-                self.scope(&[], |parser| parser.statements(&["elseif", "else", "end"]));
-                match self.peek() {
-                    // Its condition and its block are parsed as those of an `if`, which takes the `end`.
-                    "elseif" => self.statement_as("if"),
-                    "else" => {
-                        self.next();
-                        self.scope(&[], |parser| parser.block("end"));
-                    }
-                    _ => self.expect("end"),
-                }
-            }
-            "while" => {
-                self.expression();
-                self.expect("do");
-                self.scope(&[], |parser| parser.block("end"));
-            }
-            "for" => {
-                let names = self.names();
-                assert!(self.accept("=") || self.accept("in"), "a `for` without values");
-                self.expressions();
-                self.expect("do");
-                self.scope(&names, |parser| parser.block("end"));
-            }
-            "repeat" => self.scope(&[], |parser| {
-                parser.block("until");
-                parser.expression();
-            }),
-            "do" => self.scope(&[], |parser| parser.block("end")),
-            "return" => {
-                if !["", "end", "else", "elseif", "until"].contains(&self.peek()) {
-                    self.expressions();
-                }
-            }
-            "break" => {}
-            _ => {
-                self.at -= 1;
-                self.expressions();
-                if self.accept("=") {
-                    self.expressions();
-                }
-            }
+    /// Ends the statement before the present token: from here on, the names of a `local` are declared.
+    fn end_statement(&mut self) {
+        let pending = take(&mut self.scope().pending);
+        self.declare(&pending);
+        if self.scope().opener == "until" {
+            self.scopes.pop();
         }
     }
 
-    fn statement_as(&mut self, word: &'a str) {
-        self.tokens[self.at] = word;
-        self.statement();
-    }
-
-    /// Parses a function after its name.
-    fn function(&mut self) {
-        self.expect("(");
-        let arguments = if self.peek() == ")" { Vec::new() } else { self.names() };
-        self.expect(")");
-        self.scope(&arguments, |parser| parser.block("end"));
-    }
-
-    fn expressions(&mut self) {
-        self.expression();
-        while self.accept(",") {
-            self.expression();
-        }
-    }
-
-    fn expression(&mut self) {
-        const BINARY: [&str; 15] =
-            ["+", "-", "*", "/", "%", "^", "..", "==", "~=", "<", "<=", ">", ">=", "and", "or"];
-        loop {
-            while ["not", "-", "#"].contains(&self.peek()) {
-                self.next();
-            }
-            self.operand();
-            if !BINARY.contains(&self.peek()) {
-                return;
-            }
-            self.next();
-        }
-    }
-
-    fn operand(&mut self) {
-        match self.next() {
-            "{" => self.table(),
-            "function" => self.function(),
-            "..." | "nil" | "true" | "false" => {}
-            "(" => {
-                self.expression();
-                self.expect(")");
-                self.suffixes();
-            }
-            name if name.starts_with(|byte: char| byte.is_ascii_alphabetic() || byte == '_') => {
-                self.mention(name);
-                self.suffixes();
-            }
-            value => {
-                let is_value = value.starts_with(|byte: char| "'\"0123456789".contains(byte));
-                assert!(is_value, "`{value}` is no value");
-            }
-        }
-    }
-
-    /// Parses the fields and the calls behind a name.
-    fn suffixes(&mut self) {
-        loop {
-            match self.peek() {
-                "." | ":" => self.at += 2,
-                "[" => {
-                    self.next();
-                    self.expression();
-                    self.expect("]");
-                }
-                "(" => {
-                    self.next();
-                    if self.peek() != ")" {
-                        self.expressions();
-                    }
-                    self.expect(")");
-                }
-                _ => return,
-            }
-        }
-    }
-
-    fn table(&mut self) {
-        while !self.accept("}") {
-            if self.accept("[") {
-                self.expression();
-                self.expect("]");
-                self.expect("=");
-            } else if self.tokens.get(self.at + 1) == Some(&"=") {
-                self.at += 2;
-            }
-            self.expression();
-            assert!(self.accept(",") || self.peek() == "}", "a table without an end");
-        }
+    fn declare(&mut self, names: &[&'a str]) {
+        self.names.declared.extend(names.iter().map(|name| (*name).to_owned()));
+        self.scope().declared.extend(names.iter().copied());
     }
 }
 
 #[test]
 fn finds_the_names_that_nothing_declares() {
+    let set = |names: &str| -> BTreeSet<String> { names.split(' ').map(str::to_owned).collect() };
     let names = Names::of(
-        "local a, b = c, 'not d -- or' -- nor e\n\
-         local function f(x, ...) return x + g.h(f, { i = x, [j] = -k }) end\n\
-         for n = 1, #l do local n = m; a[n], o = n end\n"
-            .replace(';', "\n")
-            .as_str(),
+        "local a, b = c, 'not d -- or' -- nor e
+         local function f(x, ...) return x + g.h(f, { i = x, [j] = -k }) end
+         for n = 1, #l do
+           local n = m
+           a[n], o = n
+         end",
     );
-    let free: Vec<&str> = names.free.iter().map(|name| &**name).collect();
-    assert_eq!(free, ["c", "g", "j", "k", "l", "m", "o"]);
-    let exported: Vec<&str> = names.exported.iter().map(|name| &**name).collect();
-    assert_eq!(exported, ["a", "b", "f"]);
+    assert_eq!(names.free, set("c g j k l m o"));
+    assert_eq!(names.exported, set("a b f"));
     let blocks = Names::of(
-        "if p then local q = 1 elseif q then q = 2 else local r end\n\
-         repeat local s until s\n\
-         while t do return end\n\
+        "if p then local q = 1 elseif q then q = 2 else local r end
+         repeat local s until s
+         while t do return end
          local u = u",
     );
-    let free: Vec<&str> = blocks.free.iter().map(|name| &**name).collect();
-    assert_eq!(free, ["p", "q", "t", "u"]);
+    assert_eq!(blocks.free, set("p q t u"));
 }

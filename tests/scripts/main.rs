@@ -9,8 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use ratelimit_runtime::__private::script_text;
-
 use self::lua::Names;
 
 /// The names that Redis defines. `unpack` is missing: in the scripts, it is the one of `struct`.
@@ -25,19 +23,6 @@ const ALGORITHMS: [&str; 4] = ["sliding", "fixed", "sliding_counter", "bucket"];
 
 /// The file that `by_hand.lua` includes into a function. The two share no names.
 const APART: &str = "one";
-
-/// The scripts that the runtime composes.
-const SCRIPTS: [&str; 9] = [
-    "sliding",
-    "fixed",
-    "sliding_counter",
-    "bucket",
-    "leased_bucket",
-    "all",
-    "batch",
-    "batch_of_node",
-    "correct",
-];
 
 /// A file of `lua/`.
 struct File {
@@ -107,22 +92,6 @@ fn arguments_of(function: &str, texts: &BTreeMap<String, String>) -> String {
     rest.split_once(')').expect("the end of the arguments").0.to_owned()
 }
 
-/// Adds the file and all files that it uses to `found`. `path` has the files that use it.
-fn collect<'a>(
-    name: &'a str,
-    files: &'a BTreeMap<String, File>,
-    path: &mut Vec<&'a str>,
-    found: &mut BTreeSet<&'a str>,
-) {
-    assert!(!path.contains(&name), "lua/{name}.lua includes itself: {path:?}");
-    path.push(name);
-    found.insert(name);
-    for used in files[name].uses().filter(|used| *used != APART) {
-        collect(used, files, path, found);
-    }
-    path.pop();
-}
-
 #[test]
 fn a_file_uses_only_its_own_names_and_those_of_its_includes() {
     let files = files();
@@ -141,30 +110,27 @@ fn a_file_uses_only_its_own_names_and_those_of_its_includes() {
         let unknown: Vec<_> =
             file.names.free.iter().filter(|name| !known.contains(&***name)).collect();
         assert!(unknown.is_empty(), "lua/{name}.lua uses {unknown:?}, which it does not include");
-        for include in &file.includes {
-            if ALGORITHMS.contains(&&**include) || include == APART {
-                continue;
-            }
-            let is_used = exports(include).any(|export| file.names.free.contains(export));
-            assert!(is_used, "lua/{name}.lua includes `{include}` and uses nothing of it");
-        }
     }
 }
 
 #[test]
-fn no_file_includes_itself_and_each_name_of_a_script_has_one_definition() {
+fn no_files_include_each_other_and_each_name_of_a_script_has_one_definition() {
     let files = files();
-    for name in files.keys() {
-        let mut found = BTreeSet::new();
-        collect(name, &files, &mut Vec::new(), &mut found);
-        let mut definitions: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
-        for part in found {
-            for export in &files[part].names.exported {
-                definitions.entry(export).or_default().push(part);
-            }
+    let mut left: BTreeSet<&String> = files.keys().collect();
+    let is_used = |file: &File, by: &BTreeSet<&String>| file.uses().any(|used| by.contains(&used));
+    while let Some(name) = left.iter().copied().find(|name| !is_used(&files[*name], &left)) {
+        left.remove(&name);
+    }
+    assert!(left.is_empty(), "the files {left:?} include each other");
+    // Any of these files can be in one script.
+    let parts: BTreeSet<&String> =
+        files.values().flat_map(File::uses).filter(|used| *used != APART).collect();
+    for (name, file) in files.iter().filter(|(_, file)| !file.uses().any(|used| used == APART)) {
+        for part in parts.iter().copied().filter(|part| *part != name) {
+            let names: Vec<_> =
+                file.names.exported.intersection(&files[part].names.exported).collect();
+            assert!(names.is_empty(), "lua/{name}.lua and lua/{part}.lua define {names:?}");
         }
-        definitions.retain(|_, parts| parts.len() > 1);
-        assert!(definitions.is_empty(), "lua/{name}.lua: {definitions:?}");
     }
 }
 
@@ -177,16 +143,5 @@ fn an_inlined_function_finds_no_name_of_its_surroundings() {
             let names: Vec<_> = names.collect();
             assert!(names.is_empty(), "lua/{name}.lua declares {names:?}, which {inline} uses");
         }
-    }
-}
-
-#[test]
-fn a_composed_script_has_no_undeclared_name() {
-    for script in SCRIPTS {
-        let text = script_text(script).expect(script);
-        let free = Names::of(&text).free;
-        let unknown: Vec<_> =
-            free.iter().filter(|name| *name != "ARGV" && !BUILT_IN.contains(&&***name)).collect();
-        assert!(unknown.is_empty(), "{script}: {unknown:?}");
     }
 }

@@ -1,62 +1,21 @@
 //! Calls with different amounts on one count, beside everything that shares work between calls.
 
 use ratelimit_runtime::{
-    Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
+    Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, rate_limit,
 };
 use support::ALGORITHMS;
-use support::limits::{MINUTE, SECOND, is_bucket};
+use support::clocks::embedded_on;
+use support::limits::{MINUTE, is_bucket, limit};
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use crate::{decision, on_both_stores, wait_until_idle};
-
-/// Limits with these thresholds on one count.
-fn limits<const N: usize>(algorithm: Algorithm, thresholds: [u64; N]) -> [Limit; N] {
-    let limit = Limit::new("amounts", algorithm, 1, MINUTE).expect("valid");
-    thresholds.map(|threshold| {
-        let is_bucket = is_bucket(algorithm);
-        limit.try_amounts(threshold, is_bucket.then_some(threshold)).expect("valid")
-    })
-}
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
-    async fn each_call_is_decided_by_its_own_amounts(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let [small, large] = limits(algorithm, [5, 20]);
-            assert!(test.allows(&small, 5).await);
-            assert!(!test.allows(&small, 1).await, "{algorithm}");
-            assert!(test.allows(&large, 10).await, "{algorithm}");
-            // The count is above the capacity of the smaller limit.
-            let rejected = test.decide(&small, 1).await;
-            assert_eq!((rejected.allowed, rejected.remaining), (false, 0), "{algorithm}");
-            let exceeding = test.limiter.check(&small, "key", 6).await;
-            assert!(matches!(exceeding, Err(Rejection::CostExceedsCapacity { varies: false, .. })));
-            let shadow = small.shadow(true);
-            assert!(!test.limiter.check(&shadow, "key", 1).await.expect("a shadow").allowed);
-            assert!(test.allows(&large, 1).await, "{algorithm}");
-            test.limiter.reset(&small, "key").await.expect("reset");
-        }
-    }
-
-    /// A group is decided by the amounts of each part.
-    async fn several_limits_have_their_own_amounts(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let [small, large] = limits(algorithm, [5, 20]);
-            let other = Limit::fixed("other", 100, MINUTE);
-            let check = async |limit| {
-                let parts = [Part::new(limit, &"key", 5), Part::new(&other, &"key", 1)];
-                test.limiter.check_all(&parts).await.is_ok()
-            };
-            let admitted = [check(&small).await, check(&small).await, check(&large).await];
-            assert_eq!(admitted, [true, false, true], "{algorithm}");
-            test.limiter.reset(&small, "key").await.expect("reset");
-        }
-    }
-
     /// Calls with other amounts wait in a line of their own.
     async fn waiting_calls_keep_their_amounts(test: TestLimiter) {
         for algorithm in ALGORITHMS {
-            let [small, large] = limits(algorithm, [10, 20]);
+            let [small, large] = [10, 20].map(|units| limit("amounts", algorithm, units, MINUTE));
             assert!(test.allows(&small, 10).await);
             let waiting = small.wait(10 * MINUTE);
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 10));
@@ -135,46 +94,6 @@ fn a_burst_of_0_blocks_a_bucket() {
     assert!(error.to_string().contains("blocked by an amount of 0"), "{error}");
 }
 
-#[tokio::test]
-async fn a_cached_rejection_is_of_its_amounts() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
-    for algorithm in ALGORITHMS {
-        let [small, large] = limits(algorithm, [5, 20]);
-        limiter.check(&small, "key", 5).await.expect("admitted");
-        for source in [Source::Redis, Source::Cache] {
-            let rejected = decision(limiter.check(&small, "key", 1).await);
-            assert_eq!((rejected.allowed, rejected.source), (false, source), "{algorithm}");
-        }
-        limiter.check(&large, "key", 1).await.expect("admitted");
-        limiter.reset(&small, "key").await.expect("reset");
-    }
-}
-
-/// Concurrent calls share batches, if their amounts are equal. No call is decided by those of another.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_keep_amounts_apart() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
-    for algorithm in ALGORITHMS {
-        let limits = limits(algorithm, [30, 60, 90]);
-        let mut calls = JoinSet::new();
-        for call in 0..600 {
-            let index = call % 3;
-            let check = limiter.check(&limits[index], "key", 1);
-            calls.spawn(async move { (index, check.await.is_ok()) });
-        }
-        let mut admitted = [0; 3];
-        for (index, is_admitted) in calls.join_all().await {
-            admitted[index] += u64::from(is_admitted);
-        }
-        // Together no more than the largest; the others not above their own.
-        assert_eq!(admitted.iter().sum::<u64>(), 90, "{algorithm}: {admitted:?}");
-        assert!(admitted[0] <= 30 && admitted[0] + admitted[1] <= 60, "{algorithm}: {admitted:?}");
-        limiter.reset(&limits[0], "key").await.expect("reset");
-    }
-}
-
 #[rate_limit(name = "leased amounts", period = 60, threshold = threshold, key = threshold, lease = 50)]
 async fn leased(threshold: u64) -> Result<(), Rejection> {
     Ok(())
@@ -199,20 +118,61 @@ async fn a_lease_shrinks_to_what_fits() {
     limiter.scope(run).await;
 }
 
-/// Without Redis, a process decides by its share of the amounts.
-#[tokio::test]
-async fn a_fallback_shares_the_amounts_of_each_call() {
-    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").instances(4);
-    let limiter = builder.on_error(OnError::Local).deadline(SECOND / 5);
-    let limiter = limiter.build().expect("valid settings");
-    for algorithm in ALGORITHMS {
-        for limit in limits(algorithm, [8, 40]) {
-            let key = limit.threshold();
-            let mut admitted = 0;
-            for _ in 0..20 {
-                admitted += u64::from(limiter.check(&limit, key, 1).await.is_ok());
+/// Returns the limits of a high and of a low class of calls, which can take 80 of 100 units. Buckets have one rate.
+fn classes(algorithm: Algorithm) -> [Limit; 2] {
+    let limit = Limit::new("classes", algorithm, 100, MINUTE).expect("valid");
+    [100, 80].map(|units| {
+        let is_bucket = is_bucket(algorithm);
+        let threshold = if is_bucket { 100 } else { units };
+        limit.try_amounts(threshold, is_bucket.then_some(units)).expect("valid")
+    })
+}
+
+/// Returns how many of `calls` calls one after the other are admitted.
+async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u64, calls: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        match limiter.check(limit, key, 1).await {
+            Ok(_) => admitted += 1,
+            Err(Rejection::Limited { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    admitted
+}
+
+/// Under load from three processes, each call of the high class is admitted, whatever the low class does. Calls share
+/// batches, and none is decided by the amounts of another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_low_class_never_takes_what_is_kept_for_a_high_one() {
+    let server = Server::start();
+    let clock = VirtualClock::new();
+    let embedded = embedded_on(&clock);
+    let fleets = [[(); 3].map(|()| embedded.clone()), [(); 3].map(|()| server.limiter_on(&clock))];
+    for (fleet, algorithm) in fleets.iter().flat_map(|fleet| ALGORITHMS.map(|it| (fleet, it))) {
+        let [high, low] = classes(algorithm);
+        for key in 0..4 {
+            let mut tasks = JoinSet::new();
+            for task in 0..12 {
+                let limiter = fleet[task % 3].clone();
+                // 360 calls of the low class, and, at the same time, 18 of the 20 calls that are kept for the high one.
+                tasks.spawn(async move {
+                    let (limit, calls) = if task < 9 { (low, 40) } else { (high, 6) };
+                    (task < 9, admitted(&limiter, &limit, key, calls).await)
+                });
             }
-            assert_eq!(admitted, limit.threshold() / 4, "{algorithm}");
+            let mut units = [0, 0];
+            for (is_low, admitted) in tasks.join_all().await {
+                units[usize::from(is_low)] += admitted;
+            }
+            let [of_high, of_low] = units;
+            assert_eq!(of_high, 18, "{algorithm}: {units:?}");
+            // The low class gets what is left of its units, and no more.
+            assert!((80 - 18..=80).contains(&of_low), "{algorithm}: {units:?}");
+            assert_eq!(admitted(&fleet[0], &low, key, 10).await, 0, "{algorithm}");
+            let rest = admitted(&fleet[1], &high, key, 200).await;
+            assert_eq!(of_high + of_low + rest, 100, "{algorithm}: {units:?}");
+            assert_eq!(admitted(&fleet[2], &low, key, 1).await, 0, "{algorithm}");
         }
     }
 }

@@ -2,19 +2,11 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source};
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
+use ratelimit_runtime::{Limit, Part, Rejection, Source};
+use support::limits::{HOUR, MINUTE, limits};
 use support::server::Server;
 
-use crate::{on_both_stores, wait_until_idle};
-
-/// Returns the wait of a call that the limit rejects.
-fn limited(result: Result<Decision, Rejection>) -> Duration {
-    match result {
-        Err(Rejection::Limited { decision, .. }) => decision.retry_after,
-        other => panic!("{other:?}"),
-    }
-}
+use crate::on_both_stores;
 
 on_both_stores! {
     /// A budget of 10 units. Each call uses 8, which is known after the call only.
@@ -28,7 +20,8 @@ on_both_stores! {
                     test.limiter.flush().await.expect("settled");
                 }
             }
-            let wait = limited(test.limiter.check(&limit, "key", 0).await);
+            let rejection = test.limiter.check(&limit, "key", 0).await.expect_err("a debt");
+            let wait = rejection.retry_after().expect("limited");
             let peek = test.limiter.peek(&limit, "key", 0).await.expect("a decision");
             assert_eq!((peek.allowed, peek.retry_after), (false, wait), "{limit:?}");
             test.clock.advance(wait - Duration::from_micros(1));
@@ -38,27 +31,13 @@ on_both_stores! {
         }
     }
 
-    async fn a_lowered_threshold_rejects_calls_of_cost_0(test: TestLimiter) {
-        for limit in limits("lowered", 10, HOUR) {
-            test.limiter.check(&limit, "key", 6).await.expect("a new key");
-            let check = |limit: Limit| test.limiter.check(&limit, "key", 0);
-            let lowered = |threshold| {
-                let burst = is_bucket(limit.algorithm()).then_some(threshold);
-                limit.try_amounts(threshold, burst).expect("valid")
-            };
-            check(lowered(6)).await.expect("not above");
-            limited(check(lowered(5)).await);
-            check(limit).await.expect("not above");
-        }
-        // Slots tell no time.
+    async fn slots_above_a_lowered_limit_reject_calls_of_cost_0(test: TestLimiter) {
         let slots = Limit::in_flight("lowered", 2);
         let held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
         test.limiter.acquire(&slots, "key", 0).await.expect("not above").refund();
         let lowered = slots.try_amounts(1, None).expect("valid");
-        assert!(matches!(
-            test.limiter.acquire(&lowered, "key", 0).await,
-            Err(Rejection::Busy { .. })
-        ));
+        let rejected = test.limiter.acquire(&lowered, "key", 0).await;
+        assert!(matches!(rejected, Err(Rejection::Busy { .. })), "{rejected:?}");
         drop(held);
     }
 
@@ -72,21 +51,6 @@ on_both_stores! {
             assert_eq!(rejection.name(), "several", "{limit:?}");
             test.limiter.check(&other, "key", 5).await.expect("nothing was charged");
             test.limiter.reset(&other, "key").await.expect("reset");
-        }
-    }
-
-    async fn a_call_of_cost_0_waits_until_the_count_is_at_most_its_limit(test: TestLimiter) {
-        for limit in limits("waits", 10, SECOND) {
-            test.limiter.acquire(&limit, "key", 0).await.expect("a new key").settle(11);
-            test.limiter.flush().await.expect("settled");
-            let wait = limited(test.limiter.check(&limit, "key", 0).await);
-            let call = tokio::spawn(test.limiter.check(&limit.wait(HOUR), "key", 0));
-            wait_until_idle(&test.limiter).await;
-            test.clock.advance(wait - Duration::from_micros(1));
-            wait_until_idle(&test.limiter).await;
-            assert!(!call.is_finished(), "{limit:?}");
-            test.clock.advance(Duration::from_micros(1));
-            call.await.expect("no panic").expect("admitted");
         }
     }
 }
@@ -107,10 +71,8 @@ async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
     for (call, result) in futures::future::join_all(calls).await.into_iter().enumerate() {
         match result {
             Ok(permit) if call % 2 == 1 => {
-                assert_eq!(
-                    (permit.decision().remaining, permit.decision().source),
-                    (4, Source::Redis)
-                );
+                let decision = permit.decision();
+                assert_eq!((decision.remaining, decision.source), (4, Source::Redis));
                 permit.settle(0);
             }
             Err(Rejection::Blocked { .. }) if call % 2 == 0 => {}

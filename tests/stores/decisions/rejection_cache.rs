@@ -1,10 +1,9 @@
 //! The rejection cache: rejects a key locally, with the decision that the store would make.
 
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter, Source};
-use support::ALGORITHMS;
+use support::limits::limits;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -20,11 +19,9 @@ async fn source(limiter: &RateLimiter, limit: &Limit, key: &str) -> (bool, Sourc
 #[tokio::test]
 async fn rejects_locally_while_the_rejection_is_cached() {
     let server = Server::start();
-    for algorithm in ALGORITHMS {
+    // Each algorithm, also the sliding counter, rejects for less than the second that the cache keeps a rejection.
+    for limit in limits("cached", 3, Duration::from_millis(700)) {
         let test = TestLimiter::redis(&server);
-        // Each algorithm, also the sliding counter, rejects for less than the second that the cache keeps a
-        // rejection.
-        let limit = Limit::new("cached", algorithm, 3, Duration::from_millis(700)).expect("valid");
         let check = async || decision(test.limiter.check(&limit, "key", 1).await);
         while check().await.allowed {}
         let rejected = check().await;
@@ -35,17 +32,17 @@ async fn rejects_locally_while_the_rejection_is_cached() {
             test.clock.advance(step);
             waited += step;
             let again = check().await;
-            assert_eq!((again.allowed, again.source), (false, Source::Cache), "{algorithm}");
+            assert_eq!((again.allowed, again.source), (false, Source::Cache), "{limit:?}");
             assert_eq!(again.retry_after, rejected.retry_after - waited);
             assert_eq!(again.reset_after, rejected.reset_after - waited);
             assert_eq!((again.remaining, again.limit), (0, rejected.limit));
         }
-        assert_eq!(server.script_calls(), scripts, "{algorithm}");
+        assert_eq!(server.script_calls(), scripts, "{limit:?}");
         // The rejection ends at the exact microsecond.
         test.clock.advance(rejected.retry_after - waited - Duration::from_micros(1));
         assert!(!check().await.allowed);
         test.clock.advance(Duration::from_micros(1));
-        assert!(check().await.allowed, "{algorithm}");
+        assert!(check().await.allowed, "{limit:?}");
     }
 }
 
@@ -112,8 +109,7 @@ async fn a_cached_rejection_ends_in_time_if_the_clock_steps_back_during_its_requ
     let test = TestLimiter::redis(&server);
     assert_eq!(source(&test.limiter, &SHORT, "key").await, (true, Source::Redis));
     let mut check = Box::pin(test.limiter.check(&SHORT, "key", 1));
-    let poll = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(poll.is_pending(), "the request was sent");
+    assert!(futures::poll!(check.as_mut()).is_pending(), "the request was sent");
     test.clock.set(test.clock.now() - STEP);
     assert!(!decision(check.await).allowed);
     for _ in 0..20 {

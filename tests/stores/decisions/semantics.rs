@@ -1,67 +1,24 @@
-//! The semantics of each algorithm, on a virtual clock and on both stores.
+//! What the random traces of `parity` do not reach: the calendar, promises in their own words, and extreme values.
 
 use std::time::Duration;
 
-use ratelimit_runtime::__private::return_units;
-use ratelimit_runtime::{Algorithm, Align, Decision, Limit, Rejection};
+use ratelimit_runtime::{Algorithm, Align, Limit, Part, Rejection};
 use support::ALGORITHMS;
+use support::limits::is_bucket;
 
-use super::{DAY, HOUR, SECOND, limit};
-use crate::{TestLimiter, decision};
+use crate::decision;
 
-/// A token bucket and a leaky bucket that refill a token each 100 ms, each with its own count.
-fn buckets() -> [Limit; 2] {
-    let period = Duration::from_secs(1);
-    [Limit::token_bucket("bucket", 10, period), Limit::leaky_bucket("bucket", 10, period)]
+// Times in microseconds, by which `TestLimiter::advance` moves the clock.
+const SECOND: u64 = 1_000_000;
+const HOUR: u64 = 3600 * SECOND;
+const DAY: u64 = 24 * HOUR;
+
+/// Returns a limit with a period in microseconds.
+fn limit(algorithm: Algorithm, threshold: u64, period: u64) -> Limit {
+    Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
 }
-
-impl TestLimiter {
-    /// Returns the time of the clock, in microseconds since the epoch.
-    fn micros(&self) -> u64 {
-        self.clock.now().as_micros() as u64
-    }
-
-    async fn peek(&self, limit: &Limit) -> Decision {
-        decision(self.limiter.peek(limit, "key", 1).await)
-    }
-
-    /// Returns units that were charged at `at`.
-    async fn return_units(&self, limit: &Limit, units: u64, at: u64) {
-        return_units(&self.limiter, limit, "key", units, at).await.expect("a reply");
-    }
-}
-
-const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
 
 crate::on_both_stores! {
-    async fn a_window_admits_its_threshold_until_it_ends(test: TestLimiter) {
-        for algorithm in [Algorithm::Sliding, Algorithm::Fixed] {
-            let limit = limit(algorithm, 3, 10 * SECOND);
-            for remaining in [2, 1, 0] {
-                let decision = test.decide(&limit, 1).await;
-                assert!(decision.allowed);
-                assert_eq!((decision.remaining, decision.limit), (remaining, 3));
-            }
-            test.advance(10 * SECOND - 1);
-            let decision = test.decide(&limit, 1).await;
-            assert!(!decision.allowed);
-            assert_eq!(decision.retry_after, Duration::from_micros(1));
-            test.advance(1);
-            assert!(test.allows(&limit, 1).await, "{algorithm}");
-        }
-    }
-
-    async fn a_fixed_window_begins_with_its_first_admitted_call(test: TestLimiter) {
-        let limit = limit(Algorithm::Fixed, 2, 10 * SECOND);
-        assert!(test.allows(&limit, 2).await);
-        test.advance(13 * SECOND);
-        assert!(test.allows(&limit, 2).await);
-        test.advance(9 * SECOND);
-        assert!(!test.allows(&limit, 1).await, "this window lasts from 13 s to 23 s");
-        test.advance(SECOND);
-        assert!(test.allows(&limit, 1).await);
-    }
-
     async fn aligned_windows_begin_at_calendar_boundaries(test: TestLimiter) {
         // 2026-03-01 was a Sunday; 22:30 UTC is 06:30 on Monday in +08:00.
         const SUNDAY: Duration = Duration::from_secs(1_772_323_200);
@@ -82,56 +39,6 @@ crate::on_both_stores! {
                 assert_eq!(test.allows(&limit, 1).await, allowed, "{name}, {hours} h later");
             }
         }
-    }
-
-    async fn the_sliding_counter_weights_the_previous_window_by_its_overlap(test: TestLimiter) {
-        let limit = limit(Algorithm::SlidingCounter, 10, 10 * SECOND);
-        test.clock.set(Duration::from_secs(2_000_000_000));
-        assert!(test.allows(&limit, 10).await);
-        // Half of the next window has passed, so half of the ten units count.
-        test.advance(15 * SECOND);
-        let peek = decision(test.limiter.peek(&limit, "key", 6).await);
-        assert_eq!((peek.allowed, peek.remaining), (false, 5));
-        assert_eq!(peek.retry_after, Duration::from_secs(1));
-        assert!(test.allows(&limit, 5).await);
-        assert!(!test.allows(&limit, 1).await);
-    }
-
-    async fn a_client_that_always_retries_gets_all_but_one_unit_of_a_sliding_counter(test: TestLimiter) {
-        for (threshold, percent) in [(1, 50), (2, 50), (10, 90), (20, 95), (100, 99)] {
-            let limit = limit(Algorithm::SlidingCounter, threshold, HOUR);
-            let (start, mut admitted) = (test.clock.now(), 0);
-            while test.clock.now() < start + Duration::from_micros(20 * HOUR) {
-                let decision = test.decide(&limit, 1).await;
-                admitted += u64::from(decision.allowed);
-                test.clock.advance(decision.retry_after);
-            }
-            // The first window admits all units.
-            let got = (admitted - threshold) as f64 / (19 * threshold) as f64 * 100.0;
-            assert!((got - f64::from(percent)).abs() < 3.0, "{got} % of {threshold}");
-            test.limiter.reset(&limit, "key").await.expect("a reply");
-        }
-    }
-
-    async fn a_leaky_bucket_spaces_calls_evenly(test: TestLimiter) {
-        let limit = limit(Algorithm::LeakyBucket, 10, SECOND);
-        for _ in 0..20 {
-            assert!(test.allows(&limit, 1).await);
-            assert!(!test.allows(&limit, 1).await);
-            test.advance(99_999);
-            assert!(!test.allows(&limit, 1).await);
-            test.advance(1);
-        }
-    }
-
-    async fn a_slow_token_bucket_keeps_fractions_of_tokens(test: TestLimiter) {
-        let limit = limit(Algorithm::TokenBucket, 1, 60 * SECOND).burst(10);
-        let mut admitted = 0;
-        for _ in 0..=120 {
-            admitted += u64::from(test.allows(&limit, 1).await);
-            test.advance(30 * SECOND);
-        }
-        assert!((69..=70).contains(&admitted), "{admitted} in an hour");
     }
 
     async fn a_clock_that_steps_back_admits_no_extra_calls(test: TestLimiter) {
@@ -170,200 +77,154 @@ crate::on_both_stores! {
         }
     }
 
-    async fn a_rejected_large_cost_takes_no_units(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let mut limit = limit(algorithm, 10, 10 * SECOND);
-            if algorithm == Algorithm::LeakyBucket {
-                limit = limit.burst(10);
-            }
-            assert!(test.allows(&limit, 4).await);
-            assert!(!test.allows(&limit, 7).await);
-            let last = test.decide(&limit, 6).await;
-            assert!(last.allowed, "{algorithm}");
-            assert_eq!(last.remaining, 0, "{algorithm}");
-        }
-    }
-
-    async fn pairs_of_a_check_and_a_refund_change_nothing(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 3, HOUR);
-            let capacity = limit.capacity();
-            assert!(test.allows(&limit, capacity - 1).await || capacity == 1);
-            let before = decision(test.limiter.peek(&limit, "key", 1).await);
-            for _ in 0..1_000 {
-                assert!(test.allows(&limit, 1).await, "{algorithm}");
-                test.limiter.credit(&limit, "key", 1).await.expect("a reply");
-            }
-            let after = decision(test.limiter.peek(&limit, "key", 1).await);
-            assert_eq!(before, after, "{algorithm}");
-        }
-    }
-
-    async fn a_bucket_above_a_lowered_burst_accepts_refunds_and_no_returns(test: TestLimiter) {
-        for limit in buckets() {
-            let (full, lowered) = (limit.burst(10), limit.burst(3));
-            let at = test.micros();
-            assert!(test.allows(&full, 10).await);
-            let before = test.peek(&lowered).await;
-            assert_eq!((before.allowed, before.retry_after), (false, Duration::from_millis(800)));
-            test.limiter.credit(&lowered, "key", 3).await.expect("a reply");
-            let after = test.peek(&lowered).await;
-            assert_eq!((after.remaining, after.retry_after), (0, Duration::from_millis(500)));
-            test.return_units(&lowered, 5, at).await;
-            assert_eq!(test.peek(&lowered).await, after, "{limit:?}");
-            let after = test.limiter.credit(&lowered, "key", 6).await.expect("a reply");
-            assert_eq!(after.remaining, 2, "{limit:?}");
-        }
-    }
-
     /// Half of a bucket of 1,000 an hour is full in half an hour, also after the rate was lowered.
     async fn a_correction_keeps_the_rate_of_a_bucket(test: TestLimiter) {
-        for limit in buckets() {
-            let amounts = |threshold, burst| {
-                let limit = Limit::new("corrected", limit.algorithm(), threshold, 2 * HALF_AN_HOUR);
-                limit.expect("valid").burst(burst)
-            };
-            let (fast, slow) = (amounts(1_000, 1_000), amounts(10, 10));
-            test.limiter.check(&fast, "key", 500).await.expect("a new key");
-            let wait = async || {
-                test.limiter.peek(&slow, "key", 1).await.expect("a decision").retry_after
-            };
-            assert_eq!(wait().await, HALF_AN_HOUR);
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+            let [fast, slow] = [1_000, 10].map(|units| limit(algorithm, units, HOUR).burst(units));
+            let half_an_hour = Duration::from_micros(HOUR / 2);
+            assert!(test.allows(&fast, 500).await);
+            let wait = async || decision(test.limiter.peek(&slow, "key", 1).await).retry_after;
+            assert_eq!(wait().await, half_an_hour);
             test.limiter.credit(&slow, "key", 1).await.expect("a reply");
-            assert!(wait().await <= HALF_AN_HOUR, "{:?}", wait().await);
+            assert!(wait().await <= half_an_hour, "{:?}", wait().await);
             test.limiter.acquire(&slow, "key", 0).await.expect_err("above the limit");
-            test.clock.advance(HALF_AN_HOUR);
-            test.limiter.check(&slow, "key", 10).await.expect("full");
+            test.clock.advance(half_an_hour);
+            assert!(test.allows(&slow, 10).await, "full");
         }
     }
 
-    async fn a_bucket_with_a_reservation_accepts_no_returns(test: TestLimiter) {
-        for limit in buckets() {
-            let limit = limit.burst(10);
-            let at = test.micros();
-            assert!(test.allows(&limit, 10).await);
-            let waiting = limit.wait(Duration::from_secs(60));
-            let waiting = tokio::spawn(test.limiter.check(&waiting, "key", 1));
-            // The waiting call has reserved the next token, so another call has to wait for the one after it.
-            let before = loop {
-                let decision = test.peek(&limit).await;
-                if decision.retry_after == Duration::from_millis(200) {
-                    break decision;
-                }
-                tokio::task::yield_now().await;
-            };
-            test.return_units(&limit, 5, at).await;
-            assert_eq!(test.peek(&limit).await, before, "{limit:?}");
-            test.advance(100_000);
-            waiting.await.expect("no panic").expect("admitted");
-        }
-    }
-
-    async fn a_call_that_gave_its_units_back_frees_none_when_it_leaves(test: TestLimiter) {
-        let limit = limit(Algorithm::Sliding, 3, 8 * SECOND);
-        for _ in 0..3 {
-            assert!(test.allows(&limit, 1).await);
-            test.advance(2 * SECOND);
-        }
-        // Of the calls at 0, 2 and 4 seconds, the second gives its unit back. At 8 seconds, the first leaves.
-        test.return_units(&limit, 1, test.micros() - 4 * SECOND).await;
-        test.advance(2 * SECOND);
-        assert!(test.allows(&limit, 1).await);
-        assert!(test.allows(&limit, 1).await);
-        // The second call leaves the window at 10 seconds and frees no unit. The third leaves at 12 and frees one.
-        let rejected = test.decide(&limit, 1).await;
-        assert_eq!((rejected.allowed, rejected.retry_after), (false, Duration::from_secs(4)));
-        // A time at which nothing was charged gives nothing back.
-        test.return_units(&limit, 1, test.micros() - SECOND).await;
-        assert_eq!(test.peek(&limit).await.remaining, 0);
-    }
-
-    async fn a_refund_never_exceeds_the_capacity(test: TestLimiter) {
+    async fn limits_work_on_a_clock_that_starts_at_zero(test: TestLimiter) {
         for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 3, HOUR);
-            let fresh = test.limiter.credit(&limit, "key", 5).await.expect("a reply");
-            assert_eq!(fresh.remaining, limit.capacity(), "{algorithm}");
-            assert!(test.allows(&limit, 1).await);
-            let whole = test.limiter.credit(&limit, "key", u64::MAX).await.expect("a reply");
-            assert_eq!((whole.remaining, whole.reset_after), (limit.capacity(), Duration::ZERO));
+            test.clock.set(Duration::ZERO);
+            let limit = limit(algorithm, 2, 10);
             let capacity = limit.capacity();
             assert!(test.allows(&limit, capacity).await);
-            assert!(!test.allows(&limit, 1).await, "{algorithm}");
-        }
-    }
-
-    async fn a_reset_restores_the_whole_capacity(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 3, HOUR);
-            let capacity = limit.capacity();
-            assert!(test.allows(&limit, capacity).await);
-            assert!(!test.allows(&limit, 1).await);
-            assert!(test.limiter.reset(&limit, "key").await.expect("a reply"), "{algorithm}");
-            assert!(!test.limiter.reset(&limit, "key").await.expect("a reply"), "{algorithm}");
+            assert!(!test.allows(&limit, capacity).await, "{algorithm}");
+            test.advance(30);
             assert!(test.allows(&limit, capacity).await, "{algorithm}");
         }
-    }
-
-    async fn limits_with_different_aligns_count_separately(test: TestLimiter) {
-        let daily = limit(Algorithm::Fixed, 10, DAY);
-        let aligns = [
-            daily,
-            daily.align(Align::UTC),
-            daily.align(Align::offset_minutes(480)),
-        ];
-        let mut admitted = [0; 3];
-        for _ in 0..100 {
-            for (limit, admitted) in aligns.iter().zip(&mut admitted) {
-                *admitted += u64::from(test.allows(limit, 1).await);
+        // At time zero, the calendar windows began before the epoch.
+        for minutes in [-840, 0, 480, 840] {
+            let align = Align::offset_minutes(minutes);
+            for days in [1, 7] {
+                let day = Limit::fixed("epoch", 1, Duration::from_secs(days * 86_400)).align(align);
+                test.limiter.reset(&day, "key").await.expect("a reply");
+                test.clock.set(Duration::ZERO);
+                assert!(test.allows(&day, 1).await);
+                let rejected = test.decide(&day, 1).await;
+                assert!(rejected.retry_after <= day.period(), "{minutes}: {rejected:?}");
+                test.clock.set(rejected.retry_after - Duration::from_micros(1));
+                assert!(!test.allows(&day, 1).await, "{minutes}, {days} days");
+                test.advance(1);
+                assert!(test.allows(&day, 1).await, "{minutes}, {days} days");
             }
         }
-        assert_eq!(admitted, [10; 3]);
-        test.limiter.reset(&aligns[1], "key").await.expect("a reply");
-        assert!(test.allows(&aligns[1], 10).await, "the reset count is still full");
-        assert!(!test.allows(&aligns[2], 1).await, "the reset dropped another count");
     }
 
-    async fn windows_of_a_week_begin_on_monday(test: TestLimiter) {
-        // 1970-01-05 was the first Monday.
-        let limit = limit(Algorithm::Fixed, 1, 7 * DAY).align(Align::UTC);
-        test.clock.set(Duration::from_secs(3 * 86_400));
-        assert!(test.allows(&limit, 1).await);
-        test.clock.set(Duration::from_secs(4 * 86_400 - 1));
-        assert!(!test.allows(&limit, 1).await);
-        test.advance(SECOND);
-        assert!(test.allows(&limit, 1).await);
+    /// A settlement keeps the rate of the last call, at which the bucket cannot count the capacity of the limit.
+    async fn a_charge_of_a_fast_rate_is_settled_at_a_slow_rate(test: TestLimiter) {
+        const FAST: u64 = 4_294_967_295;
+        let fast = limit(Algorithm::TokenBucket, FAST, DAY);
+        let slow = limit(Algorithm::TokenBucket, 1, DAY);
+        for (used, debt) in [(30, 20), (0, 0)] {
+            let permit = test.limiter.acquire(&fast, "key", 10).await.expect("admitted");
+            test.advance(SECOND);
+            assert!(test.allows(&slow, 1).await);
+            permit.settle(used);
+            test.limiter.flush().await.expect("settled");
+            // The bucket counts the call of the slow rate, and the debt at that rate.
+            let left = decision(test.limiter.peek(&slow, "key", 1).await);
+            let wait = Duration::from_micros((1 + debt) * DAY);
+            assert_eq!((left.allowed, left.retry_after), (false, wait), "used: {used}");
+            let left = decision(test.limiter.peek(&fast, "key", 1).await).remaining;
+            assert_eq!(left, FAST - 1 - debt, "used: {used}");
+            test.limiter.reset(&slow, "key").await.expect("a reply");
+        }
     }
 
-    async fn a_cost_of_zero_is_admitted_and_a_cost_above_the_capacity_is_not(test: TestLimiter) {
+    /// 30,000,000,000 units a month: tokens, or nano-dollars. What is charged, settled and given back is exact.
+    async fn amounts_above_32_bits_are_exact(test: TestLimiter) {
+        const MONTHLY: u64 = 30_000_000_000;
+        const USED: u64 = 12_345_678_901;
         for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 3, HOUR);
-            let capacity = limit.capacity();
-            assert!(test.allows(&limit, capacity).await);
-            assert!(test.allows(&limit, 0).await, "{algorithm}");
-            let rejected = test.limiter.check(&limit, "key", capacity + 1).await;
-            let Err(rejection @ Rejection::CostExceedsCapacity { .. }) = rejected else {
-                panic!("{algorithm}: {rejected:?}")
-            };
-            assert_eq!(rejection.retry_after(), None);
+            let limit = limit(algorithm, MONTHLY, 30 * DAY);
+            let limit = if is_bucket(algorithm) { limit.burst(MONTHLY) } else { limit };
+            let left = async || decision(test.limiter.peek(&limit, "key", 1).await).remaining;
+            test.clock.set(Duration::from_secs(30 * 86_400 * 700));
+            let permit = test.limiter.acquire(&limit, "key", 20_000_000_000).await.expect("admitted");
+            assert_eq!((permit.decision().limit, left().await), (MONTHLY, 10_000_000_000));
+            let costly = test.limiter.check(&limit, "key", 10_000_000_001).await;
+            let rejection = costly.expect_err("more than is left");
+            assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
+            permit.settle(USED);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left().await, MONTHLY - USED, "{algorithm}");
+            let permit = test.limiter.acquire(&limit, "key", 1).await.expect("admitted");
+            permit.settle(MONTHLY);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left().await, 0, "{algorithm}: a debt");
+            let credited = test.limiter.credit(&limit, "key", MONTHLY).await.expect("a reply");
+            assert_eq!(credited.remaining, MONTHLY - USED, "{algorithm}");
+            for is_counted in [true, false] {
+                let was_counted = test.limiter.reset(&limit, "key").await.expect("a reply");
+                assert_eq!(was_counted, is_counted, "{algorithm}");
+            }
+            let burst = is_bucket(algorithm).then_some(1);
+            if let Ok(most) = limit.try_amounts(999_999_999_999_999, burst) {
+                let cost = most.capacity();
+                assert!(test.allows(&most, cost).await, "{algorithm}");
+                assert!(!test.allows(&most, 1).await, "{algorithm}");
+            }
+            test.limiter.reset(&limit, "key").await.expect("a reply");
         }
     }
 
-    async fn names_algorithms_and_keys_count_separately(test: TestLimiter) {
-        const A: Limit = Limit::fixed("a", 1, Duration::from_secs(60));
-        const B: Limit = Limit::fixed("b", 1, Duration::from_secs(60));
-        const C: Limit = Limit::sliding("a", 1, Duration::from_secs(60));
-        let long = "x".repeat(100_000);
-        for limit in [A, B, C] {
-            for key in ["", "k", "k:", "\0", "{k}", &long, &long[1..]] {
-                assert!(test.limiter.check(&limit, key, 1).await.is_ok(), "{key:.9}");
+    async fn the_largest_costs_are_refused(test: TestLimiter) {
+        for algorithm in ALGORITHMS {
+            let limit = limit(algorithm, 5, 30 * DAY);
+            let shadow = limit.shadow(true);
+            let (limiter, whole) = (&test.limiter, limit.capacity());
+            for cost in [whole + 1, u64::MAX - 1, u64::MAX] {
+                let part = Part::new(&limit, &"key", cost);
+                let same = [Part::new(&limit, &"key", 1), part];
+                let twice = [part, part];
+                let other = [Part::new(&limit, &"other", 1), part];
+                let refusals = [
+                    limiter.check(&limit, "key", cost).await.map(drop),
+                    limiter.peek(&limit, "key", cost).await.map(drop),
+                    limiter.acquire(&limit, "key", cost).await.map(drop),
+                    limiter.check_all(&[part]).await.map(drop),
+                    limiter.check_all(&same).await.map(drop),
+                    limiter.check_all(&twice).await.map(drop),
+                    limiter.check_all(&other).await.map(drop),
+                ];
+                for (index, refusal) in refusals.into_iter().enumerate() {
+                    let Err(Rejection::CostExceedsCapacity { varies: false, .. }) = refusal else {
+                        panic!("{limit:?}, {index}: {refusal:?}")
+                    };
+                }
+                limiter.check(&shadow, "key", cost).await.expect("a shadow rejects nothing");
             }
-            assert!(test.limiter.check(&limit, (), 1).await.is_ok());
-            assert!(test.limiter.check(&limit, ("k:", "k"), 1).await.is_ok());
-            assert!(test.limiter.check(&limit, ("k", ":k"), 1).await.is_ok());
-            assert!(test.limiter.check(&limit, [0xff_u8, 0].as_slice(), 1).await.is_ok());
-            for key in ["", "k", "k:", "\0", "{k}", &long, &long[1..]] {
-                assert!(test.limiter.check(&limit, key, 1).await.is_err(), "{key:.9}");
-            }
+            assert!(test.allows(&limit, whole).await, "{limit:?}: nothing was charged");
+            let credited = limiter.credit(&limit, "key", u64::MAX).await.expect("a reply");
+            assert_eq!((credited.remaining, credited.reset_after), (whole, Duration::ZERO));
+        }
+    }
+
+    async fn waits_of_very_large_counters_are_tight(test: TestLimiter) {
+        let limit = limit(Algorithm::SlidingCounter, 4_000_000_007, 30 * DAY);
+        test.clock.set(Duration::from_secs(30 * 86_400 * 700));
+        assert!(test.allows(&limit, 4_000_000_000).await);
+        test.advance(30 * DAY + 12_345);
+        for cost in [8, 100_000_007, 4_000_000_007] {
+            let rejected = test.decide(&limit, cost).await;
+            assert!(!rejected.allowed);
+            let now = test.clock.now();
+            test.clock.set(now + rejected.retry_after - Duration::from_micros(1));
+            assert!(!test.allows(&limit, cost).await, "{cost}");
+            test.advance(1);
+            assert!(decision(test.limiter.peek(&limit, "key", cost).await).allowed, "{cost}");
+            test.clock.set(now);
         }
     }
 }

@@ -3,26 +3,22 @@
 use std::time::{Duration, Instant};
 
 use futures::future::poll_immediate;
-use ratelimit_runtime::{Builder, Limit, OnError, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{Decision, RateLimiter, Rejection, StoreError};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
 
-const HOURLY: Limit = Limit::sliding("connections", 1_000_000, Duration::from_secs(3600));
+use super::{DAILY, HOURLY, denying_builder, through_network, wait_briefly_until};
+
 const DEADLINE: Duration = Duration::from_millis(100);
-
-/// Returns a builder for limiters that reach the server through a proxy.
-fn builder_through(proxy: &Proxy) -> Builder {
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny)
-}
 
 fn current_thread() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// Returns whether the circuit breaker rejected the call.
-fn is_open(result: &Result<ratelimit_runtime::Decision, Rejection>) -> bool {
+fn is_open(result: &Result<Decision, Rejection>) -> bool {
     matches!(result, Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. }))
 }
 
@@ -34,61 +30,22 @@ fn accepted(server: &Server) -> u64 {
     line.expect("a figure").parse().expect("a number")
 }
 
-/// Repeats a call until a condition holds. Returns false if it does not hold within `time`.
-fn holds_within(time: Duration, mut call: impl FnMut() -> bool) -> bool {
+/// Repeats a call until a condition holds.
+#[track_caller]
+fn wait_for(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
-    while start.elapsed() < time {
-        if call() {
-            return true;
-        }
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(5), "not within five seconds");
     }
-    false
 }
 
-#[test]
-fn the_breaker_closes_for_a_runtime_that_is_polled_only_during_calls() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = builder_through(&proxy).build().expect("valid");
-    let runtime = current_thread();
-    let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
-    proxy.set(Network::Cut);
-    assert!(
-        holds_within(Duration::from_secs(5), || is_open(&decide())),
-        "the breaker did not open"
-    );
-    proxy.set(Network::Up);
-    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()), "the breaker did not close");
-}
-
-#[test]
-fn the_breaker_closes_for_a_task_that_awaits_only_decisions() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = builder_through(&proxy).build().expect("valid");
-    current_thread().block_on(async {
-        while limiter.check(&HOURLY, (), 1).await.is_err() {}
-        proxy.set(Network::Cut);
-        while !is_open(&limiter.check(&HOURLY, (), 1).await) {}
-        proxy.set(Network::Up);
-        let start = Instant::now();
-        while limiter.check(&HOURLY, (), 1).await.is_err() {
-            assert!(start.elapsed() < Duration::from_secs(5), "the breaker did not close");
-        }
-    });
-}
-
-#[test]
-fn one_probe_closes_the_breaker_for_all_runtimes() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = builder_through(&proxy).build().expect("valid");
-    let runtimes: Vec<_> = (0..5).map(|_| current_thread()).collect();
-    let all = |condition: fn(&Result<ratelimit_runtime::Decision, Rejection>) -> bool| {
+/// Returns how many connections runtimes make after an outage. They are polled only during calls.
+fn connections_after_an_outage(runtimes: usize) -> u32 {
+    let (_server, proxy, limiter) = through_network(Duration::ZERO, DEADLINE);
+    let runtimes: Vec<_> = (0..runtimes).map(|_| current_thread()).collect();
+    let all = |condition: fn(&Result<Decision, Rejection>) -> bool| {
         for runtime in &runtimes {
-            let decide = || condition(&runtime.block_on(limiter.check(&HOURLY, (), 1)));
-            assert!(holds_within(Duration::from_secs(5), decide));
+            wait_for(|| condition(&runtime.block_on(limiter.check(&HOURLY, (), 1))));
         }
     };
     all(Result::is_ok);
@@ -97,7 +54,17 @@ fn one_probe_closes_the_breaker_for_all_runtimes() {
     let before = proxy.connections();
     proxy.set(Network::Up);
     all(Result::is_ok);
-    let made = proxy.connections() - before;
+    proxy.connections() - before
+}
+
+#[test]
+fn the_breaker_closes_for_a_runtime_that_is_polled_only_during_calls() {
+    connections_after_an_outage(1);
+}
+
+#[test]
+fn one_probe_closes_the_breaker_for_all_runtimes() {
+    let made = connections_after_an_outage(5);
     assert!(made <= 6, "{made} connections for 5 runtimes and the probe");
 }
 
@@ -113,27 +80,24 @@ fn a_runtime_that_does_not_connect_stops_no_other() {
     let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
     let (first, second) = (current_thread(), current_thread());
     let decide = |runtime: &Runtime| runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(holds_within(Duration::from_secs(5), || decide(&first).is_ok()));
+    wait_for(|| decide(&first).is_ok());
     set_clients(2);
-    let open = || {
+    wait_for(|| {
         decide(&first).expect("a connection that replies is used");
         is_open(&decide(&second))
-    };
-    assert!(holds_within(Duration::from_secs(5), open), "the breaker did not open");
+    });
     for _ in 0..100 {
         decide(&first).expect("a connection that replies is used");
         decide(&second).expect_err("no connection");
     }
     set_clients(100);
-    assert!(holds_within(Duration::from_secs(5), || decide(&second).is_ok()));
+    wait_for(|| decide(&second).is_ok());
 }
 
 /// Replies come after the deadline, so no call waits for them once that is known.
 #[test]
 fn a_slow_server_is_asked_by_probes_alone() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), 3 * DEADLINE / 2);
-    let limiter = builder_through(&proxy).build().expect("valid");
+    let (_server, _proxy, limiter) = through_network(3 * DEADLINE / 2, DEADLINE);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
     // The first call connects.
@@ -153,12 +117,10 @@ fn a_slow_server_is_asked_by_probes_alone() {
 /// A blocked runtime sends no request before the deadline, so its calls time out. The server answers a probe.
 #[test]
 fn a_blocked_runtime_opens_no_breaker() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(20));
-    let limiter = builder_through(&proxy).build().expect("valid");
+    let (_server, _proxy, limiter) = through_network(Duration::from_millis(20), DEADLINE);
     let runtime = current_thread();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
+    wait_for(|| decide().is_ok());
     for _ in 0..3 {
         runtime.block_on(async {
             let mut calls: Vec<_> =
@@ -179,59 +141,26 @@ fn a_blocked_runtime_opens_no_breaker() {
 /// Callers that drop their calls before the deadline do not observe a timeout. The connection itself does.
 #[tokio::test]
 async fn a_dead_connection_is_replaced_though_callers_drop_their_calls_early() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = builder_through(&proxy).build().expect("valid");
+    let (_server, proxy, limiter) = through_network(Duration::ZERO, DEADLINE);
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
     proxy.set(Network::Blackhole);
     let patience = Duration::from_millis(80);
-    assert!(tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await.is_err());
+    assert!(timeout(patience, limiter.check(&HOURLY, (), 1)).await.is_err());
     // A connection that has lost bytes stays dead. A new one works.
     proxy.set(Network::Up);
-    let start = Instant::now();
-    loop {
-        let result = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;
-        if result.is_ok_and(|result| result.is_ok()) {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// A reply that has arrived but was not read is not a timeout.
-#[test]
-fn an_idle_runtime_keeps_its_connection() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(50));
-    let limiter = builder_through(&proxy).build().expect("valid");
-    let runtime = current_thread();
-    let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
-    for _ in 0..3 {
-        let patience = Duration::from_millis(20);
-        let early = runtime.block_on(async {
-            tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await
-        });
-        assert!(early.is_err(), "a reply before the end of the round trip: {early:?}");
-        std::thread::sleep(5 * DEADLINE);
-        let decided = decide();
-        assert!(decided.is_ok(), "{decided:?}");
-    }
+    let check = async || timeout(patience, limiter.check(&HOURLY, (), 1)).await;
+    wait_briefly_until(async || check().await.is_ok_and(|result| result.is_ok())).await;
 }
 
 /// The server replies after the callers have dropped their calls, but within the deadline.
 #[tokio::test]
 async fn a_connection_to_a_slow_server_is_kept() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
-    let limiter =
-        builder_through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
+    let (_server, proxy, limiter) = through_network(2 * DEADLINE, 4 * DEADLINE);
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
     // If the first call has timed out, the thread connects as well.
     let mut before = proxy.connections();
     loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         let now = proxy.connections();
         if now == before {
             break;
@@ -240,7 +169,7 @@ async fn a_connection_to_a_slow_server_is_kept() {
     }
     for _ in 0..30 {
         let patience = Duration::from_millis(50);
-        let early = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;
+        let early = timeout(patience, limiter.check(&HOURLY, (), 1)).await;
         assert!(early.is_err(), "a reply before the end of the round trip: {early:?}");
     }
     limiter.check(&HOURLY, (), 1).await.expect("admitted");
@@ -250,16 +179,13 @@ async fn a_connection_to_a_slow_server_is_kept() {
 /// Calls do not wait for the replies of batches that are pending.
 #[tokio::test]
 async fn calls_with_a_distant_server_end_within_their_deadline() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(800));
-    let limiter =
-        builder_through(&proxy).deadline(Duration::from_millis(1_500)).build().expect("valid");
+    let (_server, _proxy, limiter) = through_network(8 * DEADLINE, 15 * DEADLINE);
     let decided = async |calls: u64, pause| {
         let mut tasks = tokio::task::JoinSet::new();
         for call in 0..calls {
             let limiter = limiter.clone();
             tasks.spawn(async move { limiter.check(&HOURLY, call, 1).await.is_ok() });
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
         }
         tasks.join_all().await.into_iter().filter(|decided| *decided).count()
     };
@@ -268,39 +194,31 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
     assert_eq!(decided(300, Duration::from_millis(2)).await, 300);
 }
 
-/// Closes all connections, as the server does with idle ones if `timeout` is set.
-fn close_all(server: &Server) {
-    let mut connection = server.connection();
-    let mut kill = redis::cmd("CLIENT");
-    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    assert!(kill.query::<u64>(&mut connection).expect("CLIENT KILL") > 0);
-}
-
-#[tokio::test]
-async fn a_connection_that_the_server_blocked_is_replaced_before_the_next_call() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    for _ in 0..5 {
-        limiter.check(&HOURLY, (), 1).await.expect("admitted");
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        close_all(&server);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    limiter.check(&HOURLY, (), 1).await.expect("admitted");
-}
-
+/// Whether its runtime is polled meanwhile or not.
 #[test]
-fn an_idle_runtime_detects_a_closed_connection() {
+fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let runtime = current_thread();
-    for _ in 0..5 {
+    for is_polled in [true, false] {
+        let pause = |time| {
+            if is_polled {
+                runtime.block_on(async { sleep(time).await });
+            } else {
+                std::thread::sleep(time);
+            }
+        };
+        for _ in 0..5 {
+            runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
+            pause(3 * DEADLINE / 2);
+            // As the server does with idle connections if `timeout` is set.
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            assert!(kill.query::<u64>(&mut server.connection()).expect("CLIENT KILL") > 0);
+            pause(DEADLINE / 2);
+        }
         runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
-        std::thread::sleep(Duration::from_millis(150));
-        close_all(&server);
-        std::thread::sleep(Duration::from_millis(50));
     }
-    runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
 }
 
 /// The first call is polled while the limiter connects, and then kept. It owns nothing that other calls wait for.
@@ -308,7 +226,8 @@ fn an_idle_runtime_detects_a_closed_connection() {
 async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::from_millis(20));
-    let limiter = builder_through(&proxy).build().expect("valid");
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let limiter = denying_builder(&url).deadline(DEADLINE).build().expect("valid");
     let mut first = Box::pin(limiter.check(&HOURLY, "first", 1));
     let mut kept = Box::pin(limiter.check(&HOURLY, "kept", 1));
     assert!(poll_immediate(&mut first).await.is_none());
@@ -317,11 +236,7 @@ async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
     proxy.set(Network::Cut);
     while limiter.check(&HOURLY, (), 1).await.is_ok() {}
     proxy.set(Network::Up);
-    let start = Instant::now();
-    while limiter.check(&HOURLY, (), 1).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_briefly_until(async || limiter.check(&HOURLY, (), 1).await.is_ok()).await;
     drop(kept);
 }
 
@@ -344,59 +259,60 @@ async fn connections_to_a_replica_are_limited() {
     let made = accepted(&server) - before;
     assert!(made < 20, "{made} connections for {calls} calls in a second");
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut connection).expect("REPLICAOF");
-    let start = Instant::now();
-    while limiter.check(&HOURLY, (), 1).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_briefly_until(async || limiter.check(&HOURLY, (), 1).await.is_ok()).await;
 }
 
 #[tokio::test]
 async fn a_ping_reports_whether_the_store_can_decide() {
     assert_eq!(RateLimiter::embedded().ping().await, Ok(()));
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = builder_through(&proxy).build().expect("valid");
+    let (server, proxy, limiter) = through_network(Duration::ZERO, DEADLINE);
     while limiter.ping().await.is_err() {}
     assert!(server.ttls().is_empty(), "a ping writes nothing");
     proxy.set(Network::Cut);
     assert!(limiter.ping().await.is_err());
     proxy.set(Network::Up);
-    let start = Instant::now();
-    while limiter.ping().await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "no reply within 5 seconds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_briefly_until(async || limiter.ping().await.is_ok()).await;
     let mut connection = server.connection();
     redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut connection).expect("REPLICAOF");
     let error = limiter.ping().await.expect_err("a replica cannot decide");
     assert!(error.to_string().contains("this is a replica"), "{error}");
-    let wrong = server.url.replace("redis://", "redis://nobody:wrong@");
+    let wrong = server.url.replace("redis://", "redis://nobody:wrong-word@");
     let wrong = RateLimiter::builder().redis(wrong).build().expect("valid");
     let error = wrong.ping().await.expect_err("the password is wrong");
     assert!(error.to_string().contains("check the user and password"), "{error}");
+    assert!(!format!("{error} {error:?} {wrong:?}").contains("wrong-word"), "{error:?}");
 }
 
 /// The limiter outlives the runtime.
 #[test]
-fn a_connection_blocks_with_the_runtime_that_opened_it() {
+fn a_connection_closes_with_the_runtime_that_opened_it() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    for _ in 0..20 {
+    let mut connection = server.connection();
+    for left in (480..500).rev() {
         let runtime = current_thread();
-        runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
+        let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
+        assert_eq!(decision.remaining, left);
         drop(runtime);
-        let start = Instant::now();
         // The connection of this test remains.
-        while clients(&server) > 1 {
-            assert!(start.elapsed() < Duration::from_secs(5), "a connection outlives its runtime");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for(|| {
+            let clients = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection);
+            clients.expect("CLIENT LIST").lines().count() <= 1
+        });
     }
 }
 
-/// Returns how many connections a server has.
-fn clients(server: &Server) -> usize {
-    let list = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut server.connection());
-    list.expect("CLIENT LIST").lines().count()
+/// Each worker of a web server can have its own runtime.
+#[test]
+fn each_of_many_runtimes_keeps_its_connection() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let runtimes: Vec<_> = (0..40).map(|_| current_thread()).collect();
+    for _ in 0..3 {
+        for runtime in &runtimes {
+            runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
+        }
+    }
+    let made = accepted(&server);
+    assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
 }

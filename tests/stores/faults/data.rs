@@ -1,66 +1,50 @@
 //! What others do to the data of Redis: they flush scripts, delete keys, and write foreign values.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ratelimit_runtime::{Algorithm, Limit, Part, Rejection, StoreError};
+use ratelimit_runtime::{Part, Rejection, StoreError};
 use redis::Commands;
-use support::ALGORITHMS;
+use support::limits::{DAY, MINUTE, limits};
 use support::server::Server;
+use tokio::task::JoinSet;
 
 use super::{DAILY, store_error};
 
-#[tokio::test]
-async fn calls_succeed_after_the_scripts_were_flushed() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn script_flushes_during_calls_charge_no_call_twice() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
-    for left in (495..500).rev() {
-        let decision = limiter.check(&DAILY, (), 1).await.expect("admitted");
-        assert_eq!(decision.remaining, left);
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
-    }
-}
-
-#[test]
-fn script_flushes_during_calls_charge_no_call_twice() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let (admitted, done) = (AtomicU32::new(0), AtomicBool::new(false));
-    let mut connection = server.connection();
-    std::thread::scope(|scope| {
-        let flusher = scope.spawn(|| {
-            let mut flushes = 0;
-            while !done.load(Ordering::Relaxed) {
-                redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
-                flushes += 1;
-            }
-            flushes
-        });
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let calls: Vec<_> = (0..32)
-            .map(|_| {
-                let limiter = limiter.clone();
-                runtime.spawn(async move {
-                    let mut admitted = 0;
-                    for _ in 0..40 {
-                        match limiter.check(&DAILY, (), 1).await {
-                            Ok(_) => admitted += 1,
-                            Err(Rejection::Limited { .. }) => {}
-                            Err(other) => panic!("{other:?}"),
-                        }
-                    }
-                    admitted
-                })
-            })
-            .collect();
-        for call in calls {
-            admitted.fetch_add(runtime.block_on(call).expect("no panic"), Ordering::Relaxed);
+    let done = Arc::new(AtomicBool::new(false));
+    let is_done = Arc::clone(&done);
+    let flusher = std::thread::spawn(move || {
+        let mut flushes = 0;
+        while !is_done.load(Ordering::Relaxed) {
+            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
+            flushes += 1;
         }
-        done.store(true, Ordering::Relaxed);
-        assert!(flusher.join().expect("no panic") > 10);
+        flushes
     });
-    assert_eq!(admitted.into_inner(), 500);
+    let mut calls = JoinSet::new();
+    for _ in 0..32 {
+        let limiter = limiter.clone();
+        calls.spawn(async move {
+            let mut admitted = 0_u64;
+            for _ in 0..40 {
+                match limiter.check(&DAILY, (), 1).await {
+                    Ok(_) => admitted += 1,
+                    Err(Rejection::Limited { .. }) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            admitted
+        });
+    }
+    let admitted: u64 = calls.join_all().await.into_iter().sum();
+    done.store(true, Ordering::Relaxed);
+    assert!(flusher.join().expect("no panic") > 10);
+    assert_eq!(admitted, 500);
 }
 
 #[tokio::test]
@@ -68,12 +52,11 @@ async fn a_deleted_key_starts_from_zero() {
     let server = Server::start();
     let limiter = server.builder().cache_rejections(false).build().expect("valid");
     let mut connection = server.connection();
-    let week = Duration::from_secs(7 * 86_400);
-    for algorithm in [Algorithm::Sliding, Algorithm::Fixed, Algorithm::TokenBucket] {
-        let limit = Limit::new("deleted", algorithm, 10, week).expect("valid");
+    for limit in limits("deleted", 10, 7 * DAY) {
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        let _: () = connection.del(format!("rl:{algorithm}:7d:deleted{{1}}")).expect("DEL");
+        let key = format!("rl:{}:7d:deleted{{1}}", limit.algorithm());
+        let _: () = connection.del(key).expect("DEL");
         assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
@@ -83,61 +66,36 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
-    for algorithm in ALGORITHMS {
-        let limit = Limit::new("foreign", algorithm, 10, Duration::from_secs(60)).expect("valid");
-        let key = format!("rl:{algorithm}:1m:foreign{{1}}");
-        let _: () = connection.hset(&key, "field", "value").expect("HSET");
-        let error = store_error(limiter.check(&limit, 1, 1).await);
-        assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
-        assert!(error.to_string().contains(&key), "{error}");
-        let value: String = connection.hget(&key, "field").expect("HGET");
-        assert_eq!(value, "value");
-
-        // Values that are shorter than a state, as long, and longer.
-        for length in [1, 12, 16, 26, 35, 100] {
-            let word = "x".repeat(length);
-            let _: () = connection.set(&key, &word).expect("SET");
-            let error = store_error(limiter.check(&limit, 1, 1).await);
-            assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
-            assert_eq!(connection.get::<_, String>(&key).expect("GET"), word);
-        }
-
-        limiter.reset(&limit, 1).await.expect("a reply");
-        assert!(limiter.check(&limit, 1, 1).await.is_ok());
-    }
-}
-
-#[tokio::test]
-async fn the_error_of_several_limits_names_only_the_foreign_key() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let mut connection = server.connection();
-    let limits: Vec<_> = ALGORITHMS
-        .into_iter()
-        .map(|algorithm| Limit::new("group", algorithm, 10, Duration::from_secs(60)))
-        .map(|limit| limit.expect("valid"))
-        .collect();
-    for foreign in ALGORITHMS {
-        let name = |algorithm: Algorithm| format!("rl:{algorithm}:1m:group{{1}}");
-        let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
-        let mut assert_foreign = async || {
-            let error = store_error(limiter.check_all(&parts).await);
-            let StoreError::ForeignKey { key, .. } = &error else { panic!("{error:?}") };
-            assert_eq!(**key, *name(foreign));
-            // The other keys are not charged.
-            let keys: Vec<String> = connection.keys("*").expect("KEYS");
-            assert_eq!(keys, [name(foreign)]);
-        };
-        let mut other = server.connection();
-        // A value of another type, and a string that is not a state.
-        let _: () = other.hset(name(foreign), "field", "value").expect("HSET");
-        assert_foreign().await;
-        let _: () = other.set(name(foreign), "x".repeat(32)).expect("SET");
-        assert_foreign().await;
-        let _: () = other.del(name(foreign)).expect("DEL");
-    }
+    let limits: Vec<_> = limits("foreign", 10, MINUTE).collect();
     let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
-    assert!(limiter.check_all(&parts).await.is_ok());
+    for limit in &limits {
+        let key = format!("rl:{}:1m:foreign{{1}}", limit.algorithm());
+        // A value of another type, and strings that are shorter than a state, as long, and longer.
+        for length in [0, 1, 12, 16, 26, 35, 100] {
+            let word = "x".repeat(length);
+            let _: () = match length {
+                0 => connection.hset(&key, "field", &word).expect("HSET"),
+                _ => redis::cmd("SET").arg(&key).arg(&word).query(&mut connection).expect("SET"),
+            };
+            let alone = store_error(limiter.check(limit, 1, 1).await);
+            for error in [alone, store_error(limiter.check_all(&parts).await)] {
+                let StoreError::ForeignKey { key: named, .. } = &error else { panic!("{error:?}") };
+                assert_eq!(**named, *key);
+                assert!(error.to_string().contains(&key), "{error}");
+            }
+            let value: String = match length {
+                0 => connection.hget(&key, "field").expect("HGET"),
+                _ => connection.get(&key).expect("GET"),
+            };
+            assert_eq!(value, word);
+            // The other keys are not charged.
+            assert_eq!(connection.keys::<_, Vec<String>>("*").expect("KEYS"), [&*key]);
+        }
+        limiter.reset(limit, 1).await.expect("a reply");
+        limiter.check(limit, 1, 1).await.expect("admitted");
+        limiter.reset(limit, 1).await.expect("a reply");
+    }
+    limiter.check_all(&parts).await.expect("admitted");
 }
 
 /// Redis may have executed the script of a failed request.

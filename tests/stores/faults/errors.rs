@@ -1,35 +1,12 @@
 //! Errors of the server and of settings: each names what is wrong and what to write, and no password.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ratelimit_runtime::{BuildError, Clock, Limit, Part, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{BuildError, Limit, Part, RateLimiter, Rejection, StoreError};
+use support::limits::MINUTE;
 use support::server::Server;
 
-use super::{DAILY, denying_builder, store_error};
-
-#[tokio::test]
-async fn the_error_of_a_user_without_rights_says_what_to_allow() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "poor", "on", ">secret-word", "~rl:*", "+ping"])
-        .exec(&mut connection)
-        .expect("ACL SETUSER");
-    let url = server.url.replace("redis://", "redis://poor:secret-word@");
-    let limiter = denying_builder(&url).build().expect("valid");
-    let error = store_error(limiter.check(&DAILY, (), 1).await);
-    let StoreError::Server { code, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(&**code, "NOPERM");
-    assert!(error.to_string().contains("EVALSHA"), "{error}");
-
-    let url = server.url.replace("redis://", "redis://poor:wrong-word@");
-    let limiter = denying_builder(&url).build().expect("valid");
-    let error = store_error(limiter.check(&DAILY, (), 1).await);
-    assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
-    for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
-        assert!(!text.contains("-word"), "{text}");
-    }
-}
+use super::{DAILY, denying_builder, store_error, wait_briefly_until};
 
 /// The scripts of single limits, of several limits and of batches report a right that only a script needs.
 #[tokio::test]
@@ -50,7 +27,7 @@ async fn every_script_reports_a_missing_right() {
             assert!(error.to_string().contains("allow this user"), "{denied}: {error}");
             assert!(error.to_string().contains("Clock::Client"), "{denied}: {error}");
         };
-        let fixed = Limit::fixed("rights", 40, Duration::from_secs(60));
+        let fixed = Limit::fixed("rights", 40, MINUTE);
         let of = |index: u8| if index.is_multiple_of(2) { &DAILY } else { &fixed };
         let all = [Part::new(&DAILY, &1, 1), Part::new(&fixed, &1, 1)];
         assert_advice(&store_error(limiter.check_all(&all).await));
@@ -71,9 +48,8 @@ async fn errors_of_the_server_contain_advice() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
-    let mut set = |name: &str, value: &str| {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
+    let mut run = |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).expect("a reply");
     };
     let assert_error = async |code: &str, advice: &str| {
         let error = store_error(limiter.check(&DAILY, (), 1).await);
@@ -83,39 +59,26 @@ async fn errors_of_the_server_contain_advice() {
     };
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
 
-    set("maxmemory", "1");
+    run(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_error("OOM", "maxmemory").await;
-    set("maxmemory", "0");
+    run(&["CONFIG", "SET", "maxmemory", "0"]);
 
-    set("min-replicas-to-write", "1");
+    run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     assert_error("NOREPLICAS", "min-replicas-to-write").await;
-    set("min-replicas-to-write", "0");
+    run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
 
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut connection).expect("REPLICAOF");
+    run(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_error("READONLY", "primary").await;
-    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut connection).expect("REPLICAOF");
+    run(&["REPLICAOF", "NO", "ONE"]);
     // Redis receives no requests until it answers a probe.
-    let start = Instant::now();
-    while limiter.check(&DAILY, (), 1).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(10), "no decision within 10 seconds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_briefly_until(async || limiter.check(&DAILY, (), 1).await.is_ok()).await;
 
-    let mut set = |name: &str, value: &str| {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
-    };
-    set("lua-time-limit", "1");
-    let url = server.url.clone();
+    run(&["CONFIG", "SET", "lua-time-limit", "1"]);
+    let mut other = server.connection();
     let endless = std::thread::spawn(move || {
-        let mut connection =
-            redis::Client::open(url).expect("an address").get_connection().expect("a server");
         let mut script = redis::cmd("EVAL");
-        script
-            .arg("while true do end")
-            .arg(0)
-            .exec(&mut connection)
-            .expect_err("the script is killed");
+        let script = script.arg("while true do end").arg(0);
+        script.exec(&mut other).expect_err("the script is killed");
     });
     // The server reports BUSY once the script has run for `lua-time-limit`.
     let busy = loop {
@@ -127,26 +90,9 @@ async fn errors_of_the_server_contain_advice() {
     };
     assert!(matches!(&busy, StoreError::Server { code, .. } if &**code == "BUSY"), "{busy:?}");
     assert!(busy.to_string().contains("SCRIPT KILL"), "{busy}");
-    redis::cmd("SCRIPT").arg("KILL").exec(&mut connection).expect("SCRIPT KILL");
+    run(&["SCRIPT", "KILL"]);
     endless.join().expect("no panic");
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
-}
-
-/// Some hosted services do not allow `TIME` in scripts.
-#[tokio::test]
-async fn the_error_of_a_server_without_time_suggests_the_client_clock() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "timeless", "on", "nopass", "~rl:*", "+@all", "-time"])
-        .exec(&mut connection)
-        .expect("ACL SETUSER");
-    let url = server.url.replace("redis://", "redis://timeless:any@");
-    let limiter = denying_builder(&url).build().expect("valid");
-    let error = store_error(limiter.check(&DAILY, (), 1).await);
-    assert!(error.to_string().contains("Clock::Client"), "{error:?}");
-    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
-    assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
 }
 
 #[test]

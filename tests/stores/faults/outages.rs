@@ -3,22 +3,18 @@
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Decision, RateLimiter, StoreError};
+use ratelimit_runtime::{RateLimiter, StoreError};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use tokio::time::timeout;
 
-use super::{DAILY, denying_builder, store_error};
+use super::{DAILY, denying_builder, store_error, through_network};
+use crate::wait_until;
 
-/// Returns the first decision after the server has recovered, within a second.
-async fn first_decision(limiter: &RateLimiter) -> Decision {
-    let start = Instant::now();
-    loop {
-        match limiter.check(&DAILY, (), 1).await {
-            Ok(decision) => return decision,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(1), "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+/// Waits until Redis decides a call again, for a second at most.
+async fn wait_until_decided(limiter: &RateLimiter) {
+    let decided = wait_until(async || limiter.check(&DAILY, (), 1).await.is_ok());
+    timeout(Duration::from_secs(1), decided).await.expect("a decision within a second");
 }
 
 #[tokio::test]
@@ -59,7 +55,8 @@ async fn decisions_resume_after_the_server_restarts() {
     }
     assert!(is_open);
     let _restarted = Server::start_on(port);
-    assert_eq!(first_decision(&limiter).await.remaining, 499);
+    wait_until_decided(&limiter).await;
+    assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 498);
 }
 
 /// A connection attempt that takes longer than the deadline serves a later call.
@@ -84,11 +81,8 @@ async fn a_connection_attempt_outlasts_the_call_that_started_it() {
 /// After a timeout that a probe confirms, a connection is replaced, also if it has reported no error.
 #[tokio::test]
 async fn a_connection_without_replies_is_replaced() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
+    let (_server, proxy, limiter) = through_network(Duration::ZERO, deadline);
     while limiter.check(&DAILY, (), 1).await.is_err() {}
     proxy.set(Network::Blackhole);
     let error = store_error(limiter.check(&DAILY, (), 1).await);
@@ -99,7 +93,7 @@ async fn a_connection_without_replies_is_replaced() {
     }
     assert!(start.elapsed() < 3 * deadline, "{:?}", start.elapsed());
     proxy.set(Network::Up);
-    first_decision(&limiter).await;
+    wait_until_decided(&limiter).await;
     assert!(proxy.connections() >= 2);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 use futures::future::join_all;
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, rate_limit};
+use support::limits::DAY;
 use support::server::Server;
 
 use super::DAILY;
@@ -18,46 +19,15 @@ fn an_idle_runtime_does_not_keep_others_from_connecting() {
     let limiter = server.builder().deadline(Duration::from_millis(200)).build().expect("valid");
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
     let mut connecting = Box::pin(limiter.check(&DAILY, (), 1));
-    stuck.block_on(async {
-        let poll = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(poll.is_pending());
-    });
+    stuck.block_on(async { assert!(futures::poll!(connecting.as_mut()).is_pending()) });
     let running = tokio::runtime::Runtime::new().expect("a runtime");
     let decided = (0..20).any(|_| running.block_on(limiter.check(&DAILY, (), 1)).is_ok());
     assert!(decided, "no decision in 20 attempts");
 }
 
-/// Each worker of a web server can have its own runtime.
-#[test]
-fn each_of_many_runtimes_keeps_its_connection() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let runtimes: Vec<_> = (0..40)
-        .map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build())
-        .collect();
-    for _ in 0..3 {
-        for runtime in &runtimes {
-            let runtime = runtime.as_ref().expect("a runtime");
-            runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
-        }
-    }
-    let mut connection = server.connection();
-    let stats: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
-    let made = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    let made: u64 = made.expect("a figure").parse().expect("a number");
-    assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
-}
-
-/// A connection belongs to a runtime, the limiter does not.
-#[test]
-fn a_limiter_outlives_its_runtimes() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    for left in (480..500).rev() {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
-        assert_eq!(decision.remaining, left);
-    }
+#[rate_limit(period = "1h", threshold = 1, scope = "global", on_error = "deny", key = id)]
+fn synchronous(id: u8) -> Result<u8, Rejection> {
+    Ok(id)
 }
 
 /// Another executor polls the futures, and threads without one call.
@@ -77,41 +47,13 @@ fn calls_are_decided_without_a_runtime() {
     assert_eq!(peeked.remaining, 500 - 25);
     let usage = block_on(limiter.operator().usage(&DAILY, ())).expect("a reply");
     assert_eq!(usage.used, 25);
+    block_on(limiter.scope(async { synchronous(1) })).expect("admitted");
     // Calls that are dropped keep nothing from ending.
     for _ in 0..20 {
         let mut check = pin!(limiter.check(&DAILY, (), 1));
         let _ = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
     block_on(limiter.shutdown()).expect("all is given back");
-}
-
-#[rate_limit(period = "1h", threshold = 1, scope = "global", on_error = "deny", key = id)]
-fn synchronous(id: u8) -> Result<u8, Rejection> {
-    Ok(id)
-}
-
-#[rate_limit(period = "1h", threshold = 5, scope = "global", cost = 5, settle = |used: &Option<u64>| used.unwrap_or(5))]
-fn settled(used: u64) -> Option<u64> {
-    Some(used)
-}
-
-/// Redis decides, and the thread is blocked until then, in a runtime or outside.
-#[test]
-fn a_function_that_is_not_async_blocks_its_thread() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
-    block_on(limiter.scope(async {
-        assert_eq!((synchronous(1), synchronous(2)), (Ok(1), Ok(2)));
-        assert!(matches!(synchronous(1), Err(Rejection::Limited { .. })));
-        assert_eq!(settled(0), Some(0));
-        limiter.flush().await.expect("settled");
-    }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(limiter.scope(async {
-        assert!(matches!(synchronous(2), Err(Rejection::Limited { .. })));
-        assert_eq!(settled(5), Some(5));
-        assert_eq!(settled(0), None);
-    }));
 }
 
 /// In async code, a thread that is blocked does not keep its own request from being sent.
@@ -127,6 +69,8 @@ async fn a_runtime_of_one_thread_is_blocked_and_not_stuck() {
     for _ in 0..300 {
         limiter.check_blocking(&DAILY, (), 1).expect("admitted");
     }
+    let calls = limiter.scope(async { [synchronous(1), synchronous(1)] }).await;
+    assert!(matches!(calls, [Ok(1), Err(Rejection::Limited { .. })]), "{calls:?}");
     let down = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
     for on_error in [OnError::Deny, OnError::Local, OnError::Allow] {
         let result = down.check_blocking(&DAILY.on_error(on_error), (), 1);
@@ -138,7 +82,7 @@ async fn a_runtime_of_one_thread_is_blocked_and_not_stuck() {
 #[test]
 fn a_reply_that_has_arrived_decides_although_the_runtime_was_blocked() {
     const DEADLINE: Duration = Duration::from_millis(100);
-    const LEASED: Limit = Limit::sliding("leased", 500, Duration::from_secs(86_400)).lease(5);
+    const LEASED: Limit = Limit::sliding("leased", 500, DAY).lease(5);
     let server = Server::start();
     let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");

@@ -1,5 +1,5 @@
-//! Keys that are long: a client that chooses its key does not choose how much Redis keeps, and the short text of the
-//! key is the same key for operators.
+//! Keys of any bytes and any length: a client that chooses its key does not choose how much Redis keeps, and the short
+//! text of a long key is the same key for operators.
 
 use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rejection, Rule, RuleSet};
 use support::limits::HOUR;
@@ -18,8 +18,21 @@ fn limiter(server: &Server) -> RateLimiter {
     server.builder().build().expect("valid")
 }
 
-async fn remaining(limiter: &RateLimiter, key: &OwnedKey) -> u64 {
-    limiter.peek(&LIMIT, key, 1).await.expect("read").remaining
+#[tokio::test]
+async fn keys_can_be_any_bytes() {
+    let server = Server::start();
+    let limit = Limit::sliding("bytes", 1, HOUR);
+    let all: Vec<u8> = (0..=255).collect();
+    let mut keys: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+    keys.extend([all.clone(), all.repeat(4096), [&all.repeat(4096)[..], b"x"].concat(), vec![]]);
+    for limiter in [RateLimiter::embedded(), limiter(&server)] {
+        for key in &keys {
+            let (length, key) = (key.len(), &**key);
+            assert!(limiter.check(&limit, key, 1).await.is_ok(), "{length} bytes");
+            assert!(limiter.check(&limit, key, 1).await.is_err(), "{length} bytes");
+        }
+    }
+    assert_eq!(server.ttls().len(), keys.len());
 }
 
 #[tokio::test]
@@ -51,7 +64,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     assert_eq!(*key, OwnedKey::parse(&short).expect("a key"));
     assert_eq!(*key, OwnedKey::parse(&long('a')).expect("a key"));
 
-    assert_eq!(remaining(&operator, key).await, 1);
+    assert_eq!(operator.peek(&LIMIT, key, 1).await.expect("read").remaining, 1);
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
     limiter.check(&LIMIT, long('a'), 1).await.expect_err("the threshold is 2");
     // The process that has cached the rejection obeys its own reset at once.
@@ -76,14 +89,4 @@ async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
         assert_eq!(limiter.check(&LIMIT, long('b'), 1).await.expect("admitted").limit, 2);
         limiter.reset(&LIMIT, long('b')).await.expect("reset");
     }
-}
-
-/// The embedded store has the same keys.
-#[tokio::test]
-async fn a_long_key_is_its_short_text_without_redis() {
-    let limiter = RateLimiter::embedded();
-    limiter.check(&LIMIT, long('a'), 2).await.expect("admitted");
-    let short = OwnedKey::parse(&long('a')).expect("a key");
-    assert_eq!(remaining(&limiter, &short).await, 0);
-    limiter.check(&LIMIT, long('b'), 2).await.expect("another key");
 }

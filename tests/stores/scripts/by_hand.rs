@@ -5,7 +5,9 @@ use std::process::Command;
 
 use support::server::Server;
 
-/// What ARCHITECTURE.md says of each script of one call.
+const GUIDE: &str = include_str!("../../../ARCHITECTURE.md");
+
+/// What the guide says of each script of one call.
 const SCRIPTS: [(&str, &str); 6] = [
     ("sliding", "threshold=10 period=60000000"),
     ("fixed", "threshold=10 period=60000000 shift=-1"),
@@ -15,18 +17,13 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("slots", "threshold=10 hold=30000000 process=0 seq=0 units=0 epoch=0 waited=0"),
 ];
 
-/// The text of a script, as the documented command prints it.
-fn printed(name: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_script")).arg(name).output().expect("it runs");
-    assert!(output.status.success(), "{name}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Runs a script on a key of its own, and gives the reply.
+/// Runs a script that the documented command prints on a key of its own, and returns the reply.
 fn eval(server: &Server, name: &str, arguments: &str) -> String {
+    let printed = Command::new(env!("CARGO_BIN_EXE_script")).arg(name).output().expect("it runs");
+    assert!(printed.status.success(), "{name}");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script.lua");
-    fs::write(&path, printed(name)).expect("written");
+    fs::write(&path, printed.stdout).expect("written");
     let mut command = Command::new("redis-cli");
     command.args(["-p", &server.port().to_string(), "--eval"]).arg(path).args([name, ","]);
     let output = command.args(arguments.split(' ')).output().expect("redis-cli runs");
@@ -43,6 +40,8 @@ fn number(reply: &str, name: &str) -> u64 {
 fn a_script_of_one_call_decides_what_is_typed() {
     let server = Server::start();
     for (name, terms) in SCRIPTS {
+        let (_, last) = terms.rsplit_once("drain=1 ").unwrap_or(("", terms));
+        assert!(GUIDE.contains(last), "{name}");
         let first = eval(&server, name, terms);
         assert_eq!(number(&first, "allowed"), 1, "{name}: {first}");
         let peek = eval(&server, name, &format!("{terms} op=peek cost=10"));
@@ -80,17 +79,4 @@ fn a_mistake_in_what_is_typed_is_named() {
         assert!(reply.contains(named) && reply.contains("ERR"), "{arguments}: {reply}");
     }
     assert!(server.ttls().is_empty());
-}
-
-#[test]
-fn the_guide_has_these_arguments() {
-    let guide = include_str!("../../../ARCHITECTURE.md");
-    for (name, terms) in SCRIPTS {
-        let (_, last) = terms.rsplit_once("drain=1 ").unwrap_or(("", terms));
-        assert!(guide.contains(last), "{name}");
-        assert!(printed(name).contains("local function"), "{name}");
-    }
-    for name in ["all", "batch", "hold"] {
-        assert!(printed(name).contains("KEYS"), "{name}");
-    }
 }

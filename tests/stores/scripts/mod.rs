@@ -1,4 +1,3 @@
-//! Lua scripts that are compared with other scripts or run by hand.
+//! Lua scripts that are run by hand.
 
 mod by_hand;
-mod usual_buckets;

@@ -3,75 +3,91 @@
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{
-    Algorithm, Clock, Limit, RateLimiter, Rejection, StoreError, VirtualClock,
-};
-use support::limits::{MINUTE, SECOND};
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection, StoreError};
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{decision, wait_until_idle};
+use crate::{TestLimiter, decision, wait_until, wait_until_idle};
 
-/// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the
-/// time until the call was admitted.
-async fn admitted_after(
-    here: &RateLimiter,
-    there: &RateLimiter,
-    limit: &Limit,
-    refunded: u64,
-) -> Duration {
-    let capacity = limit.capacity();
-    here.reset(limit, "key").await.expect("a reply");
-    here.check(limit, "key", capacity).await.expect("a new key");
-    let waiting = limit.wait(2 * MINUTE);
-    let mut call = Box::pin(here.check(&waiting, "key", capacity / 2));
-    assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
-    if refunded == 0 {
-        there.reset(limit, "key").await.expect("a reply");
-    } else {
-        there.credit(limit, "key", refunded).await.expect("a reply");
-    }
-    let start = Instant::now();
-    timeout(3 * SECOND, call).await.expect("soon").expect("admitted");
-    start.elapsed()
-}
-
+/// A call for half of the capacity waits in one process. It observes within a second what another process gives back.
 #[tokio::test]
 async fn refunds_and_resets_reach_the_calls_that_wait() {
     let server = Server::start();
-    for limiter in limiters(&server) {
-        let limits = [
-            Limit::sliding("given back", 200, MINUTE),
-            Limit::fixed("given back", 200, MINUTE),
-            Limit::sliding_counter("given back", 200, MINUTE),
-            Limit::token_bucket("given back", 200, MINUTE),
-        ];
-        for limit in limits {
-            for (refunded, left) in [(150, 50), (0, 100)] {
-                let took = admitted_after(&limiter, &limiter, &limit, refunded).await;
-                assert!(took < SECOND / 2, "{limit:?}: {took:?}");
-                let remaining = decision(limiter.peek(&limit, "key", 1).await).remaining;
-                // A bucket refills 3.3 tokens a second.
-                assert!((left..=left + 10).contains(&remaining), "{limit:?}: {remaining} left");
+    let ([embedded, redis], [_, other]) = (limiters(&server), limiters(&server));
+    let limits = [
+        Limit::sliding("given back", 200, MINUTE),
+        Limit::fixed("given back", 200, MINUTE),
+        Limit::sliding_counter("given back", 200, MINUTE),
+        Limit::token_bucket("given back", 200, MINUTE),
+    ];
+    for (here, there, longest) in [
+        (&embedded, &embedded, SECOND / 2),
+        (&redis, &redis, SECOND / 2),
+        (&redis, &other, 3 * SECOND / 2),
+    ] {
+        for (limit, refunded) in limits.iter().flat_map(|limit| [(limit, 150), (limit, 0)]) {
+            here.reset(limit, "key").await.expect("a reply");
+            here.check(limit, "key", 200).await.expect("a new key");
+            let mut call = Box::pin(here.check(&limit.wait(2 * MINUTE), "key", 100));
+            assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
+            if refunded == 0 {
+                there.reset(limit, "key").await.expect("a reply");
+            } else {
+                there.credit(limit, "key", refunded).await.expect("a reply");
             }
+            let start = Instant::now();
+            timeout(3 * SECOND, call).await.expect("soon").expect("admitted");
+            assert!(start.elapsed() < longest, "{limit:?}: {:?}", start.elapsed());
+            let remaining = decision(here.peek(limit, "key", 1).await).remaining;
+            let left = if refunded == 0 { 100 } else { 50 };
+            // A bucket refills 3.3 tokens a second.
+            assert!((left..=left + 10).contains(&remaining), "{limit:?}: {remaining} left");
         }
-        rest(&limiter).await;
+        rest(here).await;
     }
 }
 
+/// `judged` plays random traces. Here, a call is dropped while it waits, one when it can start, and one with its
+/// process, which ends without a shutdown and holds leased units.
 #[tokio::test]
-async fn units_that_another_process_gives_back_are_observed_within_a_second() {
+async fn windows_have_exactly_the_units_of_admitted_calls() {
     let server = Server::start();
-    let [_, here] = limiters(&server);
-    let [_, there] = limiters(&server);
-    for limit in
-        [Limit::sliding("elsewhere", 4, MINUTE), Limit::token_bucket("elsewhere", 4, MINUTE)]
-    {
-        for refunded in [4, 0] {
-            let took = admitted_after(&here, &there, &limit, refunded).await;
-            assert!(took < 3 * SECOND / 2, "{limit:?}: {took:?}");
+    let TestLimiter { limiter: embedded, clock } = TestLimiter::embedded();
+    // All calls are within one window.
+    clock.set(500_000 * HOUR);
+    let leased = Limit::sliding("conserved.leased", 40, HOUR).lease(10);
+    let windows = limits("conserved", 12, HOUR).filter(|limit| !is_bucket(limit.algorithm()));
+    for (limit, key) in windows.zip(0..) {
+        let fleets =
+            [[(); 3].map(|()| embedded.clone()), [(); 3].map(|()| server.limiter_on(&clock))];
+        for [one, other, third] in fleets {
+            let wait = async |limiter: &RateLimiter, cost| {
+                let mut call = Box::pin(limiter.check(&limit.wait(MINUTE), key, cost));
+                assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
+                wait_until_idle(limiter).await;
+                call
+            };
+            one.check(&limit, key, 5).await.expect("twelve are left");
+            let large = wait(&one, 9).await;
+            let behind = wait(&one, 2).await;
+            drop(large);
+            wait_until_idle(&one).await;
+            drop(behind);
+            wait_until_idle(&one).await;
+            one.check(&limit.wait(MINUTE), key, 3).await.expect("seven are left");
+            let last = wait(&other, 6).await;
+            for _ in 0..6 {
+                other.check(&leased, key, 1).await.expect("leased");
+            }
+            drop((last, other));
+            clock.advance(2 * SECOND);
+            for (counted, left) in [(&limit, 4), (&leased, 34)] {
+                let peek = async || decision(third.peek(counted, key, 1).await).remaining;
+                wait_until(async || peek().await == left).await;
+            }
         }
     }
 }
@@ -80,11 +96,7 @@ async fn units_that_another_process_gives_back_are_observed_within_a_second() {
 #[tokio::test]
 async fn reservations_are_cancelled_after_the_burst_has_changed() {
     let server = Server::start();
-    for redis in [false, true] {
-        let clock = VirtualClock::new();
-        let builder = if redis { server.builder() } else { RateLimiter::builder() };
-        let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(MINUTE);
-        let limiter = builder.build().expect("valid settings");
+    for TestLimiter { limiter, .. } in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let limit = Limit::token_bucket("burst", 10, SECOND);
         for burst in [1, 5] {
             limiter.reset(&limit, "key").await.expect("a reply");
@@ -128,12 +140,10 @@ async fn calls_that_are_dropped_together_give_back_in_few_requests() {
 #[tokio::test]
 async fn a_shutdown_leaves_nothing_reserved() {
     let server = Server::start();
-    for redis in [false, true] {
-        for limit in [bucket(5), Limit::sliding("shutdown", 5, SECOND)] {
-            let [embedded, next] = limiters(&server);
-            let [_, other] = limiters(&server);
-            let limiter = if redis { other } else { embedded };
-            let limit = limit.wait(MINUTE);
+    for limit in [bucket(5), Limit::sliding("shutdown", 5, SECOND)] {
+        let limit = limit.wait(MINUTE);
+        let ([embedded, redis], [_, next]) = (limiters(&server), limiters(&server));
+        for (limiter, next) in [(&embedded, &embedded), (&redis, &next)] {
             let calls: JoinSet<_> = (0..40).map(|_| limiter.check(&limit, "key", 1)).collect();
             sleep(Duration::from_millis(50)).await;
             let start = Instant::now();
@@ -152,7 +162,6 @@ async fn a_shutdown_leaves_nothing_reserved() {
                 }
             }
             assert!(admitted <= 5 && ended >= 35, "{limit:?}: {admitted} admitted, {ended} ended");
-            let next = if redis { &next } else { &limiter };
             let left = decision(next.peek(&limit, "key", 1).await);
             let longest = if limit.algorithm() == Algorithm::Sliding { SECOND } else { SECOND / 5 };
             assert!(left.retry_after <= longest, "{limit:?}: {left:?}");
@@ -160,7 +169,7 @@ async fn a_shutdown_leaves_nothing_reserved() {
             let start = Instant::now();
             while limiter.check(&limit, "key", 1).await.is_ok() {}
             assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
-            assert_eq!(lines(&limiter), 0);
+            assert_eq!(lines(limiter), 0);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `wait` on a bucket: a process reserves the moments of its waiting calls, up to a second ahead. Calls are admitted in
-//! the order of their arrival and never above the rate, and a dropped call cancels its reservation.
+//! the order of their arrival and within their waits, and a dropped call cancels its reservation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,95 +7,97 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ratelimit_runtime::{Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock};
-use support::model::Model;
+use ratelimit_runtime::{
+    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
+};
+use support::limits::{MINUTE, SECOND};
+use support::model::ExpectedDecision;
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use tokio::task::JoinHandle;
 
-use crate::{decision, wait_until_idle};
+use crate::{TestLimiter, decision, wait_until_idle};
 
 const TICK: Duration = Duration::from_millis(10);
 
+/// The time at which a fleet starts.
+const START: Duration = Duration::from_secs(1_800_000_000);
+
 /// A bucket that refills a token each 100 ms.
 fn limit(burst: u64) -> Limit {
-    Limit::token_bucket("reservations", 10, Duration::from_secs(1)).burst(burst)
+    Limit::token_bucket("reservations", 10, SECOND).burst(burst)
 }
 
-/// The same bucket, with a wait that is long enough for all calls of a test.
-fn patient_limit(burst: u64) -> Limit {
-    limit(burst).wait(Duration::from_secs(60))
+/// A call that has ended.
+#[derive(Debug)]
+struct Ended {
+    /// Its place in the order of arrival.
+    number: usize,
+    wait: Duration,
+    started: Duration,
+    at: Duration,
+    result: Result<Decision, Rejection>,
 }
 
-/// A waiting call: the time at which it ended, and its result.
-type WaitingCall = JoinHandle<(Duration, Result<Decision, Rejection>)>;
-
-/// Processes that share a store and a clock, and their calls.
+/// Processes that share a store and a clock, and their calls of one key.
 struct Fleet {
     processes: Vec<RateLimiter>,
     clock: VirtualClock,
-    /// The cost and the task of each waiting call, by its number.
-    waiting: BTreeMap<usize, (u64, WaitingCall)>,
-    /// The number, the time and the cost of each admitted call, in the order of admission.
-    admitted: Vec<(usize, u64, u64)>,
-    /// The units that were refunded.
-    refunded: u64,
-    rejected: Vec<(usize, Decision)>,
+    key: String,
+    calls: usize,
+    waiting: BTreeMap<usize, JoinHandle<Ended>>,
+    ended: Vec<Ended>,
 }
 
 impl Fleet {
-    async fn new(processes: Vec<RateLimiter>, clock: VirtualClock) -> Self {
+    async fn new(processes: Vec<RateLimiter>, clock: VirtualClock, key: &str) -> Self {
         for process in &processes {
             // Connects.
             process.peek(&limit(1), "connect", 1).await.expect("a decision");
         }
-        let (waiting, admitted, refunded, rejected) = Default::default();
-        Self { processes, clock, waiting, admitted, refunded, rejected }
+        let (key, waiting, ended) = (key.to_owned(), BTreeMap::new(), Vec::new());
+        Self { processes, clock, key, calls: 0, waiting, ended }
     }
 
-    async fn embedded() -> Self {
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        // A busy test machine must not take a grant from a call that it does not poll for a while.
-        let builder = builder.deadline(Duration::from_secs(30));
-        Self::new(vec![builder.build().expect("valid settings")], clock).await
+    async fn embedded(key: &str) -> Self {
+        let TestLimiter { limiter, clock } = TestLimiter::embedded();
+        clock.set(START);
+        Self::new(vec![limiter], clock, key).await
     }
 
-    async fn redis(server: &Server, processes: usize) -> Self {
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let process = |_| {
-            let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-            builder.build().expect("valid settings")
-        };
-        Self::new((0..processes).map(process).collect(), clock.clone()).await
+    async fn redis(server: &Server, processes: usize, key: &str) -> Self {
+        let clock = VirtualClock::at(START);
+        let processes = (0..processes).map(|_| server.limiter_on(&clock)).collect();
+        Self::new(processes, clock, key).await
+    }
+
+    /// Starts a process that decides itself once the server is dead.
+    async fn with_fallback(server: &Server) -> Self {
+        let clock = VirtualClock::at(START);
+        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+        let builder = builder.on_error(OnError::Local).deadline(SECOND);
+        Self::new(vec![builder.build().expect("valid settings")], clock, "key").await
     }
 
     /// Starts a call in a process, and lets it reserve its moment.
-    async fn start_call(
-        &mut self,
-        process: usize,
-        number: usize,
-        limit: &Limit,
-        key: &str,
-        cost: u64,
-    ) {
-        let check = self.processes[process].check(limit, key, cost);
-        let clock = self.clock.clone();
+    async fn start(&mut self, process: usize, limit: &Limit, wait: Duration, cost: u64) {
+        let check = self.processes[process].check(&limit.wait(wait), &*self.key, cost);
+        let (clock, started, number) = (self.clock.clone(), self.clock.now(), self.calls);
         let task = tokio::spawn(async move {
             let result = check.await;
-            (clock.now(), result)
+            Ended { number, wait, started, at: clock.now(), result }
         });
-        self.waiting.insert(number, (cost, task));
+        self.calls += 1;
+        self.waiting.insert(number, task);
         self.run_until_idle().await;
     }
 
     /// Drops a call.
     async fn drop_call(&mut self, number: usize) {
-        if let Some((_, task)) = self.waiting.remove(&number) {
-            task.abort();
-            let _ = task.await;
-            self.run_until_idle().await;
-        }
+        let task = self.waiting.remove(&number).expect("it waits");
+        task.abort();
+        let _ = task.await;
+        self.run_until_idle().await;
     }
 
     /// Runs all tasks until they wait for the clock, and records the calls that have ended.
@@ -103,26 +105,15 @@ impl Fleet {
         for process in &self.processes {
             wait_until_idle(process).await;
         }
-        self.record().await;
-    }
-
-    /// Records the calls that have ended.
-    async fn record(&mut self) {
-        let done: Vec<_> =
-            self.waiting.iter().filter(|(_, (_, task))| task.is_finished()).collect();
-        let done: Vec<_> = done.into_iter().map(|(number, _)| *number).collect();
-        let mut admitted = Vec::new();
+        let done = self.waiting.iter().filter(|(_, task)| task.is_finished());
+        let done: Vec<_> = done.map(|(number, _)| *number).collect();
+        let mut ended = Vec::new();
         for number in done {
-            let (cost, task) = self.waiting.remove(&number).expect("the call was waiting");
-            let (at, result) = task.await.expect("no panic");
-            match result {
-                Ok(_) => admitted.push((number, at.as_micros() as u64, cost)),
-                Err(Rejection::Limited { decision, .. }) => self.rejected.push((number, decision)),
-                Err(other) => panic!("{other}"),
-            }
+            let task = self.waiting.remove(&number).expect("it was waiting");
+            ended.push(task.await.expect("no panic"));
         }
-        admitted.sort_by_key(|(number, at, _)| (*at, *number));
-        self.admitted.extend(admitted);
+        ended.sort_by_key(|call| (call.at, call.number));
+        self.ended.extend(ended);
     }
 
     async fn advance(&mut self, ticks: u64) {
@@ -132,95 +123,91 @@ impl Fleet {
         }
     }
 
-    async fn peek(&self, limit: &Limit, key: &str) -> Decision {
-        decision(self.processes[0].peek(limit, key, 1).await)
+    /// Moves the clock until all calls have ended, and sorts them by arrival. Asserts that each has ended within its wait.
+    async fn finish(&mut self) {
+        while !self.waiting.is_empty() {
+            self.advance(1).await;
+        }
+        self.ended.sort_by_key(|call| call.number);
+        for call in &self.ended {
+            let took = call.at - call.started;
+            assert!(took <= call.wait, "{call:?}");
+            if let Err(Rejection::Limited { decision, .. }) = &call.result {
+                assert!(took + decision.retry_after > call.wait, "{call:?}");
+            }
+        }
+    }
+
+    async fn peek(&self, limit: &Limit) -> Decision {
+        decision(self.processes[0].peek(limit, &*self.key, 1).await)
+    }
+
+    /// Returns the admitted calls, and how many milliseconds after the start of the fleet they were admitted.
+    fn admitted(&self) -> Vec<(usize, u128)> {
+        let admitted = self.ended.iter().filter(|call| match &call.result {
+            Ok(_) => true,
+            Err(Rejection::Limited { .. } | Rejection::Blocked { .. }) => false,
+            Err(other) => panic!("{other:?}"),
+        });
+        admitted.map(|call| (call.number, (call.at - START).as_millis())).collect()
+    }
+
+    fn order(&self) -> Vec<usize> {
+        self.admitted().into_iter().map(|(number, _)| number).collect()
     }
 }
 
 #[tokio::test]
 async fn calls_of_several_processes_are_admitted_in_the_order_of_arrival() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 3).await;
-    let limit = patient_limit(1);
-    assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
+    let mut fleet = Fleet::redis(&server, 3, "key").await;
+    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
     // Some calls that arrive one after the other belong to the same process.
-    for (number, process) in [0, 0, 1, 2, 2, 2, 1, 0, 1, 1].into_iter().enumerate() {
-        fleet.start_call(process, number, &limit, "key", 1).await;
+    for process in [0, 0, 1, 2, 2, 2, 1, 0, 1, 1] {
+        fleet.start(process, &limit(1), MINUTE, 1).await;
     }
     // A call without `wait` does not overtake. Its `retry_after` is the moment after all reservations.
-    let unqueued = decision(fleet.processes[1].check(&self::limit(1), "key", 1).await);
+    let unqueued = decision(fleet.processes[1].check(&limit(1), "key", 1).await);
     assert_eq!((unqueued.allowed, unqueued.retry_after), (false, Duration::from_millis(1_100)));
     fleet.advance(120).await;
-    let order: Vec<_> = fleet.admitted.iter().map(|(number, ..)| *number).collect();
-    assert_eq!(order, (0..10).collect::<Vec<_>>());
-    let start = fleet.admitted[0].1;
-    for (number, at, _) in &fleet.admitted {
-        assert_eq!(at - start, *number as u64 * 100_000);
-    }
-}
-
-#[tokio::test]
-async fn waiting_calls_share_requests() {
-    let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 1).await;
-    let before = server.script_calls();
-    let limit = Limit::leaky_bucket("reservations", 100, Duration::from_secs(1));
-    let limit = limit.wait(Duration::from_secs(60));
-    for number in 0..1_000 {
-        let check = fleet.processes[0].check(&limit, "key", 1);
-        let task = tokio::spawn(async move { (Duration::ZERO, check.await) });
-        fleet.waiting.insert(number, (1, task));
-    }
-    fleet.run_until_idle().await;
-    fleet.advance(1_000).await;
-    assert_eq!(fleet.admitted.len(), 1_000);
-    // The process reserves moments for a second, and asks again when half of them are left.
-    let requests = server.script_calls() - before;
-    assert!(requests < 50, "{requests} requests");
+    assert!(fleet.admitted().into_iter().eq((0..10).zip((100..).step_by(100))));
 }
 
 #[tokio::test]
 async fn a_process_reserves_what_refills_in_a_second() {
     let server = Server::start();
-    for mut fleet in [Fleet::embedded().await, Fleet::redis(&server, 1).await] {
-        let limit = patient_limit(1);
-        for number in 0..40 {
-            fleet.start_call(0, number, &limit, "key", 1).await;
+    for mut fleet in [Fleet::embedded("key").await, Fleet::redis(&server, 1, "key").await] {
+        for _ in 0..40 {
+            fleet.start(0, &limit(1), MINUTE, 1).await;
         }
         // The first call is admitted at once, and ten calls have moments.
-        assert_eq!(fleet.admitted.len(), 1);
-        let unqueued = fleet.peek(&self::limit(1), "key").await;
-        assert_eq!(unqueued.retry_after, Duration::from_millis(1_100));
+        assert_eq!(fleet.order(), [0]);
+        assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(1_100));
         for cost in [2, 3] {
-            let other = Limit::token_bucket("reservations", 1, Duration::from_secs(1)).burst(3);
-            let number = 100 + cost as usize;
-            fleet.start_call(0, number, &other.wait(Duration::from_secs(60)), "slow", cost).await;
+            let slow = Limit::token_bucket("slow", 1, SECOND).burst(3);
+            fleet.start(0, &slow, MINUTE, cost).await;
         }
         fleet.advance(410).await;
-        assert_eq!(fleet.admitted.len(), 42);
+        assert_eq!(fleet.order().len(), 42);
     }
 }
 
 #[tokio::test]
 async fn calls_behind_a_dropped_call_move_up() {
     let server = Server::start();
-    for mut fleet in [Fleet::embedded().await, Fleet::redis(&server, 1).await] {
-        let limit = patient_limit(1);
-        assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
-        for number in 0..6 {
-            fleet.start_call(0, number, &limit, "key", 1).await;
+    for mut fleet in [Fleet::embedded("key").await, Fleet::redis(&server, 1, "key").await] {
+        assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+        for _ in 0..6 {
+            fleet.start(0, &limit(1), MINUTE, 1).await;
         }
         for number in [1, 4, 0] {
             fleet.drop_call(number).await;
         }
         // Three calls wait, and the next call will be the fourth.
-        assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
-        fleet.start_call(0, 6, &limit, "key", 1).await;
+        assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
+        fleet.start(0, &limit(1), MINUTE, 1).await;
         fleet.advance(40).await;
-        let order: Vec<_> = fleet.admitted.iter().map(|(number, ..)| *number).collect();
-        assert_eq!(order, [2, 3, 5, 6]);
-        let first = fleet.admitted[0].1;
-        assert!(fleet.admitted.iter().zip(0..).all(|((_, at, _), n)| at - first == n * 100_000));
+        assert_eq!(fleet.admitted(), [(2, 100), (3, 200), (5, 300), (6, 400)]);
     }
 }
 
@@ -229,48 +216,42 @@ async fn calls_behind_a_dropped_call_move_up() {
 #[tokio::test]
 async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2).await;
-    let limit = patient_limit(1);
-    assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
-    fleet.start_call(0, 0, &limit, "key", 1).await;
-    fleet.start_call(1, 1, &limit, "key", 1).await;
+    let mut fleet = Fleet::redis(&server, 2, "key").await;
+    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+    fleet.start(0, &limit(1), MINUTE, 1).await;
+    fleet.start(1, &limit(1), MINUTE, 1).await;
     fleet.drop_call(0).await;
-    fleet.start_call(0, 2, &limit, "key", 1).await;
-    assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
+    fleet.start(0, &limit(1), MINUTE, 1).await;
+    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
     fleet.drop_call(2).await;
-    assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(300));
+    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(300));
     fleet.advance(20).await;
-    assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1]);
+    assert_eq!(fleet.order(), [1]);
 }
 
 /// Calls start at the moments that are at most a second ahead, also after a refund: another call has its units.
 #[tokio::test]
 async fn near_moments_stay_where_they_are() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2).await;
-    let limit = patient_limit(1);
-    assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
-    for (number, process) in [0, 1, 1, 0].into_iter().enumerate() {
-        fleet.start_call(process, number, &limit, "key", 1).await;
+    let mut fleet = Fleet::redis(&server, 2, "key").await;
+    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+    for process in [0, 1, 1, 0] {
+        fleet.start(process, &limit(1), MINUTE, 1).await;
     }
-    fleet.processes[0].credit(&self::limit(1), "key", 1).await.expect("a decision");
+    fleet.processes[0].credit(&limit(1), "key", 1).await.expect("a decision");
     fleet.run_until_idle().await;
-    assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
+    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
     fleet.advance(40).await;
-    let start = fleet.clock.now().as_micros() as u64 - 400_000;
-    let moments: Vec<_> =
-        fleet.admitted.iter().map(|(number, at, _)| (*number, (at - start) / 1_000)).collect();
-    assert_eq!(moments, [(0, 100), (1, 200), (2, 300), (3, 400)]);
+    assert_eq!(fleet.admitted(), [(0, 100), (1, 200), (2, 300), (3, 400)]);
 }
 
 /// Starts a call that waits ten seconds for its moment, beside calls of another process.
 async fn start_far_call(server: &Server) -> (Fleet, Limit) {
-    let mut fleet = Fleet::redis(server, 3).await;
+    let mut fleet = Fleet::redis(server, 3, "key").await;
     let limit = Limit::token_bucket("far", 100, Duration::from_secs(100)).burst(10);
     fleet.processes[0].check(&limit, "key", 10).await.expect("a new key");
-    let waiting = limit.wait(Duration::from_secs(60));
-    fleet.start_call(0, 0, &waiting, "key", 10).await;
-    assert!(fleet.admitted.is_empty());
+    fleet.start(0, &limit, MINUTE, 10).await;
+    assert!(fleet.ended.is_empty());
     (fleet, limit)
 }
 
@@ -284,8 +265,8 @@ async fn a_far_moment_moves_forward_after_a_refund() {
         fleet.processes[refunds].credit(&limit, "key", 10).await.expect("a decision");
         fleet.advance(ticks).await;
         fleet.run_until_idle().await;
-        assert_eq!(fleet.admitted.len(), 1, "{refunds}");
-        assert_eq!(fleet.peek(&limit, "key").await.remaining, 0);
+        assert_eq!(fleet.order(), [0], "{refunds}");
+        assert_eq!(fleet.peek(&limit).await.remaining, 0);
         fleet.processes[0].reset(&limit, "key").await.expect("a decision");
     }
 }
@@ -296,53 +277,119 @@ async fn a_far_moment_moves_forward_after_a_refund() {
 async fn a_far_moment_before_another_stays() {
     let server = Server::start();
     let (mut fleet, limit) = start_far_call(&server).await;
-    fleet.start_call(1, 1, &limit.wait(Duration::from_secs(60)), "key", 1).await;
+    fleet.start(1, &limit, MINUTE, 1).await;
     fleet.processes[0].credit(&limit, "key", 5).await.expect("a decision");
     fleet.advance(999).await;
-    assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1]);
+    assert_eq!(fleet.order(), [1]);
     fleet.advance(1).await;
-    assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(fleet.order(), [1, 0]);
 }
 
-/// Another process blocks the key of a call that has reserved a far moment. The call does not start, and its units are
-/// free once the block ends.
-#[tokio::test]
-async fn a_far_moment_goes_back_when_another_process_blocks_the_key() {
-    let server = Server::start();
-    let (mut fleet, limit) = start_far_call(&server).await;
-    fleet.processes[1].block(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
-    let (_, call) = fleet.waiting.remove(&0).expect("it waits");
-    fleet.advance(1_100).await;
-    let (at, result) = call.await.expect("no panic");
-    // It learns within a second that the block ends too late for it.
-    let took = at - (fleet.clock.now() - 1_100 * TICK);
-    assert!(result.is_err() && took <= Duration::from_secs(1), "{took:?}: {result:?}");
-    fleet.processes[1].unblock(&limit, "key").await.expect("a decision");
-    assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
-}
-
-/// The same, while another process has a later moment.
+/// Another process blocks the key of calls that have reserved far moments. They learn within a second that the block
+/// ends too late for them, and their units are free once the block ends.
 #[tokio::test]
 async fn a_far_moment_before_another_goes_back_when_another_process_blocks_the_key() {
     let server = Server::start();
     let (mut fleet, limit) = start_far_call(&server).await;
     fleet.advance(10).await;
-    fleet.start_call(1, 1, &limit.wait(Duration::from_secs(60)), "key", 1).await;
+    fleet.start(1, &limit, MINUTE, 1).await;
     fleet.processes[2].block(&limit, "key", Duration::from_secs(70)).await.expect("a decision");
-    let calls = [0, 1].map(|number| fleet.waiting.remove(&number).expect("it waits"));
-    for ((_, call), ticks) in calls.into_iter().zip([90, 10]) {
+    for (number, ticks) in [(0, 90), (1, 10)] {
         fleet.advance(ticks).await;
-        assert!(call.is_finished(), "it learns within a second");
-        call.await.expect("no panic").1.expect_err("the block ends too late for it");
+        let is_rejected = |call: &Ended| call.number == number && call.result.is_err();
+        assert!(fleet.ended.iter().any(is_rejected), "{number}: {:?}", fleet.ended);
     }
     fleet.advance(1_000).await;
     fleet.processes[2].unblock(&limit, "key").await.expect("a decision");
-    assert_eq!(fleet.peek(&limit, "key").await.remaining, 10);
+    assert_eq!(fleet.peek(&limit).await.remaining, 10);
+}
+
+/// Eight calls hold moments when another process resets the count, or refunds units of these moments.
+#[tokio::test]
+async fn calls_end_in_time_after_another_process_resets_the_count_or_refunds_units() {
+    let server = Server::start();
+    for refunded in 0..=8 {
+        let (mut fleet, limit) = (Fleet::redis(&server, 2, "key").await, limit(1));
+        let other = fleet.processes[1].clone();
+        other.reset(&limit, "key").await.expect("a reply");
+        fleet.processes[0].check(&limit, "key", 1).await.expect("a new key");
+        for _ in 0..8 {
+            fleet.start(0, &limit, 2 * SECOND, 1).await;
+        }
+        let waits: &[u64] = if refunded == 0 {
+            other.reset(&limit, "key").await.expect("a reply");
+            &[50, 350, 500, 850]
+        } else {
+            other.credit(&limit, "key", refunded).await.expect("a reply");
+            &[50, 150, 250, 450, 500, 750, 2_000]
+        };
+        for wait in waits {
+            fleet.start(0, &limit, Duration::from_millis(*wait), 1).await;
+        }
+        fleet.finish().await;
+        assert_eq!(fleet.order()[..8], [0, 1, 2, 3, 4, 5, 6, 7], "{refunded}: {:?}", fleet.ended);
+        if refunded == 0 {
+            // They start at their moments, and the calls behind them do not end late.
+            let moments = (0..8).zip((100..).step_by(100)).chain([(11, 800)]);
+            assert!(fleet.admitted().into_iter().eq(moments), "{:?}", fleet.ended);
+        }
+        let left = decision(other.peek(&limit, "key", 1).await);
+        assert!(left.reset_after <= SECOND / 10, "{refunded}: {left:?}");
+    }
+}
+
+/// Redis dies while calls hold moments of Redis. The moments of this process are behind them, so calls with short waits
+/// are rejected.
+#[tokio::test]
+async fn calls_end_in_time_behind_moments_of_a_dead_server() {
+    let server = Server::start();
+    let mut fleet = Fleet::with_fallback(&server).await;
+    fleet.processes[0].check(&limit(1), "key", 1).await.expect("a new key");
+    for _ in 0..8 {
+        fleet.start(0, &limit(1), 20 * SECOND, 1).await;
+    }
+    drop(server);
+    for wait in [50, 500, 5_000, 50, 5_000] {
+        fleet.start(0, &limit(1), Duration::from_millis(wait), 1).await;
+    }
+    fleet.finish().await;
+    assert_eq!(fleet.order(), [0, 1, 2, 3, 4, 5, 6, 7, 10, 12], "{:?}", fleet.ended);
+    for call in &fleet.ended[8..] {
+        let decided = decision(call.result.clone());
+        if decided.allowed {
+            assert_eq!(decided.source, Source::Fallback);
+        } else {
+            assert!(call.at == call.started && decided.remaining == 0, "{call:?}");
+        }
+    }
+    // Three units were charged for rejected calls, and are given back.
+    let left = fleet.peek(&limit(1)).await;
+    assert!(left.reset_after <= SECOND / 10, "{left:?}");
+}
+
+/// Redis dies while calls hold moments of Redis. The calls behind them have moments of this process, which stay apart.
+#[tokio::test]
+async fn moments_of_a_fallback_follow_those_of_redis() {
+    let server = Server::start();
+    let mut fleet = Fleet::with_fallback(&server).await;
+    for _ in 0..30 {
+        fleet.start(0, &limit(1), 20 * SECOND, 1).await;
+    }
+    drop(server);
+    fleet.finish().await;
+    assert_eq!(fleet.order().len(), 30, "{:?}", fleet.ended);
+    assert!(fleet.ended.iter().all(|call| call.at < START + 10 * SECOND), "{:?}", fleet.ended);
+    let is_local = |call: &&Ended| decision(call.result.clone()).source == Source::Fallback;
+    let local: Vec<_> = fleet.ended.iter().filter(is_local).map(|call| call.at).collect();
+    assert!((10..30).contains(&local.len()), "{:?}", fleet.ended);
+    let are_apart = local.windows(2).all(|pair| pair[1] - pair[0] >= 8 * TICK);
+    assert!(are_apart, "{:?}", fleet.ended);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Start { process: usize, cost: u64, wait: u64 },
+    /// Starts a call with a cost, which waits up to some milliseconds.
+    Start(u64, u64),
     Drop(prop::sample::Index),
     Advance(u64),
     Refund(u64),
@@ -352,7 +399,7 @@ impl Step {
     fn kinds(&self) -> &'static [OperationKind] {
         use OperationKind as K;
         match self {
-            Self::Start { .. } => &[K::Wait],
+            Self::Start(..) => &[K::Wait],
             Self::Drop(_) => &[K::Drop],
             Self::Advance(_) => &[K::Advance],
             Self::Refund(_) => &[K::Refund],
@@ -361,10 +408,10 @@ impl Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![3 => Just(1), 1 => 1_u64..=3];
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
-    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u64..=3], wait);
     prop_oneof![
-        6 => call.prop_map(|(process, cost, wait)| Step::Start { process, cost, wait }),
+        6 => (cost, wait).prop_map(|(cost, wait)| Step::Start(cost, wait)),
         2 => any::<prop::sample::Index>().prop_map(Step::Drop),
         3 => (1_u64..40).prop_map(Step::Advance),
         1 => (1_u64..3).prop_map(Step::Refund),
@@ -384,39 +431,36 @@ fn plays_calls_that_wait_for_moments() {
     });
 }
 
-/// Runs a trace, and returns the decision of a peek after each step.
-async fn run(mut fleet: Fleet, burst: u64, steps: &[Step], key: &str) -> (Vec<Decision>, Fleet) {
-    let mut peeks = Vec::new();
-    for (number, step) in steps.iter().enumerate() {
+/// Plays a trace, and returns the decision of a peek after each step.
+async fn play(fleet: &mut Fleet, burst: u64, steps: &[Step]) -> Vec<ExpectedDecision> {
+    let (limit, mut peeks) = (limit(burst), Vec::new());
+    for step in steps {
         match step {
-            Step::Start { process, cost, wait } => {
-                let process = process % fleet.processes.len();
-                let limit = limit(burst).wait(Duration::from_millis(*wait));
-                fleet.start_call(process, number, &limit, key, (*cost).min(burst)).await;
+            Step::Start(cost, wait) => {
+                let (cost, wait) = ((*cost).min(burst), Duration::from_millis(*wait));
+                fleet.start(0, &limit, wait, cost).await;
             }
             Step::Drop(index) if !fleet.waiting.is_empty() => {
-                let number = *index.get(&fleet.waiting.keys().collect::<Vec<_>>());
-                fleet.drop_call(*number).await;
+                let number = **index.get(&fleet.waiting.keys().collect::<Vec<_>>());
+                fleet.drop_call(number).await;
             }
             Step::Drop(_) => {}
             Step::Advance(ticks) => fleet.advance(*ticks).await,
             Step::Refund(cost) => {
-                let refund = fleet.processes[0].credit(&limit(burst), key, *cost).await;
+                let refund = fleet.processes[0].credit(&limit, &*fleet.key, *cost).await;
                 refund.expect("a decision");
-                fleet.refunded += cost;
                 fleet.run_until_idle().await;
             }
         }
-        peeks.push(fleet.peek(&limit(burst), key).await);
+        peeks.push(fleet.peek(&limit).await.into());
     }
-    (peeks, fleet)
+    peeks
 }
 
-/// With calls that start and are dropped at random, in one process or in two: both stores make the same
-/// decisions, each call is admitted only when the bucket admits it, and the last dropped call leaves no
-/// reservation.
+/// With calls that start and are dropped at random, both stores make the same decisions. `judged` decides whether they
+/// admit too much or lose a unit.
 #[test]
-fn random_traces_keep_the_rate() {
+fn both_stores_reserve_the_same_moments() {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -425,35 +469,17 @@ fn random_traces_keep_the_rate() {
     let trace = (1_u64..4, vec(step(), 1..60));
     let outcome = TestRunner::new(config).run(&trace, |(burst, steps)| {
         next.set(next.get() + 1);
-        let key = format!("{}", next.get());
+        let key = next.get().to_string();
         runtime.block_on(async {
-            let (embedded, mut fleet) = run(Fleet::embedded().await, burst, &steps, &key).await;
-            let (redis, other) = run(Fleet::redis(&server, 1).await, burst, &steps, &key).await;
-            for (step, (embedded, redis)) in embedded.iter().zip(&redis).enumerate() {
-                let mut same = *redis;
-                same.source = embedded.source;
-                prop_assert_eq!(embedded, &same, "step {}: {:?}", step, &steps[step]);
+            let mut fleets = [Fleet::embedded(&key).await, Fleet::redis(&server, 1, &key).await];
+            let [embedded, redis] = &mut fleets;
+            let here = play(embedded, burst, &steps).await;
+            let there = play(redis, burst, &steps).await;
+            for (index, (here, there)) in here.iter().zip(&there).enumerate() {
+                prop_assert_eq!(here, there, "step {}: {:?}", index, &steps[index]);
             }
-            prop_assert_eq!(&fleet.admitted, &other.admitted);
-            prop_assert_eq!(fleet.rejected.len(), other.rejected.len());
-
-            let key_of_two = format!("{key}, two processes");
-            let pair = Fleet::redis(&server, 2).await;
-            let (_, pair) = run(pair, burst, &steps, &key_of_two).await;
-            for fleet in [&fleet, &pair] {
-                // A refund lets as many units more pass, at any time.
-                let limit = limit(burst + fleet.refunded);
-                let mut model = Model::new(&limit, None);
-                for (number, at, cost) in &fleet.admitted {
-                    let model = model.check(&limit, *at, *cost);
-                    prop_assert!(model.allowed, "call {} at {} is above the rate", number, at);
-                }
-            }
-            for number in fleet.waiting.keys().copied().collect::<Vec<_>>() {
-                fleet.drop_call(number).await;
-            }
-            let left = fleet.peek(&limit(burst), &key).await.retry_after;
-            prop_assert!(left <= Duration::from_millis(100), "{left:?} is reserved for no call");
+            prop_assert_eq!(embedded.admitted(), redis.admitted());
+            prop_assert_eq!(embedded.ended.len(), redis.ended.len());
             Ok(())
         })
     });

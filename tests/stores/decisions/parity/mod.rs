@@ -10,18 +10,28 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
-    Algorithm, Clock, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
+    Algorithm, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
+use support::clocks::embedded_on;
 use support::model::{ExpectedDecision, Model};
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
-use self::trace::{AlignedLimit, KEYS, Step, Trace, step, trace};
+use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, step, trace};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
+/// The decisions of the model, the embedded store and Redis.
+type Decisions = (ExpectedDecision, Decision, Decision);
+
 /// The model and the two stores that play a trace.
-struct Parity {
+struct Parity<'a> {
+    trace: &'a Trace,
+    /// The limit in force.
+    limit: Limit,
+    align: Option<i64>,
+    /// The limit of the calls; rules can change its amounts to those of `limit`.
+    called: Limit,
     /// For each key, a model for each align.
     models: Vec<BTreeMap<Option<i64>, Model>>,
     /// A store for each key, so that no key is evicted for another.
@@ -31,158 +41,147 @@ struct Parity {
     names: Vec<String>,
 }
 
-impl Parity {
-    fn new(server: &Server, trace: &Trace) -> Self {
+impl<'a> Parity<'a> {
+    fn new(server: &Server, trace: &'a Trace) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let shared = || Clock::Virtual(clock.clone());
-        let embedded = || RateLimiter::builder().clock(shared()).build().expect("valid settings");
-        let name = |_| format!("{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let AlignedLimit { limit, align } = trace.limits[0];
+        let models = trace.limits.iter().map(|it| (it.align, Model::new(&it.limit, it.align)));
         Self {
-            models: vec![
-                trace
-                    .limits
-                    .iter()
-                    .map(|it| (it.align, Model::new(&it.limit, it.align)))
-                    .collect();
-                KEYS
-            ],
-            embedded: (0..KEYS).map(|_| embedded()).collect(),
-            redis: server.builder().clock(shared()).build().expect("valid settings"),
-            names: (0..KEYS).map(name).collect(),
+            trace,
+            limit,
+            align,
+            called: limit,
+            models: vec![models.collect(); KEYS],
+            embedded: (0..KEYS).map(|_| embedded_on(&clock)).collect(),
+            redis: server.limiter_on(&clock),
+            names: (0..KEYS).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).to_string()).collect(),
             clock,
         }
     }
 
     /// Plays the trace, and returns the number of compared decisions.
-    async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let AlignedLimit { mut limit, mut align } = trace.limits[0];
-        // The limit of the calls; rules can change its amounts to those of `limit`.
-        let mut called = limit;
-        let (mut decisions, mut retry) = (0, None);
+    async fn run(mut self) -> Result<u64, TestCaseError> {
+        let (trace, mut compared) = (self.trace, 0);
+        let mut retry: Option<(Call, Duration)> = None;
         for (index, step) in trace.steps.iter().enumerate() {
-            let clock = self.clock.now().as_micros() as u64;
-            match *step {
-                Step::Wait { eighths, micros } => {
-                    retry = None;
-                    let time = eighths * limit.period().as_micros() as i64 / 8 + micros;
-                    self.wait(trace, align, clock, time).await;
+            let rejected = retry.take();
+            let decisions = match *step {
+                Step::Wait(eighths, micros) => {
+                    let period = self.limit.period().as_micros() as i64;
+                    self.wait(eighths * period / 8 + micros).await;
+                    vec![]
                 }
-                Step::Idle { years } => {
-                    retry = None;
-                    self.travel(clock, years * 31_557_600_000_000);
+                Step::Idle(years) => {
+                    self.travel(years * 31_557_600_000_000);
+                    vec![]
                 }
-                Step::Retry { early } => {
-                    let Some((key, cost, wait)) = retry.take() else {
-                        continue;
-                    };
+                Step::Retry(early) => match rejected {
                     // A virtual clock does not pass this time.
-                    if self.clock.now() + wait > Duration::from_micros(1 << 52) {
-                        continue;
+                    Some((call, wait))
+                        if self.clock.now() + wait <= Duration::from_micros(1 << 52) =>
+                    {
+                        self.clock.advance(wait - Duration::from_micros(early.into()));
+                        let decisions = self.check(call).await;
+                        let is_tight = decisions.0.allowed != early;
+                        prop_assert!(is_tight, "step {}: the wait is not tight", index);
+                        vec![decisions]
                     }
-                    self.clock.advance(wait - Duration::from_micros(early.into()));
-                    let (model, store, redis) = self.check(&limit, &called, align, key, cost).await;
-                    compare(index, step, model, store, redis)?;
-                    prop_assert_eq!(model.allowed, !early, "step {}: the wait is not tight", index);
-                    decisions += 1;
-                }
-                Step::Change(index) => {
-                    AlignedLimit { limit, align } = trace.limits[index];
-                    called = limit;
+                    _ => vec![],
+                },
+                Step::Change(amounts) => {
+                    let AlignedLimit { limit, align } = trace.limits[amounts];
+                    (self.limit, self.called, self.align) = (limit, limit, align);
                     self.set_rules(&RuleSet::new());
-                    retry = None;
+                    vec![]
                 }
-                Step::Rule { amounts, for_keys } => {
-                    retry = None;
-                    if trace.limits[amounts].align == align {
-                        limit = trace.limits[amounts].limit;
-                        self.set_rules(&self.rules(&limit, for_keys));
+                Step::Rule(amounts, for_keys) => {
+                    if trace.limits[amounts].align == self.align {
+                        self.limit = trace.limits[amounts].limit;
+                        self.set_rules(&self.rules(for_keys));
                     }
+                    vec![]
                 }
-                Step::Reset { key } => {
-                    self.model(key, align).reset();
-                    self.embedded[key].reset(&called, &self.names[key]).await.expect("embedded");
-                    self.redis.reset(&called, &self.names[key]).await.expect("Redis");
-                    retry = None;
+                Step::Reset(key) => {
+                    self.reset(key, self.called, self.align).await;
+                    vec![]
                 }
-                Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
-                    self.assert_exceeds(index, &called, cost).await?;
+                Step::Check(Call { key, cost }) | Step::Peek(Call { key, cost })
+                    if cost > self.limit.capacity() =>
+                {
+                    let result = self.redis.check(&self.called, &self.names[key], cost).await;
+                    let exceeds = matches!(result, Err(Rejection::CostExceedsCapacity { .. }));
+                    prop_assert!(exceeds, "step {}: {:?}", index, result);
+                    vec![]
                 }
-                Step::Check { key, cost } => {
-                    let (model, store, redis) = self.check(&limit, &called, align, key, cost).await;
-                    compare(index, step, model, store, redis)?;
-                    retry = (!model.allowed).then_some((key, cost, model.retry_after));
-                    decisions += 1;
+                Step::Check(call) => {
+                    let decisions = self.check(call).await;
+                    retry = (!decisions.0.allowed).then_some((call, decisions.0.retry_after));
+                    vec![decisions]
                 }
-                Step::Burst { cost, .. } if cost > limit.capacity() => {}
-                Step::Burst { key, cost, count } => {
-                    let (models, store, redis) =
-                        self.burst([&limit, &called], align, key, cost, count).await;
-                    for ((model, store), redis) in models.into_iter().zip(store).zip(redis) {
-                        compare(index, step, model, store, redis)?;
-                    }
-                    retry = None;
-                    decisions += count as u64;
+                Step::Burst(call, _) if call.cost > self.limit.capacity() => vec![],
+                Step::Burst(call, count) => self.burst(call, count).await,
+                Step::Peek(Call { key, cost }) => {
+                    retry = rejected;
+                    let (limit, now) = (self.limit, self.now());
+                    let model = self.model(key).peek(&limit, now, cost);
+                    let (called, name) = (&self.called, &self.names[key]);
+                    let store = decision(self.embedded[key].peek(called, name, cost).await);
+                    vec![(model, store, decision(self.redis.peek(called, name, cost).await))]
                 }
-                Step::Peek { key, cost } => {
-                    let name = &self.names[key].clone();
-                    let model = self.model(key, align).peek(&limit, clock, cost);
-                    let store = decision(self.embedded[key].peek(&called, name, cost).await);
-                    let redis = decision(self.redis.peek(&called, name, cost).await);
-                    compare(index, step, model, store, redis)?;
-                    decisions += 1;
+                Step::Refund(Call { key, cost }) => {
+                    let (limit, now) = (self.limit, self.now());
+                    let model = self.model(key).refund(&limit, now, cost);
+                    let (called, name) = (&self.called, &self.names[key]);
+                    let store = self.embedded[key].credit(called, name, cost).await;
+                    let redis = self.redis.credit(called, name, cost).await;
+                    vec![(model, store.expect("embedded"), redis.expect("Redis"))]
                 }
-                Step::Refund { key, cost } => {
-                    let name = &self.names[key].clone();
-                    let model = self.model(key, align).refund(&limit, clock, cost);
-                    let store = self.embedded[key].credit(&called, name, cost).await;
-                    let redis = self.redis.credit(&called, name, cost).await;
-                    compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
-                    retry = None;
-                    decisions += 1;
+                Step::Return(call, eighths, micros) => {
+                    vec![self.return_units(call, eighths, micros).await]
                 }
-                Step::Return { key, cost, eighths, micros } => {
-                    let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
-                    let at = clock.saturating_sub(ago);
-                    // Half of the returns name a moment at which something was charged.
-                    let charged = self.model(key, align).charged_at();
-                    let chosen =
-                        charged.get((cost as usize + micros as usize) % charged.len().max(1));
-                    let at = chosen.copied().filter(|_| eighths % 2 == 0).unwrap_or(at);
-                    let (model, store, redis) = self.return_at(&limit, align, key, cost, at).await;
-                    compare(index, step, model, store, redis)?;
-                    retry = None;
-                    decisions += 1;
-                }
+            };
+            for (model, store, redis) in &decisions {
+                prop_assert_eq!(*model, (*store).into(), "embedded, step {}: {:?}", index, step);
+                prop_assert_eq!(*model, (*redis).into(), "Redis, step {}: {:?}", index, step);
             }
+            compared += decisions.len() as u64;
         }
-        Ok(decisions)
+        Ok(compared)
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().as_micros() as u64
     }
 
     /// Moves the clock, within the years 1970 to 2096: a virtual clock ends in 2112. A retry can have moved it further;
     /// a clock that then came back would find counts that a store has reclaimed.
-    fn travel(&self, clock: u64, micros: i64) {
-        let end = clock.max(4_000_000_000_000_000);
-        let moved = clock.saturating_add_signed(micros).min(end);
+    fn travel(&self, micros: i64) {
+        let end = self.now().max(4_000_000_000_000_000);
+        let moved = self.now().saturating_add_signed(micros).min(end);
         self.clock.set(Duration::from_micros(moved));
     }
 
     /// Moves the clock. Before it goes back, resets the counts with another align: the store may have reclaimed those
     /// that have ended, and the model would find them again.
-    async fn wait(&mut self, trace: &Trace, align: Option<i64>, clock: u64, micros: i64) {
+    async fn wait(&mut self, micros: i64) {
+        let (trace, align) = (self.trace, self.align);
         for other in trace.limits.iter().filter(|other| micros < 0 && other.align != align) {
-            for key in 0..self.names.len() {
-                self.model(key, other.align).reset();
-                let (limit, name) = (&other.limit, &self.names[key]);
-                self.embedded[key].reset(limit, name).await.expect("embedded");
-                self.redis.reset(limit, name).await.expect("Redis");
+            for key in 0..KEYS {
+                self.reset(key, other.limit, other.align).await;
             }
         }
-        self.travel(clock, micros);
+        self.travel(micros);
     }
 
-    fn model(&mut self, key: usize, align: Option<i64>) -> &mut Model {
-        self.models[key].get_mut(&align).expect("a model for each align")
+    async fn reset(&mut self, key: usize, limit: Limit, align: Option<i64>) {
+        self.models[key].get_mut(&align).expect("a model for each align").reset();
+        self.embedded[key].reset(&limit, &self.names[key]).await.expect("embedded");
+        self.redis.reset(&limit, &self.names[key]).await.expect("Redis");
+    }
+
+    fn model(&mut self, key: usize) -> &mut Model {
+        self.models[key].get_mut(&self.align).expect("a model for each align")
     }
 
     fn set_rules(&self, rules: &RuleSet) {
@@ -191,9 +190,9 @@ impl Parity {
         }
     }
 
-    /// Returns rules with the amounts of `limit`.
-    fn rules(&self, limit: &Limit, for_keys: bool) -> RuleSet {
-        let rule = Rule::new().threshold(limit.threshold()).burst(limit.capacity());
+    /// Returns rules with the amounts of the limit in force.
+    fn rules(&self, for_keys: bool) -> RuleSet {
+        let rule = Rule::new().threshold(self.limit.threshold()).burst(self.limit.capacity());
         let mut rules = RuleSet::new();
         if for_keys {
             for name in &self.names {
@@ -205,87 +204,57 @@ impl Parity {
         rules
     }
 
-    async fn assert_exceeds(
-        &self,
-        index: usize,
-        called: &Limit,
-        cost: u64,
-    ) -> Result<(), TestCaseError> {
-        let rejected = self.redis.check(called, &self.names[0], cost).await;
-        let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
-        prop_assert!(exceeds, "step {}: {:?}", index, rejected);
-        Ok(())
+    async fn check(&mut self, Call { key, cost }: Call) -> Decisions {
+        let (limit, now) = (self.limit, self.now());
+        let model = self.model(key).check(&limit, now, cost);
+        let (called, name) = (&self.called, &self.names[key]);
+        let store = decision(self.embedded[key].check(called, name, cost).await);
+        (model, store, decision(self.redis.check(called, name, cost).await))
     }
 
-    /// Returns units that were charged at `at`.
-    async fn return_at(
-        &mut self,
-        limit: &Limit,
-        align: Option<i64>,
-        key: usize,
-        cost: u64,
-        at: u64,
-    ) -> (ExpectedDecision, Decision, Decision) {
-        let (clock, name) = (self.clock.now().as_micros() as u64, self.names[key].clone());
-        let model = self.model(key, align).return_units(limit, clock, cost, at);
-        let store = return_units(&self.embedded[key], limit, &name, cost, at).await;
-        let redis = return_units(&self.redis, limit, &name, cost, at).await;
-        (model, store.expect("embedded"), redis.expect("Redis"))
-    }
-
-    async fn check(
-        &mut self,
-        limit: &Limit,
-        called: &Limit,
-        align: Option<i64>,
-        key: usize,
-        cost: u64,
-    ) -> (ExpectedDecision, Decision, Decision) {
-        let clock = self.clock.now().as_micros() as u64;
-        let model = self.model(key, align).check(limit, clock, cost);
-        let name = &self.names[key].clone();
-        (
-            model,
-            decision(self.embedded[key].check(called, name, cost).await),
-            decision(self.redis.check(called, name, cost).await),
-        )
-    }
-
-    /// Makes equal calls, one after the other in the model and the embedded store and concurrently on Redis.
-    /// Sorts the decisions of Redis in the order in which Redis made them.
-    async fn burst(
-        &mut self,
-        [limit, called]: [&Limit; 2],
-        align: Option<i64>,
-        key: usize,
-        cost: u64,
-        count: usize,
-    ) -> (Vec<ExpectedDecision>, Vec<Decision>, Vec<Decision>) {
-        let clock = self.clock.now().as_micros() as u64;
-        let name = &self.names[key].clone();
-        let (mut models, mut store, mut redis) = (Vec::new(), Vec::new(), Vec::new());
-        let calls: Vec<_> =
-            (0..count).map(|_| tokio::spawn(self.redis.check(called, name, cost))).collect();
+    /// Makes equal calls and one of another key, one after the other in the model and the embedded store and
+    /// concurrently on Redis.
+    async fn burst(&mut self, Call { key, cost }: Call, count: usize) -> Vec<Decisions> {
+        let name = &self.names[key];
+        let calls = (0..count).map(|_| tokio::spawn(self.redis.check(&self.called, name, cost)));
+        let calls: Vec<_> = calls.collect();
+        let mut decisions = vec![self.check(Call { key: (key + 1) % KEYS, cost: 1 }).await];
+        let mut redis = Vec::new();
         for call in calls {
-            models.push(self.model(key, align).check(limit, clock, cost));
-            store.push(decision(self.embedded[key].check(called, name, cost).await));
             redis.push(decision(call.await.expect("no panic")));
         }
+        // The order in which Redis made them.
         redis.sort_by_key(|it| (!it.allowed, u64::MAX - it.remaining, it.reset_after));
-        (models, store, redis)
+        let (limit, now) = (self.limit, self.now());
+        for redis in redis {
+            let model = self.model(key).check(&limit, now, cost);
+            let (called, name) = (&self.called, &self.names[key]);
+            let store = decision(self.embedded[key].check(called, name, cost).await);
+            decisions.push((model, store, redis));
+        }
+        decisions
     }
-}
 
-fn compare(
-    index: usize,
-    step: &Step,
-    model: ExpectedDecision,
-    embedded: Decision,
-    redis: Decision,
-) -> Result<(), TestCaseError> {
-    prop_assert_eq!(model, embedded.into(), "embedded, step {}: {:?}", index, step);
-    prop_assert_eq!(model, redis.into(), "Redis, step {}: {:?}", index, step);
-    Ok(())
+    /// Returns units that were charged some eighths of a period and some microseconds ago.
+    async fn return_units(
+        &mut self,
+        Call { key, cost }: Call,
+        eighths: u64,
+        micros: u64,
+    ) -> Decisions {
+        let (limit, now) = (self.limit, self.now());
+        let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
+        // Half of the returns name a moment at which something was charged.
+        let charged = self.model(key).charged_at();
+        let chosen = charged.get((cost as usize + micros as usize) % charged.len().max(1));
+        let chosen = chosen.copied().filter(|_| eighths % 2 == 0);
+        let at = chosen.unwrap_or(now.saturating_sub(ago));
+        let model = self.model(key).return_units(&limit, now, cost, at);
+        let name = &self.names[key];
+        let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
+        let redis = return_units(&self.redis, &limit, name, cost, at).await;
+        (model, store.expect("embedded"), redis.expect("Redis"))
+    }
 }
 
 #[test]
@@ -304,7 +273,7 @@ fn plays_calls_and_what_operators_do() {
 /// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
     play_traces(algorithm, &trace(algorithm), &async |server, trace| {
-        Parity::new(server, trace).run(trace).await
+        Parity::new(server, trace).run().await
     });
 }
 

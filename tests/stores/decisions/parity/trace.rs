@@ -1,159 +1,113 @@
 //! Traces of one algorithm: random limits and steps.
 
-use std::fmt;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
+use support::limits::is_bucket;
 use support::operations::OperationKind;
 
 /// The steps of a trace.
 const STEPS: std::ops::Range<usize> = 1..700;
 pub(super) const KEYS: usize = 2;
 
+/// How much larger the amounts of some traces are: at this multiple, the rates of a minute are whole.
+const LARGE: u64 = 900_000_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) key: usize,
+    pub(super) cost: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    Check {
-        key: usize,
-        cost: u64,
-    },
-    /// Makes `count` equal calls at the same time: on Redis, most of them share scripts.
-    Burst {
-        key: usize,
-        cost: u64,
-        count: usize,
-    },
-    Peek {
-        key: usize,
-        cost: u64,
-    },
-    Refund {
-        key: usize,
-        cost: u64,
-    },
+    Check(Call),
+    /// Makes so many equal calls at the same time: on Redis, most of them share scripts.
+    Burst(Call, usize),
+    Peek(Call),
+    Refund(Call),
     /// Returns units that were charged some eighths of a period and some microseconds ago.
-    Return {
-        key: usize,
-        cost: u64,
-        eighths: u64,
-        micros: u64,
-    },
-    Reset {
-        key: usize,
-    },
+    Return(Call, u64, u64),
+    /// Resets the count of a key.
+    Reset(usize),
     /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
-    Wait {
-        eighths: i64,
-        micros: i64,
-    },
+    Wait(i64, i64),
     /// Moves the clock by years.
-    Idle {
-        years: i64,
-    },
+    Idle(i64),
     /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
-    Retry {
-        early: bool,
-    },
+    Retry(bool),
     /// Applies another threshold, burst and align to the steps after this one.
     Change(usize),
-    /// Applies another threshold and burst by a rule for the limit or for each key, and not by the limit of the calls.
-    Rule {
-        amounts: usize,
-        for_keys: bool,
-    },
+    /// Applies another threshold and burst by a rule, for the limit or for each key, and not by the limit of the calls.
+    Rule(usize, bool),
 }
 
 impl Step {
     pub(super) fn kinds(&self) -> &'static [OperationKind] {
         use OperationKind as K;
         match self {
-            Self::Check { .. } => &[K::Check],
-            Self::Burst { .. } => &[K::Burst],
-            Self::Peek { .. } => &[K::Peek],
-            Self::Refund { .. } => &[K::Refund],
-            Self::Return { .. } => &[K::Return],
-            Self::Reset { .. } => &[K::Reset],
-            Self::Wait { .. } => &[K::Advance, K::Step],
-            Self::Idle { .. } => &[K::Idle],
-            Self::Retry { .. } => &[K::Retry],
+            Self::Check(_) => &[K::Check],
+            Self::Burst(..) => &[K::Burst],
+            Self::Peek(_) => &[K::Peek],
+            Self::Refund(_) => &[K::Refund],
+            Self::Return(..) => &[K::Return],
+            Self::Reset(_) => &[K::Reset],
+            Self::Wait(..) => &[K::Advance, K::Step],
+            Self::Idle(_) => &[K::Idle],
+            Self::Retry(_) => &[K::Retry],
             Self::Change(_) => &[K::Change],
-            Self::Rule { .. } => &[K::Rule],
+            Self::Rule(..) => &[K::Rule],
         }
+    }
+
+    /// Returns this step with a larger cost.
+    fn scaled(mut self, scale: u64) -> Self {
+        if let Self::Check(call)
+        | Self::Burst(call, _)
+        | Self::Peek(call)
+        | Self::Refund(call)
+        | Self::Return(call, ..) = &mut self
+        {
+            call.cost *= scale;
+        }
+        self
     }
 }
 
 /// A limit, and the offset of its aligned windows from UTC in minutes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AlignedLimit {
     pub(super) limit: Limit,
     pub(super) align: Option<i64>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Trace {
     /// Limits of one algorithm and period. Those of one align share a count.
     pub(super) limits: Vec<AlignedLimit>,
     pub(super) steps: Vec<Step>,
 }
 
-fn period() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(7),
-        Just(1_000),
-        Just(1_000_000),
-        Just(60_000_000),
-        Just(3_599_999_999),
-        Just(30 * 86_400_000_000),
-        1_u64..10_000_000,
-    ]
-}
-
-/// How much larger the amounts of some traces are: at this multiple, the rates of a minute are whole.
-const LARGE: u64 = 900_000_000;
-
-impl Step {
-    /// Returns this step with a larger cost.
-    fn scaled(mut self, scale: u64) -> Self {
-        if let Self::Check { cost, .. }
-        | Self::Burst { cost, .. }
-        | Self::Peek { cost, .. }
-        | Self::Refund { cost, .. }
-        | Self::Return { cost, .. } = &mut self
-        {
-            *cost *= scale;
-        }
-        self
-    }
-}
-
-fn threshold() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => 1_u64..12, 2 => 50_u64..2_000, 1 => Just(999), 1 => Just(1_000_000)]
-}
-
 pub(super) fn step() -> impl Strategy<Value = Step> {
-    let key = 0..KEYS;
     let cost = prop_oneof![6 => Just(1_u64), 1 => Just(0_u64), 2 => 1_u64..12, 1 => 1_u64..2_000];
-    let keyed = (key.clone(), cost);
+    let call = (0..KEYS, cost).prop_map(|(key, cost)| Call { key, cost });
     let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 2 => Just(8_i64), 1 => -8_i64..17];
     let micros = prop_oneof![3 => Just(0_i64), 1 => -1_i64..10];
     prop_oneof![
-        10 => keyed.clone().prop_map(|(key, cost)| Step::Check { key, cost }),
-        1 => (keyed.clone(), 2_usize..40).prop_map(|((key, cost), count)| {
-            Step::Burst { key, cost, count }
+        10 => call.clone().prop_map(Step::Check),
+        1 => (call.clone(), 2_usize..40).prop_map(|(call, count)| Step::Burst(call, count)),
+        1 => call.clone().prop_map(Step::Peek),
+        1 => call.clone().prop_map(Step::Refund),
+        2 => (call, 0_u64..17, 0_u64..3).prop_map(|(call, eighths, micros)| {
+            Step::Return(call, eighths, micros)
         }),
-        1 => keyed.clone().prop_map(|(key, cost)| Step::Peek { key, cost }),
-        1 => keyed.clone().prop_map(|(key, cost)| Step::Refund { key, cost }),
-        2 => (keyed, 0_u64..17, 0_u64..3).prop_map(|((key, cost), eighths, micros)| {
-            Step::Return { key, cost, eighths, micros }
-        }),
-        6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait { eighths, micros }),
-        1 => (1_i64..11).prop_map(|years| Step::Idle { years }),
-        3 => any::<bool>().prop_map(|early| Step::Retry { early }),
+        6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
+        1 => (1_i64..11).prop_map(Step::Idle),
+        3 => any::<bool>().prop_map(Step::Retry),
         1 => (0_usize..3).prop_map(Step::Change),
-        1 => (0_usize..3, any::<bool>()).prop_map(|(amounts, for_keys)| {
-            Step::Rule { amounts, for_keys }
-        }),
-        1 => key.prop_map(|key| Step::Reset { key }),
+        1 => (0_usize..3, any::<bool>()).prop_map(|(index, for_keys)| Step::Rule(index, for_keys)),
+        1 => (0..KEYS).prop_map(Step::Reset),
     ]
 }
 
@@ -165,17 +119,24 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
         offset.clone().prop_map(|align| vec![align; 3]),
         prop::collection::vec(prop_oneof![Just(None), offset], 3),
     ];
+    let period = prop_oneof![
+        Just(7),
+        Just(1_000),
+        Just(1_000_000),
+        Just(60_000_000),
+        Just(3_599_999_999),
+        Just(30 * 86_400_000_000),
+        1_u64..10_000_000,
+    ];
+    let threshold =
+        prop_oneof![4 => 1_u64..12, 2 => 50_u64..2_000, 1 => Just(999), 1 => Just(1_000_000)];
     let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
-    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u64..50)), 3);
+    let sizes = prop::collection::vec((threshold, prop::option::of(1_u64..50)), 3);
     let steps = prop::collection::vec(step(), STEPS);
     // Amounts above 32 bits. The model has no grain, in which a counter measures such windows.
-    let is_counter = algorithm == Algorithm::SlidingCounter;
-    let scale = if is_counter {
-        Just(1).boxed()
-    } else {
-        prop_oneof![5 => Just(1), 1 => Just(LARGE)].boxed()
-    };
-    (period(), days, aligns, sizes, steps, scale).prop_map(
+    let large = if algorithm == Algorithm::SlidingCounter { 1 } else { LARGE };
+    let scale = prop_oneof![5 => Just(1), 1 => Just(large)];
+    (period, days, aligns, sizes, steps, scale).prop_map(
         move |(period, days, mut aligns, sizes, steps, scale)| {
             if algorithm != Algorithm::Fixed {
                 aligns.fill(None);
@@ -186,53 +147,23 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             });
             let period = match aligns.iter().any(Option::is_some) {
                 true => days,
-                // The model counts exactly. `very_fine_rates_are_rounded_down` tests rates that are too fine.
+                // The model counts exactly. `limit/rate.rs` rounds rates that are too fine, for both stores.
                 false if !exact || scale > 1 => 60_000_000,
                 false => period,
             };
-            let limits =
-                sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| AlignedLimit {
-                    limit: limit(
-                        algorithm,
-                        threshold * scale,
-                        period,
-                        align,
-                        burst.map(|burst| burst * scale),
-                    ),
-                    align: align.map(i64::from),
-                });
+            let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| {
+                let (threshold, period) = (threshold * scale, Duration::from_micros(period));
+                let mut limit = Limit::new("parity", algorithm, threshold, period).expect("valid");
+                if let Some(minutes) = align {
+                    limit = limit.align(Align::offset_minutes(minutes));
+                }
+                if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {
+                    limit = limit.burst(burst * scale);
+                }
+                AlignedLimit { limit, align: align.map(i64::from) }
+            });
             let steps = steps.into_iter().map(|step| step.scaled(scale));
             Trace { limits: limits.collect(), steps: steps.collect() }
         },
     )
-}
-
-/// Prints each step on a line.
-impl fmt::Debug for Trace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for AlignedLimit { limit, align } in &self.limits {
-            let (threshold, period, capacity) =
-                (limit.threshold(), limit.period(), limit.capacity());
-            writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {align:?}")?;
-        }
-        self.steps.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
-    }
-}
-
-fn limit(
-    algorithm: Algorithm,
-    threshold: u64,
-    period: u64,
-    align: Option<i32>,
-    burst: Option<u64>,
-) -> Limit {
-    let mut limit =
-        Limit::new("parity", algorithm, threshold, Duration::from_micros(period)).expect("valid");
-    if let Some(minutes) = align {
-        limit = limit.align(Align::offset_minutes(minutes));
-    }
-    if let (Algorithm::TokenBucket | Algorithm::LeakyBucket, Some(burst)) = (algorithm, burst) {
-        limit = limit.burst(burst);
-    }
-    limit
 }
