@@ -1,20 +1,11 @@
 //! `docs/guarantees.md` names a test beside each promise: its program, and which of its tests.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::files::read;
 use crate::packages::{packages, root, target};
-
-/// The test program that a row names, and which of its tests.
-struct Run<'a> {
-    sources: Vec<(PathBuf, String)>,
-    /// Whether the test program has a `main` of its own in place of `#[test]` functions.
-    has_main: bool,
-    filter: Option<&'a str>,
-}
+use crate::texts::{read, sources_in};
 
 /// Returns the last cells of the tables that name tests.
 fn named_tests(page: &str) -> Vec<&str> {
@@ -33,70 +24,38 @@ fn named_tests(page: &str) -> Vec<&str> {
     tests
 }
 
-/// Reads all files of Rust in a folder.
-pub(super) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|_| panic!("no {}", folder.display()));
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths
-        .flat_map(|path| match path.extension() {
-            _ if path.is_dir() => sources_in(&path),
-            Some(extension) if extension == "rs" => vec![read(path)],
-            _ => Vec::new(),
-        })
-        .collect()
-}
-
-fn run<'a>(test: &'a str, packages: &[Value]) -> Option<Run<'a>> {
-    let words: Vec<_> = test.split(' ').collect();
-    let (sources, has_main, filter) = match words[..] {
-        ["models", name, ref filter @ ..] => {
-            (vec![read(root().join(format!("models/tests/{name}.rs")))], false, filter)
+/// Returns whether a row of the tables runs a test: `stores a_test`, `stores a_module`, `models leases`, `lib time`.
+fn runs_a_test(row: &str, packages: &[Value]) -> bool {
+    let mut words = row.split(' ');
+    let sources = match words.next().unwrap_or_default() {
+        "models" => {
+            let name = words.next().unwrap_or_default();
+            vec![read(root().join(format!("models/tests/{name}.rs")))]
         }
-        ["lib", ref filter @ ..] => {
-            (sources_in(&root().join("ratelimit-runtime/src")), false, filter)
-        }
-        [name, ref filter @ ..] => {
-            let (package, test) = target(packages, "test", name)?;
-            assert_eq!(package["name"], "tests", "{name}");
+        "lib" => sources_in(&root().join("ratelimit-runtime/src")),
+        name => {
+            let Some((_, test)) = target(packages, "test", name) else { return false };
             let path = Path::new(test["src_path"].as_str().expect("a path"));
-            let sources = match path.file_name() {
-                Some(file) if file == "main.rs" => sources_in(path.parent().expect("a folder")),
+            match path.parent() {
+                Some(folder) if path.ends_with("main.rs") => sources_in(folder),
                 _ => vec![read(path.to_owned())],
-            };
-            // As `harness = false` in the manifest says, which `cargo metadata` does not repeat.
-            let has_main = sources.iter().any(|(_, text)| text.contains("\nfn main() "));
-            (sources, has_main, filter)
+            }
         }
-        [] => return None,
     };
-    match filter {
-        [] => Some(Run { sources, has_main, filter: None }),
-        [filter] => Some(Run { sources, has_main, filter: Some(filter) }),
-        _ => None,
-    }
-}
-
-impl Run<'_> {
-    /// Returns the files of the tests that run: those with a test of the name, or all files of the program
-    /// if the name is that of a module.
-    fn files(&self) -> Vec<&Path> {
-        let all = || self.sources.iter().map(|(path, _)| &**path);
-        let Some(filter) = self.filter else { return all().collect() };
-        let name = filter.rsplit("::").next().expect("a name");
-        let is_module = |(path, text): &(PathBuf, String)| {
-            path.file_stem().is_some_and(|stem| stem == name)
-                || path.ends_with(format!("{name}/mod.rs"))
-                || text.contains(&format!("mod {name} {{"))
-        };
-        let is_picked = |(_, text): &(PathBuf, String)| text.contains(&format!("\"{name}"));
-        let sources = self.sources.iter();
-        let has_name = |(_, text): &&(PathBuf, String)| has_test(text, name);
-        let named: Vec<_> = sources.filter(has_name).map(|(path, _)| &**path).collect();
-        let is_path = filter.contains("::") && !named.is_empty();
-        let mut sources = self.sources.iter();
-        let is_found = if self.has_main { sources.any(is_picked) } else { sources.any(is_module) };
-        if is_path || is_found { all().collect() } else { named }
-    }
+    let Some(filter) = words.next() else { return true };
+    let name = filter.rsplit("::").next().unwrap_or(filter);
+    // A program with a `main` of its own in place of `#[test]` functions has its tests in a list.
+    let has_main = sources.iter().any(|(_, text)| text.contains("\nfn main() "));
+    let is_module = |path: &Path, text: &str| {
+        path.file_stem().is_some_and(|stem| stem == name)
+            || path.ends_with(format!("{name}/mod.rs"))
+            || text.contains(&format!("mod {name} {{"))
+    };
+    let has_name = |(path, text): &(PathBuf, String)| {
+        let is_listed = has_main && text.contains(&format!("\"{name}"));
+        has_test(text, name) || is_listed || !has_main && is_module(path, text)
+    };
+    words.next().is_none() && sources.iter().any(has_name)
 }
 
 /// Returns whether a source has a function of this name which is a test: by an attribute, or in a macro that makes a
@@ -116,35 +75,14 @@ fn a_test_stands_beside_each_promise() {
     let (_, page) = read(root().join("docs/guarantees.md"));
     let tests = named_tests(&page);
     for test in &tests {
-        let run = run(test, &packages).unwrap_or_else(|| panic!("no such program: {test}"));
-        assert!(!run.files().is_empty(), "`{test}` runs no test");
+        assert!(runs_a_test(test, &packages), "`{test}` runs no test");
     }
     assert!(tests.len() > 50, "only {} tests", tests.len());
-}
-
-#[test]
-fn names_of_no_test_are_found() {
-    let packages = packages();
-    let has_a_test = |test| run(test, &packages).is_some_and(|run| !run.files().is_empty());
-    for test in [
-        "soak",
-        "matrix primary",
-        "judged strict",
-        "stores a_deleted_key_starts_from_zero",
-        "models leases replies_are_late_and_lost",
-    ] {
-        assert!(has_a_test(test), "{test}");
-    }
-    for test in [
-        "nosuch",
-        "matrix nosuch",
-        "stores nosuch",
-        // A function, but no test.
-        "stores play_traces",
-        "models leases nosuch",
-        "lib nosuch",
-    ] {
-        assert!(!has_a_test(test), "{test}");
+    // The third is a function, but no test.
+    for test in
+        ["nosuch", "matrix nosuch", "stores play_traces", "models leases nosuch", "lib nosuch"]
+    {
+        assert!(!runs_a_test(test, &packages), "{test}");
     }
 }
 

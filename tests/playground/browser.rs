@@ -65,13 +65,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    pub(crate) const PATH: &str = "/?traffic=clicks&period=5s";
+
     /// Opens the page of a playground without Redis.
     pub(crate) async fn open() -> Self {
-        Self::open_of(playground()).await
-    }
-
-    pub(crate) async fn open_of(playground: Command) -> Self {
-        Self::open_at(playground, "/?traffic=clicks&period=5s").await
+        Self::open_at(playground(), Self::PATH).await
     }
 
     pub(crate) async fn open_at(playground: Command, path: &str) -> Self {
@@ -99,20 +97,13 @@ impl Page {
     pub(crate) async fn goto(&self, path: &str) {
         let address = format!("{}{path}", self.playground.address);
         self.driver.goto(address).await.expect("the page loads");
-        self.is_live().await;
+        // Then it has received an event of the server.
+        let waits = "document.querySelectorAll('.lane .next span:last-child:not(:empty)').length";
+        self.until(waits, &5).await;
     }
 
     pub(crate) fn address(&self) -> &str {
         &self.playground.address
-    }
-
-    /// Waits until the page has received an event of the server.
-    pub(crate) async fn is_live(&self) {
-        self.until(
-            "document.querySelectorAll('.lane .next span:last-child:not(:empty)').length",
-            &5,
-        )
-        .await;
     }
 
     pub(crate) async fn size(&self, width: u64, height: u64) {
@@ -123,6 +114,12 @@ impl Page {
 
     pub(crate) async fn cdp(&self, method: &str, parameters: Value) -> Value {
         self.driver.cdp().send_raw(method, parameters).await.expect(method)
+    }
+
+    pub(crate) async fn allow_clipboard(&self) {
+        let names = ["clipboardReadWrite", "clipboardSanitizedWrite"];
+        let rights = json!({ "permissions": names, "origin": self.address() });
+        self.cdp("Browser.grantPermissions", rights).await;
     }
 
     /// Returns the value of an expression on the page.

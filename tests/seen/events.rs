@@ -7,37 +7,39 @@ use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, Rule
 use redis::Commands;
 use support::server::Server;
 
-use crate::{KEY, TestLimiter, calls, events_of, raw_events_of};
+use crate::{KEY, TestLimiter, calls, events_of, logged_keys_of};
 
 const LIMIT: Limit = Limit::sliding("events", 1, Duration::from_secs(3600));
 
+/// Also of a call that waits, and of one that a shadow would reject. Other operations are not reported.
 #[tokio::test]
 async fn a_rejection_is_an_event() {
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let source = test.source;
-        assert_eq!(
-            events_of(calls::plain(&test)).await,
-            [
-                format!(
-                    "DEBUG rejected limit=\"plain\" key=# retry_after=3600s source=\"{source}\""
-                ),
-                "DEBUG rejected: the cost exceeds the capacity limit=\"plain\" key=# cost=2 capacity=1"
-                    .to_owned(),
-            ]
-        );
-        let blocked = |message| {
+        let event = |what: &str, limit: &str, seconds: u64| {
+            let source = test.source;
             format!(
-                "{message}: the key is blocked limit=\"blocked\" key=# retry_after=7200s source=\"{source}\""
+                "DEBUG {what} limit=\"{limit}\" key=# retry_after={seconds}s source=\"{source}\""
             )
         };
-        assert_eq!(
-            events_of(calls::blocked(&test)).await,
-            ["DEBUG rejected", "DEBUG would be rejected", "DEBUG rejected"].map(blocked)
-        );
-        let narrow =
-            format!("DEBUG rejected limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
-        assert_eq!(events_of(calls::several(&test)).await, [narrow]);
+        let costly = |what: &str, limit: &str| {
+            format!(
+                "DEBUG {what}: the cost exceeds the capacity limit=\"{limit}\" key=# cost=2 capacity=1"
+            )
+        };
+        let rejected = |limit, seconds| event("rejected", limit, seconds);
+        let plain = [rejected("plain", 3600), costly("rejected", "plain")];
+        assert_eq!(events_of(calls::plain(&test)).await, plain);
+        let shadow =
+            [event("would be rejected", "shadow", 3600), costly("would be rejected", "shadow")];
+        assert_eq!(events_of(calls::shadow(&test)).await, shadow);
+        let blocked = ["rejected", "would be rejected", "rejected"]
+            .map(|what| event(&format!("{what}: the key is blocked"), "blocked", 7200));
+        assert_eq!(events_of(calls::blocked(&test)).await, blocked);
+        assert_eq!(events_of(calls::several(&test)).await, [rejected("narrow", 3600)]);
+        let waits = [rejected("line", 7200), rejected("slot", 7200), rejected("narrow", 3600)];
+        assert_eq!(events_of(calls::waits(&test)).await, waits);
+        assert_eq!(events_of(calls::other_operations(&test)).await, [""; 0]);
     }
 }
 
@@ -57,38 +59,10 @@ async fn a_key_that_is_blocked_without_an_end_reports_no_wait() {
 }
 
 #[tokio::test]
-async fn a_shadow_reports_the_calls_it_would_reject() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let source = test.source;
-        assert_eq!(
-            events_of(calls::shadow(&test)).await,
-            [
-                format!(
-                    "DEBUG would be rejected limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
-                ),
-                "DEBUG would be rejected: the cost exceeds the capacity limit=\"shadow\" key=# cost=2 capacity=1"
-                    .to_owned(),
-            ]
-        );
-    }
-}
-
-/// Returns the hashes of keys in the events of `work`.
-async fn keys_of(work: impl Future<Output = ()>) -> Vec<String> {
-    let events = raw_events_of(work).await;
-    let key = |event: String| {
-        let (_, key) = event.split_once(" key=").expect("a key");
-        key.split(' ').next().expect("a word").to_owned()
-    };
-    events.into_iter().map(key).collect()
-}
-
-#[tokio::test]
 async fn events_contain_a_secret_hash_of_the_key() {
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let keys = keys_of(async {
+        let keys = logged_keys_of(async {
             // Rejections of several limits, of one, of a shadow, and of a cost above the capacity.
             calls::several(&test).await;
             calls::plain(&test).await;
@@ -106,33 +80,10 @@ async fn events_contain_a_secret_hash_of_the_key() {
         }
         // Each limiter has its own secret, so an attacker cannot find a key by hashing candidates.
         let other = TestLimiter::embedded();
-        let others = keys_of(async {
+        let others = logged_keys_of(async {
             let _ = other.limiter.check(&LIMIT, KEY, 2).await;
         });
         assert_ne!(others.await[0], alice[0]);
-    }
-}
-
-#[tokio::test]
-async fn a_waiting_call_is_reported_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let source = test.source;
-        let rejected = |limit, retry_after| {
-            format!(
-                "DEBUG rejected limit=\"{limit}\" key=# retry_after={retry_after}s source=\"{source}\""
-            )
-        };
-        let expected = [rejected("line", 7200), rejected("slot", 7200), rejected("narrow", 3600)];
-        assert_eq!(events_of(calls::waits(&test)).await, expected);
-    }
-}
-
-#[tokio::test]
-async fn operations_other_than_checks_are_not_reported() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        assert_eq!(events_of(calls::other_operations(&test)).await, [""; 0]);
     }
 }
 
@@ -184,24 +135,22 @@ const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(3
 const LEASED: Limit = Limit::sliding("leased ahead", 5, Duration::from_secs(3600)).lease(2);
 const MORE: Limit = Limit::sliding("events", 2, Duration::from_secs(3600));
 
-/// Makes each mistake that a call can have, except a limiter that cannot be built, which `startup` has.
-async fn make_mistakes(limiter: &RateLimiter) {
-    assert!(limiter.check(&NIGHTLY, KEY, 1).await.is_err());
-    assert!(limiter.check(&NIGHTLY.shadow(true), KEY, 1).await.is_err());
-    assert!(limiter.acquire(&LEASED, KEY, 1).await.is_err());
-    assert!(limiter.check_all(&[]).await.is_err());
-    for other in [&LIMIT.shadow(true), &MORE] {
-        let parts = [Part::new(&LIMIT, &KEY, 1), Part::new(other, &KEY, 1)];
-        assert!(limiter.check_all(&parts).await.is_err());
-    }
-}
-
-/// It is no outage: nothing that an operator does helps.
+/// Each mistake that a call can have; `startup` has a limiter that cannot be built. It is no outage: nothing that an
+/// operator does helps.
 #[test]
 fn a_mistake_of_the_program_is_an_error_once_for_each_limit() {
     let server = Server::start();
     let limiter = TestLimiter::redis(&server).limiter;
-    let events = block_on(events_of(make_mistakes(&limiter)));
+    let events = block_on(events_of(async {
+        assert!(limiter.check(&NIGHTLY, KEY, 1).await.is_err());
+        assert!(limiter.check(&NIGHTLY.shadow(true), KEY, 1).await.is_err());
+        assert!(limiter.acquire(&LEASED, KEY, 1).await.is_err());
+        assert!(limiter.check_all(&[]).await.is_err());
+        for other in [&LIMIT.shadow(true), &MORE] {
+            let parts = [Part::new(&LIMIT, &KEY, 1), Part::new(other, &KEY, 1)];
+            assert!(limiter.check_all(&parts).await.is_err());
+        }
+    }));
     let (errors, others): (Vec<_>, Vec<_>) =
         events.into_iter().partition(|event| event.starts_with("ERROR"));
     let words = [

@@ -2,13 +2,13 @@
 
 mod calls;
 mod events;
-mod first_call;
 mod metrics;
-mod rejected_calls;
-mod rejected_keys;
+mod rejected;
 mod startup;
 
-use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use ratelimit_runtime::{RateLimiter, VirtualClock};
+use support::clocks::embedded_on;
 use support::log::Log;
 use support::server::Server;
 
@@ -25,14 +25,12 @@ struct TestLimiter {
 impl TestLimiter {
     fn embedded() -> Self {
         let clock = VirtualClock::new();
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        Self { limiter: builder.build().expect("valid settings"), clock, source: "embedded" }
+        Self { limiter: embedded_on(&clock), clock, source: "embedded" }
     }
 
     fn redis(server: &Server) -> Self {
         let clock = VirtualClock::new();
-        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-        Self { limiter: builder.build().expect("valid settings"), clock, source: "redis" }
+        Self { limiter: server.limiter_on(&clock), clock, source: "redis" }
     }
 }
 
@@ -63,4 +61,48 @@ async fn raw_events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let log = log.text();
     let ours = log.lines().filter(|line| line.contains("ratelimit_runtime::report"));
     ours.map(|line| line.replace("ratelimit_runtime::report: ", "").trim().to_owned()).collect()
+}
+
+/// Returns the keys in the events of `calls`, as the events show them.
+async fn logged_keys_of(calls: impl Future<Output = ()>) -> Vec<String> {
+    let events = raw_events_of(calls).await;
+    let key = |event: String| {
+        let (_, key) = event.split_once(" key=").expect("a key");
+        key.split(' ').next().expect("a word").to_owned()
+    };
+    events.into_iter().map(key).collect()
+}
+
+/// A recorder that keeps only gauges.
+struct TestRecorder<G> {
+    /// Called for each metric that is described.
+    described: fn(),
+    /// Returns the gauge of a series.
+    gauge: G,
+}
+
+impl<G: Fn(&Key) -> Gauge> Recorder for TestRecorder<G> {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
+        (self.described)();
+    }
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
+        (self.described)();
+    }
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
+        (self.described)();
+    }
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        (self.gauge)(key)
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
 }

@@ -1,34 +1,24 @@
 //! Metrics: each call is counted and timed once for each of its limits.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use metrics::{Key, KeyName, Label, Metadata, SharedString, Unit};
+use metrics::{Gauge, Key, Label};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
+use support::limits::HOUR;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 
-use crate::{KEY, TestLimiter, calls};
+use crate::{KEY, TestLimiter, TestRecorder, calls};
 
-const LIMIT: Limit = Limit::sliding("metrics", 1, Duration::from_secs(3600));
+const LIMIT: Limit = Limit::sliding("metrics", 1, HOUR);
 
-/// The recorded calls by limit, outcome and source, and their durations by limit and source.
-#[derive(Default)]
-struct Recording {
-    decisions: BTreeMap<String, u64>,
-    durations: BTreeMap<String, Vec<f64>>,
-    /// The number of waits by limit and outcome.
-    waits: BTreeMap<String, usize>,
-    /// The largest number of calls that wait at the end.
-    waiting: f64,
-    /// The units in flight at the end.
-    in_flight: f64,
-    /// The units of debts, and the charges that could not be corrected, by limit.
-    debts: BTreeMap<String, u64>,
-    lost: BTreeMap<String, u64>,
-}
+/// The recorded values by the name of the metric, and by limit, outcome and source. Of a histogram, how many there are.
+struct Recording(BTreeMap<String, BTreeMap<String, f64>>);
 
 impl Recording {
     async fn during(calls: impl Future<Output = ()>) -> Self {
@@ -36,58 +26,41 @@ impl Recording {
         let guard = metrics::set_default_local_recorder(&recorder);
         calls.await;
         drop(guard);
-        let mut recording = Self::default();
+        let mut recording = Self(BTreeMap::new());
         for (key, _, _, value) in recorder.snapshotter().snapshot().into_vec() {
             let key = key.key();
             if key.name() == "ratelimit_breaker_open" {
                 continue;
             }
             let label = |name| key.labels().find(|label| label.key() == name).map(Label::value);
-            let labels: Vec<_> =
-                ["limit", "outcome", "source"].into_iter().filter_map(label).collect();
+            let labels = ["limit", "outcome", "source"].into_iter().filter_map(label);
+            let labels: Vec<_> = labels.collect();
             assert_eq!(labels.len(), key.labels().count(), "{key}");
             assert!(!key.to_string().contains(KEY), "{key}");
-            match (key.name(), value) {
-                ("ratelimit_decisions_total", DebugValue::Counter(calls)) => {
-                    recording.decisions.insert(labels.join(" "), calls);
-                }
-                ("ratelimit_decision_duration_seconds", DebugValue::Histogram(seconds)) => {
-                    let seconds = seconds.into_iter().map(Into::into).collect();
-                    recording.durations.insert(labels.join(" "), seconds);
-                }
-                ("ratelimit_keys", DebugValue::Gauge(_)) => {}
-                ("ratelimit_debt_units_total", DebugValue::Counter(units)) => {
-                    recording.debts.insert(labels.join(" "), units);
-                }
-                ("ratelimit_settlements_lost_total", DebugValue::Counter(charges)) => {
-                    recording.lost.insert(labels.join(" "), charges);
-                }
-                ("ratelimit_in_flight", DebugValue::Gauge(units)) => {
-                    recording.in_flight = units.into_inner();
-                }
-                ("ratelimit_waiting_calls", DebugValue::Gauge(calls)) => {
-                    recording.waiting = recording.waiting.max(calls.into_inner());
-                }
-                ("ratelimit_wait_duration_seconds", DebugValue::Histogram(seconds)) => {
-                    recording.waits.insert(labels.join(" "), seconds.len());
-                }
-                other => panic!("{other:?}"),
-            }
+            let value = match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(value) => value.into_inner(),
+                DebugValue::Histogram(values) => values.len() as f64,
+            };
+            recording.0.entry(key.name().to_owned()).or_default().insert(labels.join(" "), value);
         }
         recording
     }
 
+    fn of(&self, metric: &str) -> BTreeMap<String, f64> {
+        self.0.get(&format!("ratelimit_{metric}")).cloned().unwrap_or_default()
+    }
+
     /// Asserts that exactly these calls were counted, and that each was timed.
-    fn assert(&self, calls: &[(&str, &str, &str, u64)]) {
-        let mut timed = BTreeMap::<_, u64>::new();
+    fn assert(&self, calls: &[(&str, &str, &str, u32)]) {
+        let mut timed = BTreeMap::<_, f64>::new();
         let mut counted = BTreeMap::new();
         for (limit, outcome, source, calls) in calls {
-            counted.insert(format!("{limit} {outcome} {source}"), *calls);
-            *timed.entry(format!("{limit} {source}")).or_default() += calls;
+            counted.insert(format!("{limit} {outcome} {source}"), f64::from(*calls));
+            *timed.entry(format!("{limit} {source}")).or_default() += f64::from(*calls);
         }
-        assert_eq!(self.decisions, counted);
-        let durations = self.durations.iter().map(|(key, it)| (key.clone(), it.len() as u64));
-        assert_eq!(durations.collect::<BTreeMap<_, _>>(), timed);
+        assert_eq!(self.of("decisions_total"), counted);
+        assert_eq!(self.of("decision_duration_seconds"), timed);
     }
 }
 
@@ -117,26 +90,30 @@ async fn every_call_is_counted_once() {
         let mixed = Recording::during(calls::mixed_limits(&test)).await;
         mixed.assert(&[("plain", "mistake", "none", 1)]);
         Recording::during(calls::other_operations(&test)).await.assert(&[]);
-    }
-}
+        let of_two = [
+            ("narrow", "allowed", source, 2),
+            ("narrow", "limited", source, 1),
+            ("wide", "allowed", source, 2),
+            ("wide", "rejected_by_another", source, 1),
+        ];
+        Recording::during(calls::several(&test)).await.assert(&of_two);
 
-#[tokio::test]
-async fn a_call_of_several_limits_is_counted_for_each() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let several = Recording::during(calls::several(&test)).await;
-        several.assert(&[
-            ("narrow", "allowed", test.source, 2),
-            ("narrow", "limited", test.source, 1),
-            ("wide", "allowed", test.source, 2),
-            ("wide", "rejected_by_another", test.source, 1),
-        ]);
+        let waits = Recording::during(calls::waits(&test)).await;
+        // Redis decides while a call waits, also if it admits the call at once.
+        let admitted = if source == "redis" { 2.0 } else { 1.0 };
+        for limit in ["line", "slot", "wide"] {
+            let waited = waits.of("wait_duration_seconds");
+            assert_eq!(waited.get(&format!("{limit} admitted")), Some(&admitted), "{limit}");
+        }
+        let waiting = waits.of("waiting_calls");
+        assert!(waiting.values().all(|calls| *calls < 0.5), "{waiting:?}");
+        let of_one = |limit| [(limit, "allowed", source, 2), (limit, "limited", source, 1)];
+        waits.assert(&[&of_one("line")[..], &of_one("slot"), &of_two].concat());
     }
 }
 
 #[tokio::test]
 async fn each_of_several_limits_that_rejects_is_counted() {
-    const HOUR: Duration = Duration::from_secs(3600);
     let limits = [Limit::fixed("one", 1, HOUR), Limit::fixed("other", 1, HOUR)];
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
@@ -156,9 +133,7 @@ async fn each_of_several_limits_that_rejects_is_counted() {
         };
         recording.await.assert(&[each("one"), each("other")].concat());
     }
-    // Without a decision.
-    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
-    let away = builder.deadline(Duration::from_secs(5)).build().expect("a URL");
+    let away = TestLimiter::redis(&Server::start()).limiter;
     let recording = Recording::during(async {
         let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
         assert!(away.check_all(&parts).await.is_err());
@@ -174,7 +149,7 @@ async fn slots_that_reject_are_counted_as_busy() {
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let source = test.source;
         let busy = Recording::during(calls::busy(&test)).await;
-        assert!(busy.in_flight.abs() < 0.5, "{} units are in flight", busy.in_flight);
+        assert!(busy.of("in_flight")["slots"].abs() < 0.5, "nothing is in flight at the end");
         busy.assert(&[
             ("slots", "allowed", source, 1),
             ("slots", "busy", source, 2),
@@ -189,46 +164,21 @@ async fn slots_that_reject_are_counted_as_busy() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_is_counted_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let source = test.source;
-        let recording = Recording::during(calls::waits(&test)).await;
-        // Redis decides while a call waits, also if it admits the call at once.
-        let admitted = if source == "redis" { 2 } else { 1 };
-        for limit in ["line", "slot", "wide"] {
-            assert_eq!(
-                recording.waits.get(&format!("{limit} admitted")),
-                Some(&admitted),
-                "{limit}"
-            );
-        }
-        assert!(recording.waiting < 0.5, "{} calls wait", recording.waiting);
-        recording.assert(&[
-            ("line", "allowed", source, 2),
-            ("line", "limited", source, 1),
-            ("slot", "allowed", source, 2),
-            ("slot", "limited", source, 1),
-            ("narrow", "allowed", source, 2),
-            ("narrow", "limited", source, 1),
-            ("wide", "allowed", source, 2),
-            ("wide", "rejected_by_another", source, 1),
-        ]);
-    }
-}
-
-#[tokio::test]
 async fn the_duration_of_a_call_includes_its_wait() {
     let limit = Limit::leaky_bucket("timed", 1, Duration::from_millis(50));
     let limit = limit.wait(Duration::from_secs(60));
-    let recorded = Recording::during(async {
-        let limiter = RateLimiter::embedded();
-        for _ in 0..2 {
-            let check = limiter.check(&limit, KEY, 1);
-            assert!(check.await.is_ok());
-        }
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let limiter = RateLimiter::embedded();
+    for _ in 0..2 {
+        assert!(limiter.check(&limit, KEY, 1).await.is_ok());
+    }
+    let recorded = recorder.snapshotter().snapshot().into_vec().into_iter();
+    let durations = recorded.filter_map(|(key, _, _, value)| match value {
+        DebugValue::Histogram(values) if key.key().name().contains("decision") => Some(values),
+        _ => None,
     });
-    let durations = &recorded.await.durations["timed embedded"];
+    let durations: Vec<f64> = durations.flatten().map(Into::into).collect();
     assert!(durations[0] < durations[1] && durations[1] > 0.02, "{durations:?}");
 }
 
@@ -249,23 +199,6 @@ async fn the_outcomes_of_calls_without_redis_are_counted() {
         ("metrics", "allowed", "fallback", 2),
         ("metrics", "limited", "fallback", 1),
     ]);
-}
-
-#[tokio::test]
-async fn metrics_have_units_and_descriptions() {
-    let recorder = DebuggingRecorder::new();
-    let _guard = metrics::set_default_local_recorder(&recorder);
-    assert!(RateLimiter::embedded().check(&LIMIT, KEY, 1).await.is_ok());
-    let metrics = recorder.snapshotter().snapshot().into_vec();
-    let units = metrics.into_iter().map(|(key, unit, help, _)| {
-        assert!(help.is_some(), "{key:?}");
-        (key.key().name().to_owned(), unit.expect("a unit"))
-    });
-    let units: BTreeMap<_, _> = units.collect();
-    assert_eq!(units.len(), 3);
-    assert_eq!(units["ratelimit_decisions_total"], Unit::Count);
-    assert_eq!(units["ratelimit_decision_duration_seconds"], Unit::Seconds);
-    assert_eq!(units["ratelimit_keys"], Unit::Count);
 }
 
 /// A client chooses its key, and a tenant its threshold: neither gets series of its own.
@@ -290,81 +223,43 @@ async fn keys_and_computed_thresholds_have_no_series() {
     assert_eq!(series(), before);
 }
 
-/// The values that gauges of a server were set to. The other recorder sets a gauge to 0 when a test reads it.
-#[derive(Clone, Default)]
-struct GaugeValues {
-    port: String,
-    values: Arc<Mutex<Vec<f64>>>,
-}
-
-impl GaugeValues {
-    fn seen(&self) -> Vec<f64> {
-        self.values.lock().expect("no panic").clone()
-    }
-}
-
-impl metrics::GaugeFn for GaugeValues {
-    fn increment(&self, _value: f64) {}
-
-    fn decrement(&self, _value: f64) {}
-
-    fn set(&self, value: f64) {
-        self.values.lock().expect("no panic").push(value);
-    }
-}
-
-impl metrics::Recorder for GaugeValues {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> metrics::Counter {
-        metrics::Counter::noop()
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> metrics::Gauge {
-        let is_of_server = key.labels().any(|label| label.value().ends_with(&self.port));
-        if key.name() == "ratelimit_breaker_open" && is_of_server {
-            return metrics::Gauge::from_arc(Arc::new(self.clone()));
-        }
-        metrics::Gauge::noop()
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> metrics::Histogram {
-        metrics::Histogram::noop()
-    }
-}
-
 /// The thread of the limiter opens the breaker, so it records to the recorder of the program.
 #[tokio::test]
 async fn a_gauge_shows_whether_the_breaker_is_open() {
     let server = Server::start();
     let port = server.port();
-    let gauge = GaugeValues { port: format!(":{port}"), ..GaugeValues::default() };
-    metrics::set_global_recorder(gauge.clone()).expect("no other recorder of the program");
+    let value = Arc::new(AtomicU64::new((-1.0_f64).to_bits()));
+    let (node, of_node) = (format!(":{port}"), Arc::clone(&value));
+    let gauge = move |key: &Key| {
+        let is_of_node = key.labels().any(|label| label.value().ends_with(&node));
+        if key.name() == "ratelimit_breaker_open" && is_of_node {
+            return Gauge::from_arc(Arc::clone(&of_node));
+        }
+        Gauge::noop()
+    };
+    let recorder = TestRecorder { described: || (), gauge };
+    metrics::set_global_recorder(recorder).expect("no other recorder of the program");
+    let shows = |wanted: f64| value.load(SeqCst) == wanted.to_bits();
     let limiter = server.builder().build().expect("valid");
     assert!(limiter.check(&LIMIT, KEY, 1).await.is_ok());
-    assert!(gauge.seen().is_empty());
+    assert!(shows(-1.0), "the breaker is closed since the start");
     drop(server);
     // The connection breaks, and a probe does not connect.
     let pause = Duration::from_millis(5);
-    while gauge.seen().is_empty() {
+    while !shows(1.0) {
         assert!(limiter.check(&LIMIT, KEY, 1).await.is_err());
         tokio::time::sleep(pause).await;
     }
     let _restarted = Server::start_on(port);
-    while gauge.seen().len() < 2 {
+    while !shows(0.0) {
         tokio::time::sleep(pause).await;
     }
-    assert_eq!(gauge.seen(), [1.0, 0.0]);
     limiter.check(&LIMIT, KEY, 0).await.expect("admitted");
 }
 
 #[tokio::test]
 async fn debts_are_counted() {
-    const TOKENS: Limit = Limit::fixed("tokens", 100, Duration::from_secs(3600));
+    const TOKENS: Limit = Limit::fixed("tokens", 100, HOUR);
     let recording = Recording::during(async {
         let limiter = RateLimiter::embedded();
         for used in [7, 30, 12] {
@@ -372,15 +267,15 @@ async fn debts_are_counted() {
         }
     });
     let recording = recording.await;
-    assert_eq!(recording.debts, BTreeMap::from([("tokens".to_owned(), 22)]));
-    assert_eq!(recording.lost, BTreeMap::new());
+    assert_eq!(recording.of("debt_units_total"), BTreeMap::from([("tokens".to_owned(), 22.0)]));
+    assert_eq!(recording.of("settlements_lost_total"), BTreeMap::new());
     recording.assert(&[("tokens", "allowed", "embedded", 3)]);
 }
 
 /// While Redis does not reply, a bounded number of settlements waits for it. The others are lost, and counted.
 #[tokio::test]
 async fn settlements_that_are_too_many_are_counted() {
-    const LARGE: Limit = Limit::fixed("large", 1_000_000_000, Duration::from_secs(3600));
+    const LARGE: Limit = Limit::fixed("large", 1_000_000_000, HOUR);
     const PARTS: usize = 2_000;
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
@@ -397,7 +292,8 @@ async fn settlements_that_are_too_many_are_counted() {
             permit.settle(1);
         }
     });
-    let lost = recording.await.lost["large"];
+    let lost = recording.await.of("settlements_lost_total")["large"];
     // 65,536 wait, and up to 1,024 are sent.
-    assert!((70_000 - 65_536 - 1_024..=70_000 - 65_536).contains(&lost), "{lost}");
+    let most = f64::from(70_000 - 65_536);
+    assert!((most - 1_024.0..=most).contains(&lost), "{lost}");
 }

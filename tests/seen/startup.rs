@@ -1,11 +1,16 @@
-//! The events of a process from its start to its first decision.
+//! A process from its start to its first decision: its events, and what its environment sets. The process-wide limiter
+//! is built once, from the environment. So each test here runs another one, which does the work and prints what
+//! happened, in a process of its own.
 
 use std::convert::Infallible;
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use http::{Request, Response};
+use metrics::{Gauge, Key};
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
 use ratelimit_runtime::{Limit, OnError, Rejection, Scope, current, rate_limit};
@@ -13,12 +18,34 @@ use support::log::Log;
 use support::server::Server;
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::TestRecorder;
+
+const URL: &str = "RATELIMIT_REDIS_URL";
+
 const LIMIT: Limit = Limit::sliding("start", 5, Duration::from_secs(60)).on_error(OnError::Deny);
 const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3600)).scope(Scope::Process);
 const THERE: Limit = Limit::fixed("there", 1, Duration::from_secs(3600));
 
-/// The process-wide limiter is built once, from the environment. So the other tests run this test in a process of
-/// its own, with an environment in which it can fail.
+/// Runs a test of this file in a process with this environment, and returns what it prints.
+fn output_of(test: &str, variable: &str, value: &str) -> String {
+    let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
+    process.args([&*format!("startup::{test}"), "--exact", "--nocapture"]);
+    let process = process.env_remove("RATELIMIT_REDIS_URL").env(variable, value);
+    let output = process.output().expect("a process");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs a test of this file in a process with this Redis URL, and returns its events without their modules.
+fn events_of_a_process(test: &str, url: &str) -> Vec<String> {
+    let log = output_of(test, URL, url);
+    let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::"));
+    let events = ours.filter_map(|(level, event)| {
+        Some(format!("{} {}", level.trim(), event.split_once(": ")?.1))
+    });
+    events.collect()
+}
+
 #[tokio::test]
 async fn a_process_decides_according_to_its_environment() {
     let log = Log::default();
@@ -42,7 +69,6 @@ async fn start() -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Runs in a process of its own, too: there, the URL is invalid.
 #[tokio::test]
 async fn a_process_calls_a_limited_function_twice() {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
@@ -52,7 +78,6 @@ async fn a_process_calls_a_limited_function_twice() {
     }
 }
 
-/// Runs in a process of its own, too: there, the environment has a secret.
 #[tokio::test]
 async fn a_process_hashes_keys_by_its_environment() {
     let secret = current().map(|limiter| limiter.key_secret().expect("no Redis"));
@@ -62,15 +87,8 @@ async fn a_process_hashes_keys_by_its_environment() {
 #[test]
 fn processes_with_one_secret_hash_alike() {
     let hash_with = |secret: &str| {
-        let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
-        process.args([
-            "startup::a_process_hashes_keys_by_its_environment",
-            "--exact",
-            "--nocapture",
-        ]);
-        let process = process.env("RATELIMIT_KEY_SECRET", secret).env_remove("RATELIMIT_REDIS_URL");
-        let output = String::from_utf8(process.output().expect("a process").stdout);
-        let output = output.expect("UTF-8");
+        let test = "a_process_hashes_keys_by_its_environment";
+        let output = output_of(test, "RATELIMIT_KEY_SECRET", secret);
         let (_, hash) = output.split_once("hash: ").unwrap_or_else(|| panic!("{output}"));
         hash.lines().next().expect("a line").to_owned()
     };
@@ -80,24 +98,6 @@ fn processes_with_one_secret_hash_alike() {
     assert!(hash_with("too short").contains("16 bytes"));
 }
 
-/// Runs a test of this file in a process with this Redis URL, and returns what it prints.
-fn output_of(test: &str, url: &str) -> String {
-    let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
-    process.args([&*format!("startup::{test}"), "--exact", "--nocapture"]);
-    let output = process.env("RATELIMIT_REDIS_URL", url).output().expect("a process");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Runs a test of this file in a process with this Redis URL, and returns its events without their modules.
-fn events_of_a_process(test: &str, url: &str) -> Vec<String> {
-    let log = output_of(test, url);
-    let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::"));
-    let events = ours.filter_map(|(level, event)| {
-        Some(format!("{} {}", level.trim(), event.split_once(": ")?.1))
-    });
-    events.collect()
-}
-
 const OPENS: &str = "Redis receives no requests until it replies to a probe";
 
 const DECIDES: &str = "a_process_decides_according_to_its_environment";
@@ -105,36 +105,26 @@ const DECIDES: &str = "a_process_decides_according_to_its_environment";
 const WILL_COUNT: &str = "INFO rate limits will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
                           decision connects to it store=Redis";
 
+/// A connection that cannot be used is not reported.
 #[test]
-fn a_process_reports_that_it_has_connected() {
-    let server = Server::start();
-    let node = format!("127.0.0.1:{}", server.port());
-    assert_eq!(
-        events_of_a_process(DECIDES, &server.url),
-        [WILL_COUNT.to_owned(), format!("INFO connected to Redis node={node}")]
-    );
-}
+fn a_process_reports_where_it_counts() {
+    let here = "INFO rate limits are counted in this process: RATELIMIT_REDIS_URL is not set store=Embedded";
+    assert_eq!(events_of_a_process(DECIDES, ""), [here]);
 
-#[test]
-fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
     let server = Server::start();
+    let connected = format!("INFO connected to Redis node=127.0.0.1:{}", server.port());
+    assert_eq!(events_of_a_process(DECIDES, &server.url), [WILL_COUNT, &connected]);
+
     let wrong_password = server.url.replace("redis://", "redis://ann:wrong@");
     for url in ["redis://127.0.0.1:1", &wrong_password] {
         let events = events_of_a_process(DECIDES, url);
         let [first, warnings @ ..] = &events[..] else { panic!("no events") };
-        assert_eq!(first, WILL_COUNT);
-        assert_eq!(warnings.len(), 2, "{warnings:#?}");
+        assert_eq!((&**first, warnings.len()), (WILL_COUNT, 2), "{warnings:#?}");
         for expected in [OPENS, "Redis does not decide"] {
             let warning = format!("WARN {expected}");
             assert!(warnings.iter().any(|event| event.starts_with(&warning)), "{warnings:#?}");
         }
     }
-}
-
-#[test]
-fn a_process_without_redis_reports_that_it_counts_locally() {
-    let here = "INFO rate limits are counted in this process: RATELIMIT_REDIS_URL is not set store=Embedded";
-    assert_eq!(events_of_a_process(DECIDES, ""), [here]);
 }
 
 #[test]
@@ -190,7 +180,6 @@ fn chosen(limit: Limit) -> RateLimitLayer {
     })
 }
 
-/// See [`a_process_decides_according_to_its_environment`].
 #[tokio::test]
 async fn each_kind_of_call_is_decided_by_its_scope() {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
@@ -210,7 +199,7 @@ async fn each_kind_of_call_is_decided_by_its_scope() {
 
 #[test]
 fn a_wrong_url_rejects_only_what_redis_would_count() {
-    let output = output_of("each_kind_of_call_is_decided_by_its_scope", "redis://one,other");
+    let output = output_of("each_kind_of_call_is_decided_by_its_scope", URL, "redis://one,other");
     let decided = [[[true, false]; 5], [[false, false]; 5]];
     assert!(output.contains(&format!("decided: {decided:?}")), "{output}");
     let mut errors: Vec<_> = output.lines().filter(|line| line.contains("ERROR")).collect();
@@ -219,4 +208,38 @@ fn a_wrong_url_rejects_only_what_redis_would_count() {
     errors.sort_unstable();
     errors.dedup();
     assert!(all > 2 && errors.len() == all, "one for each limit: {output}");
+}
+
+#[rate_limit(period = "1h", threshold = 100, scope = "process")]
+fn limited() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[test]
+fn the_first_call_of_a_process_ends() {
+    let (ended, end) = channel();
+    thread::spawn(move || {
+        let log = Log::default().writer();
+        let limited_log = move || {
+            let _ = limited();
+            log()
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(limited_log).finish();
+        let recorder = TestRecorder { described: || _ = limited(), gauge: |_: &Key| Gauge::noop() };
+        let result = tracing::subscriber::with_default(subscriber, || {
+            metrics::with_local_recorder(&recorder, limited)
+        });
+        ended.send(result.is_ok()).expect("the test waits");
+    });
+    let is_admitted = end.recv_timeout(Duration::from_secs(20)).expect("the call ends");
+    println!("admitted: {is_admitted}");
+}
+
+/// Also when no limiter can be built.
+#[test]
+fn a_subscriber_and_a_recorder_may_call_limited_functions_at_the_first_call() {
+    for url in ["", "redis://127.0.0.1:1", "not a URL"] {
+        let output = output_of("the_first_call_of_a_process_ends", URL, url);
+        assert!(output.contains("admitted: true"), "{output}");
+    }
 }

@@ -1,6 +1,5 @@
 //! Rejections as axum responses, over a real socket.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
@@ -26,17 +25,6 @@ async fn costly(Path(cost): Path<u64>) -> Result<String, Rejection> {
     Ok(format!("{cost}"))
 }
 
-async fn serve() -> SocketAddr {
-    let router = Router::new()
-        .route("/limited/{id}", route(limited))
-        .route("/hidden/{id}", route(hidden))
-        .route("/costly/{cost}", route(costly));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    address
-}
-
 /// One test, because a process has one global limiter.
 #[test]
 fn rejects_over_http() {
@@ -46,8 +34,15 @@ fn rejects_over_http() {
     let again = set_global(RateLimiter::embedded()).expect_err("the second");
     assert!(again.to_string().contains("already set"), "{again}");
 
+    let router = Router::new()
+        .route("/limited/{id}", route(limited))
+        .route("/hidden/{id}", route(hidden))
+        .route("/costly/{cost}", route(costly));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let address = runtime.block_on(serve());
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    runtime.spawn(async move { axum::serve(listener, router).await });
 
     for _ in 0..2 {
         assert_eq!(get(address, "/limited/1", &[]).status, 200);

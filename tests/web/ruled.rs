@@ -11,9 +11,11 @@ use support::server::Server;
 
 use crate::{MINUTE, limiters, reported, serve, timed};
 
-#[rate_limit(name = "ruled", period = "1m", threshold = 2)]
-async fn one() -> Result<&'static str, Rejection> {
-    Ok("one")
+const RULED: Limit = Limit::fixed("ruled", 3, MINUTE);
+
+#[rate_limit(limit = RULED, key = "handler")]
+async fn handler() -> Result<&'static str, Rejection> {
+    Ok("handler")
 }
 
 #[rate_limit(
@@ -31,69 +33,50 @@ fn ruled(rule: Rule) -> RuleSet {
     rules
 }
 
-#[test]
-fn fields_and_statuses_follow_the_rules() {
-    let (limiter, clock) = timed();
-    let app = Router::new().route("/one", route_get(one)).layer(RateLimitLayer::new());
-    let server = serve(app, &limiter);
-    let ask = || get(server.address, "/one", &[]);
-    let answer = ask();
-    assert_eq!(reported(&answer), (r#""ruled";q=2;w=60"#, r#""ruled";r=1;t=60"#));
-
-    limiter.set_rules(ruled(Rule::new().threshold(5))).expect("valid");
-    let answer = ask();
-    assert_eq!(reported(&answer), (r#""ruled";q=5;w=60"#, r#""ruled";r=3;t=60"#));
-
-    let until = std::time::SystemTime::UNIX_EPOCH + clock.now() + Duration::from_secs(30);
-    limiter.set_rules(ruled(Rule::new().blocked(true).until(until))).expect("valid");
-    let answer = ask();
-    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("30")));
-
-    limiter.set_rules(ruled(Rule::new().blocked(true))).expect("valid");
-    let answer = ask();
-    assert_eq!((answer.status, answer.header("retry-after")), (429, None));
-
-    limiter.set_rules(ruled(Rule::new().exempt(true))).expect("valid");
-    let answer = ask();
-    assert_eq!((answer.status, answer.header("ratelimit")), (200, None));
-
-    limiter.set_rules(ruled(Rule::new().shadow(true).threshold(1))).expect("valid");
-    assert_eq!(ask().status, 200);
-}
-
-/// A layer reports each limit once, with the amounts in force.
+/// A layer and a handler report each limit once, with the amounts in force.
 #[test]
 fn layers_report_the_limits_in_force() {
     let redis = Server::start();
-    let (limit, other) = (Limit::fixed("ruled", 3, MINUTE), Limit::fixed("other", 50, MINUTE));
-    for (limiter, _) in limiters(&redis) {
-        let layer = |limit| RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
+    let other = Limit::fixed("other", 50, MINUTE);
+    for (limiter, clock) in limiters(&redis) {
+        let layer = || RateLimitLayer::new().limiter(limiter.clone());
+        let both = layer().limit(other, |_| ()).limit(RULED, |_| "both");
         let app = Router::new()
-            .route("/one", route_get(async || ()).layer(layer(limit)))
-            .route("/two", route_get(async || ()).layer(layer(other).limit(limit, |_| ())));
+            .route("/layer", route_get(async || ()).layer(layer().limit(RULED, |_| "layer")))
+            .route("/both", route_get(async || ()).layer(both))
+            .route("/handler", route_get(handler).layer(RateLimitLayer::new()));
         let server = serve(app, &limiter);
-        let ask = |path| get(server.address, path, &[]);
-        let one = ask("/one");
-        assert_eq!(reported(&one), (r#""ruled";q=3;w=60"#, r#""ruled";r=2;t=60"#));
-        limiter.set_rules(ruled(Rule::new().threshold(5))).expect("valid");
-        let one = ask("/one");
-        assert_eq!(reported(&one), (r#""ruled";q=5;w=60"#, r#""ruled";r=3;t=60"#));
-        let two = ask("/two");
+        let set = |rule| limiter.set_rules(ruled(rule)).expect("valid");
+        for path in ["/layer", "/handler"] {
+            let ask = || get(server.address, path, &[]);
+            limiter.set_rules(RuleSet::new()).expect("valid");
+            assert_eq!(reported(&ask()), (r#""ruled";q=3;w=60"#, r#""ruled";r=2;t=60"#));
+            set(Rule::new().threshold(5));
+            assert_eq!(reported(&ask()), (r#""ruled";q=5;w=60"#, r#""ruled";r=3;t=60"#));
+            set(Rule::new().threshold(1));
+            // On Redis, the second rejection comes from the cache.
+            for _ in 0..2 {
+                let answer = ask();
+                assert_eq!(answer.status, 429);
+                assert_eq!(reported(&answer), (r#""ruled";q=1;w=60"#, r#""ruled";r=0;t=60"#));
+            }
+            for rule in [Rule::new().exempt(true), Rule::new().threshold(1).shadow(true)] {
+                set(rule);
+                let answer = ask();
+                assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{rule:?}");
+            }
+            let blocked = Rule::new().blocked(true);
+            let until = std::time::SystemTime::UNIX_EPOCH + clock.now() + MINUTE / 2;
+            for (rule, wait) in [(blocked.until(until), Some("30")), (blocked, None)] {
+                set(rule);
+                let answer = ask();
+                assert_eq!((answer.status, answer.header("retry-after")), (429, wait), "{rule:?}");
+            }
+        }
+        set(Rule::new().threshold(5));
         let policy = r#""other";q=50;w=60, "ruled";q=5;w=60"#;
-        assert_eq!(reported(&two), (policy, r#""other";r=49;t=60, "ruled";r=2;t=60"#));
-
-        limiter.set_rules(ruled(Rule::new().threshold(1))).expect("valid");
-        // On Redis, the second rejection comes from the cache.
-        for _ in 0..2 {
-            let one = ask("/one");
-            assert_eq!(one.status, 429);
-            assert_eq!(reported(&one), (r#""ruled";q=1;w=60"#, r#""ruled";r=0;t=60"#));
-        }
-        for rule in [Rule::new().exempt(true), Rule::new().threshold(1).shadow(true)] {
-            limiter.set_rules(ruled(rule)).expect("valid");
-            let one = ask("/one");
-            assert_eq!((one.status, one.header("ratelimit")), (200, None), "{rule:?}");
-        }
+        let states = r#""other";r=49;t=60, "ruled";r=4;t=60"#;
+        assert_eq!(reported(&get(server.address, "/both", &[])), (policy, states));
     }
 }
 

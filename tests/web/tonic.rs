@@ -1,123 +1,87 @@
 //! tonic: annotated methods and the layer, as a tonic client sees them.
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
-use ratelimit_runtime::{Limit, OnError, RateLimiter, rate_limit};
-use tonic::body::Body;
-use tonic::codegen::{Service, StdError};
-use tonic::server::{Grpc, NamedService, UnaryService};
+use ratelimit_runtime::web::{Client, Clients, Grpc, RateLimitLayer};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use tonic::service::Routes;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
+use tower::service_fn;
 
-use crate::{MINUTE, items, timed};
+use crate::holding::wait_for_in_flight;
+use crate::{MINUTE, items, timed, without_redis};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
-type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+const METHOD: &str = "/test.Greeter/Greet";
 
-struct Greeter {
-    limiter: RateLimiter,
-}
+type Codec = ProstCodec<String, String>;
+type GrpcClient = tonic::client::Grpc<Channel>;
 
-impl Greeter {
-    #[rate_limit(
-        period = "30s",
-        threshold = 2,
-        algo = "fixed",
-        key = (Client::of(&request), request.get_ref()),
-        cost = if request.get_ref() == "all" { 3 } else { 1 },
-        name = "greet"
-    )]
-    async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
-        Ok(Response::new(format!("hi {}", request.into_inner())))
-    }
-}
-
-/// The code that tonic generates for a service, by hand.
-#[derive(Clone)]
-struct GreeterServer(Arc<Greeter>);
-
-impl NamedService for GreeterServer {
-    const NAME: &'static str = "test.Greeter";
-}
-
-impl<B> Service<http::Request<B>> for GreeterServer
-where
-    B: tonic::codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Later<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let method = Greet(Arc::clone(&self.0));
-        let codec = ProstCodec::<String, String>::default();
-        Box::pin(async move { Ok(Grpc::new(codec).unary(method, request).await) })
-    }
-}
-
-struct Greet(Arc<Greeter>);
-
-impl UnaryService<String> for Greet {
-    type Response = String;
-    type Future = Later<Result<Response<String>, Status>>;
-
-    fn call(&mut self, request: Request<String>) -> Self::Future {
-        let greeter = Arc::clone(&self.0);
-        Box::pin(async move { greeter.limiter.clone().scope(greeter.greet(request)).await })
-    }
-}
-
-async fn free_port() -> (tokio::net::TcpListener, SocketAddr) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    (listener, address)
+#[rate_limit(
+    period = "30s",
+    threshold = 2,
+    algo = "fixed",
+    key = (Client::of(&request), request.get_ref()),
+    cost = if request.get_ref() == "all" { 3 } else { 1 },
+    name = "greet"
+)]
+async fn respond(request: Request<String>) -> Result<Response<String>, Status> {
+    Ok(Response::new(format!("hi {}", request.into_inner())))
 }
 
 /// Starts a server with these settings, and returns a client of it.
-async fn serve(
-    layer: RateLimitLayer<ratelimit_runtime::web::Grpc>,
-    limiter: RateLimiter,
-) -> tonic::client::Grpc<Channel> {
-    let (listener, address) = free_port().await;
+async fn serve(layer: RateLimitLayer<Grpc>, limiter: RateLimiter) -> GrpcClient {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let service = GreeterServer(Arc::new(Greeter { limiter }));
-    let server = Server::builder().layer(layer).add_service(service);
+    let method = async move |request: axum::extract::Request| {
+        let method = service_fn(move |request| limiter.scope(respond(request)));
+        tonic::server::Grpc::new(Codec::default()).unary(method, request).await
+    };
+    let router = axum::Router::new().route(METHOD, axum::routing::post(method));
+    let server = Server::builder().layer(layer).add_routes(Routes::from(router));
     tokio::spawn(server.serve_with_incoming(incoming));
     let channel = Channel::from_shared(format!("http://{address}")).expect("a URI");
     tonic::client::Grpc::new(channel.connect().await.expect("a connection"))
 }
 
 async fn greet(
-    client: &mut tonic::client::Grpc<Channel>,
+    client: &mut GrpcClient,
     name: &str,
     forwarded: &'static str,
 ) -> Result<Response<String>, Status> {
     let mut request = Request::new(name.to_owned());
     request.metadata_mut().insert("x-forwarded-for", forwarded.parse().expect("ASCII"));
     client.ready().await.expect("a connection");
-    let path = PathAndQuery::from_static("/test.Greeter/Greet");
-    client.unary(request, path, ProstCodec::<String, String>::default()).await
+    client.unary(request, PathAndQuery::from_static(METHOD), Codec::default()).await
 }
 
 fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str {
     let field = metadata.get(name).expect(name).to_str().expect("ASCII");
     assert!(!items(field).is_empty());
     field
+}
+
+/// Returns the wait after a status, and the limit with its quota.
+fn exhausted(status: &Status) -> (Option<Duration>, Option<(String, i64)>) {
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let wait = status.get_details_retry_info().and_then(|it| it.retry_delay);
+    let quota = status.get_details_quota_failure().map(|it| {
+        let [violation] = &it.violations[..] else { panic!("{it:?}") };
+        assert_eq!(violation.description, status.message());
+        assert_eq!(violation.quota_id, violation.subject);
+        (violation.subject.clone(), violation.quota_value)
+    });
+    (wait, quota)
+}
+
+fn quota(name: &str, units: i64) -> Option<(String, i64)> {
+    Some((name.to_owned(), units))
 }
 
 #[tokio::test]
@@ -135,32 +99,17 @@ async fn rejects_with_a_status_and_its_details() {
 
     // By the method.
     let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
-    assert_eq!(rejected.code(), Code::ResourceExhausted);
     assert_eq!(rejected.message(), "too many requests, try again in 22 seconds");
-    let retry = rejected.get_details_retry_info().expect("when to come back");
-    assert_eq!(retry.retry_delay, Some(Duration::from_millis(21_500)));
-    let quota = rejected.get_details_quota_failure().expect("which limit");
-    assert_eq!((quota.violations.len(), &*quota.violations[0].subject), (1, "greet"));
-    assert_eq!(quota.violations[0].description, rejected.message());
+    assert_eq!(exhausted(&rejected), (Some(Duration::from_millis(21_500)), quota("greet", 2)));
     assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22, "all";r=1;t=52"#);
 
     // The cost exceeds the capacity: no wait helps.
     let never = greet(&mut client, "all", "").await.expect_err("rejected");
-    assert_eq!(never.code(), Code::ResourceExhausted);
-    assert!(never.get_details_retry_info().is_none());
-    assert!(never.get_details_quota_failure().is_some());
+    assert_eq!(exhausted(&never), (None, quota("greet", 2)));
 
     // By the layer.
     let rejected = greet(&mut client, "bob", "").await.expect_err("rejected");
-    assert_eq!(rejected.code(), Code::ResourceExhausted);
-    let retry = rejected.get_details_retry_info().expect("when to come back");
-    assert_eq!(retry.retry_delay, Some(Duration::from_millis(51_500)));
-    let quota = rejected.get_details_quota_failure().expect("which limit");
-    let violation = &quota.violations[0];
-    assert_eq!(
-        (&*violation.subject, &*violation.quota_id, violation.quota_value),
-        ("all", "all", 4)
-    );
+    assert_eq!(exhausted(&rejected), (Some(Duration::from_millis(51_500)), quota("all", 4)));
     assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
 }
 
@@ -178,36 +127,28 @@ async fn takes_clients_as_keys_of_methods_and_of_the_layer() {
         ("bob", "1.1.1.1", Some("clients")),
         ("ann", "2.2.2.2", None),
     ] {
-        let answer = greet(&mut client, name, from).await;
-        let rejected = answer.err().map(|status| {
-            status.get_details_quota_failure().expect("a limit").violations[0].subject.clone()
-        });
+        let rejected = greet(&mut client, name, from).await.err();
+        let rejected = rejected.map(|status| exhausted(&status).1.expect("a limit").0);
         assert_eq!(rejected.as_deref(), rejected_by, "{name} from {from}");
     }
 }
 
 #[tokio::test]
-async fn responds_with_internal_if_the_program_has_a_mistake() {
+async fn a_mistake_and_an_outage_have_codes_without_details() {
     let (limiter, _) = timed();
-    let layer = RateLimitLayer::grpc().limits(|_, limits| {
+    let mixed = RateLimitLayer::grpc().limits(|_, limits| {
         limits.add(&ALL, (), 1);
         limits.add(&ALL.shadow(true), (), 1);
         Ok(())
     });
-    let mut client = serve(layer.limiter(limiter.clone()), limiter).await;
-    let status = greet(&mut client, "ann", "").await.expect_err("a mistake");
-    assert_eq!((status.code(), status.details()), (Code::Internal, &[][..]));
-}
-
-#[tokio::test]
-async fn responds_with_unavailable_if_the_store_cannot_decide() {
-    let (limiter, _) = timed();
-    let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
-    let away = away.deadline(Duration::from_secs(5)).build().expect("a URL");
-    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(away);
-    let mut client = serve(layer, limiter).await;
-    let status = greet(&mut client, "ann", "").await.expect_err("not decided");
-    assert_eq!((status.code(), status.details()), (Code::Unavailable, &[][..]));
+    let away = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(without_redis(OnError::Deny));
+    for (layer, code) in
+        [(mixed.limiter(limiter.clone()), Code::Internal), (away, Code::Unavailable)]
+    {
+        let mut client = serve(layer, limiter.clone()).await;
+        let status = greet(&mut client, "ann", "").await.expect_err("not decided");
+        assert_eq!((status.code(), status.details()), (code, &[][..]));
+    }
 }
 
 #[tokio::test]
@@ -218,9 +159,7 @@ async fn no_status_shows_a_hidden_limit() {
     let mut client = serve(layer, limiter).await;
     assert!(greet(&mut client, "ann", "").await.is_ok());
     let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
-    assert_eq!(rejected.code(), Code::ResourceExhausted);
-    assert!(rejected.get_details_quota_failure().is_none());
-    assert!(rejected.get_details_retry_info().is_some());
+    assert_eq!(exhausted(&rejected), (Some(MINUTE), None));
     assert!(!format!("{rejected:?}").contains("secret"), "{rejected:?}");
     assert!(rejected.metadata().get("ratelimit-policy").is_none());
 }
@@ -233,13 +172,8 @@ fn responds_over_grpc_beside_http() {
     let router = axum::Router::new().fallback(async || ());
     let server = crate::serve(router.layer(layer.limiter(limiter.clone())), &limiter);
     let ask = |method, kind: &str| {
-        support::http::request(
-            server.address,
-            method,
-            "/",
-            &[&format!("content-type: application/{kind}")],
-            &[],
-        )
+        let kind = format!("content-type: application/{kind}");
+        support::http::request(server.address, method, "/", &[&kind], &[])
     };
     assert_eq!(ask("POST", "grpc").status, 200);
     for kind in ["grpc", "grpc+proto", "grpc;x=y", "grpc-web", "grpc-web-text+proto"] {
@@ -260,18 +194,17 @@ fn responds_over_grpc_beside_http() {
     }
 }
 
-/// A method that fails has its status in the headers, and one that succeeds in the trailers, after the body.
+/// The body of a response holds the slot until its trailers, as any other body.
 #[tokio::test]
-async fn counts_methods_that_fail() {
-    let (limiter, _) = timed();
-    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
-    let layer = layer.count_if(|response| response.headers.contains_key("grpc-status"));
+async fn a_busy_limit_has_a_status_and_its_details() -> Result<(), Rejection> {
+    let (limiter, two) = (RateLimiter::embedded(), Limit::in_flight("two", 2));
+    let layer = RateLimitLayer::grpc().limit(two, |_| ()).limiter(limiter.clone());
     let mut client = serve(layer, limiter.clone()).await;
-    for (name, is_ok, remaining) in
-        [("ann", true, 4), ("all", false, 3), ("bob", true, 3), ("all", false, 2)]
-    {
-        assert_eq!(greet(&mut client, name, "").await.is_ok(), is_ok, "{name}");
-        let left = limiter.peek(&ALL, (), 1).await.expect("embedded").remaining;
-        assert_eq!(left, remaining, "{name}");
-    }
+    let _running = limiter.acquire(&two, (), 1).await?;
+    assert!(greet(&mut client, "ann", "").await.is_ok());
+    wait_for_in_flight(&limiter, &two, 1).await;
+    let _other = limiter.acquire(&two, (), 1).await?;
+    let busy = greet(&mut client, "bob", "").await.expect_err("both are taken");
+    assert_eq!(exhausted(&busy), (Some(Duration::from_secs(1)), quota("two", 2)));
+    Ok(())
 }

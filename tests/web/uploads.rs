@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use actix_web::{App, HttpServer, web};
+use actix_web::web;
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post as route_post;
@@ -14,14 +14,13 @@ use ratelimit_runtime::{Limit, RateLimiter};
 use support::http::post;
 use support::server::Server;
 
-use crate::{MINUTE, Running, limiters, serve, timed};
+use crate::{MINUTE, Running, limiters, serve, serve_actix, timed};
 
 const ONE: Limit = Limit::fixed("uploads", 1, MINUTE);
 
-/// The most that is read of a body.
+/// The most bytes that are read of a body.
 const MOST: usize = 64 * 1024;
 
-/// A client with a pause between the parts of its body.
 fn send_slowly(stream: &mut TcpStream, head: &str, parts: usize, part: &[u8]) {
     let request = format!("POST / HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the head is sent");
@@ -31,16 +30,19 @@ fn send_slowly(stream: &mut TcpStream, head: &str, parts: usize, part: &[u8]) {
     }
 }
 
-/// Reads until the end of a response without a body, or of a text.
 fn status(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 4096];
     let length = stream.read(&mut buffer).expect("a response");
     String::from_utf8_lossy(&buffer[..length]).chars().skip(9).take(3).collect()
 }
 
+/// Serves a route whose limit is reached.
 fn app(limiter: &RateLimiter) -> Running {
     let layer = RateLimitLayer::new().limit(ONE, |_| ()).limiter(limiter.clone());
-    serve(Router::new().route("/", route_post(async |_: Bytes| ())).layer(layer), limiter)
+    let router = Router::new().route("/", route_post(async |_: Bytes| ())).layer(layer);
+    let server = serve(router, limiter);
+    assert_eq!(post(server.address, "/", &[], b"").status, 200);
+    server
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -52,7 +54,6 @@ fn the_response_comes_after_a_small_body_and_the_connection_stays_open() {
     let redis = Server::start();
     for (limiter, _) in limiters(&redis) {
         let server = app(&limiter);
-        assert_eq!(post(server.address, "/", &[], b"").status, 200);
         let mut stream = connect(server.address);
         let head = format!("content-length: {MOST}");
         for _ in 0..2 {
@@ -66,13 +67,10 @@ fn the_response_comes_after_a_small_body_and_the_connection_stays_open() {
             assert_eq!(status(&mut stream), "429");
         }
     }
-}
-
-#[test]
-fn a_request_without_a_key_has_its_response_after_its_body() {
-    let (limiter, _) = timed();
+    // A request without a key.
     let layer = RateLimitLayer::new().limits(|_, _| Err(TextResponse::from((401, "who?"))));
-    let server = serve(Router::new().route("/", route_post(async || ())).layer(layer), &limiter);
+    let router = Router::new().route("/", route_post(async || ())).layer(layer);
+    let server = serve(router, &timed().0);
     let mut stream = connect(server.address);
     for _ in 0..2 {
         send_slowly(&mut stream, "content-length: 65536", 16, &[b'a'; MOST / 16]);
@@ -82,9 +80,7 @@ fn a_request_without_a_key_has_its_response_after_its_body() {
 
 #[test]
 fn nothing_is_read_of_a_large_body_or_one_that_the_client_has_not_sent() {
-    let (limiter, _) = timed();
-    let server = app(&limiter);
-    assert_eq!(post(server.address, "/", &[], b"").status, 200);
+    let server = app(&timed().0);
     for head in ["content-length: 65537", "content-length: 9\r\nexpect: 100-continue"] {
         let (mut stream, start) = (connect(server.address), Instant::now());
         send_slowly(&mut stream, head, 0, b"");
@@ -95,9 +91,7 @@ fn nothing_is_read_of_a_large_body_or_one_that_the_client_has_not_sent() {
 
 #[test]
 fn a_client_that_stops_has_its_response_after_a_second() {
-    let (limiter, _) = timed();
-    let server = app(&limiter);
-    assert_eq!(post(server.address, "/", &[], b"").status, 200);
+    let server = app(&timed().0);
     let (mut stream, start) = (connect(server.address), Instant::now());
     send_slowly(&mut stream, "content-length: 9", 1, b"a");
     assert_eq!(status(&mut stream), "429");
@@ -107,18 +101,10 @@ fn a_client_that_stops_has_its_response_after_a_second() {
 /// actix-web reads what the middleware leaves.
 #[test]
 fn the_response_comes_after_a_small_body_in_actix() {
-    let (limiter, _) = timed();
-    let limits = RateLimits::new().limit(ONE, |_| ()).limiter(limiter);
-    let (tell, address) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let factory =
-            move || App::new().wrap(limits.clone()).route("/", web::post().to(async || ""));
-        let server = HttpServer::new(factory).workers(1).disable_signals().bind("127.0.0.1:0");
-        let server = server.expect("a free port");
-        tell.send(server.addrs()[0]).expect("the test waits for it");
-        actix_web::rt::System::new().block_on(server.run()).expect("it is served");
-    });
-    let address = address.recv().expect("an address");
+    let routes = |config: &mut web::ServiceConfig| {
+        config.route("/", web::post().to(async || ""));
+    };
+    let address = serve_actix(routes, RateLimits::new().limit(ONE, |_| ()), &timed().0, false);
     assert_eq!(post(address, "/", &[], b"").status, 200);
     for _ in 0..2 {
         let mut stream = connect(address);

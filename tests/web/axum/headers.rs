@@ -1,19 +1,17 @@
 //! The headers that report limits, of the layer and of the handlers behind it.
 
-use std::time::Duration;
-
 use axum::Router;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
+use ratelimit_runtime::{Limit, Rejection, Scope, rate_limit};
 use support::http::get;
 use support::server::Server;
 
-use super::{ALL, again, router};
-use crate::{CACHED, MINUTE, items, limiters, reported, serve, timed};
+use super::{ALL, again, assert_reports_all_limits, legacy_of, router};
+use crate::{MINUTE, items, limiters, reported, serve, timed};
 
 #[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
 async fn second() -> Result<(), Rejection> {
@@ -23,36 +21,9 @@ async fn second() -> Result<(), Rejection> {
 #[test]
 fn reports_all_limits_on_every_response() {
     let (limiter, clock) = timed();
-    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::new().legacy_headers().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
-    let ask = |path| get(server.address, path, &[]);
-
-    let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
-    let first = ask("/hi/1");
-    assert_eq!((first.status, &*first.body), (200, "hi 1"));
-    assert_eq!(reported(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
-    assert_eq!(first.header("retry-after"), None);
-    clock.advance(Duration::from_millis(9_001));
-    assert_eq!(reported(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
-
-    // Rejected by the handler: its limit comes first, and the other has no `t`, because it is later.
-    let rejected = ask("/hi/1");
-    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
-    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21, "all";r=1"#));
-    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
-
-    // A handler without a limit, and then a rejection by the layer.
-    assert_eq!(reported(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
-    let rejected = ask("/hi/2");
-    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("51")));
-    assert_eq!(reported(&rejected), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
-
-    clock.advance(Duration::from_millis(50_998));
-    assert_eq!(ask("/plain").header("retry-after"), Some("1"));
-    clock.advance(Duration::from_millis(1));
-    assert_eq!(ask("/plain").status, 200);
-    assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
+    assert_reports_all_limits(server.address, &clock);
 }
 
 /// A limit of this process alone, leased units, and rejections that the process has cached.
@@ -87,15 +58,18 @@ fn reports_what_the_process_decides_beside_redis() {
     assert!(redis.script_calls() < calls + 9, "no call spends leased units");
 }
 
+/// Nor those of a layer to a request that is exempt.
 #[test]
 fn does_not_report_shadow_limits() {
-    let (limiter, _) = timed();
-    let server = serve(router().layer(RateLimitLayer::new()), &limiter);
-    for _ in 0..2 {
-        let answer = get(server.address, "/tried", &[]);
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|_| true);
+    let server = serve(router().layer(layer), &timed().0);
+    for path in ["/tried", "/tried", "/plain"] {
+        let answer = get(server.address, path, &[]);
         assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, None));
+        assert_eq!(answer.header("ratelimit"), None);
     }
-    assert_eq!(get(server.address, "/plain", &[]).header("ratelimit"), None);
+    let hi = (r#""hi";q=2;w=30"#, r#""hi";r=1;t=30"#);
+    assert_eq!(reported(&get(server.address, "/hi/1", &[])), hi);
 }
 
 #[test]
@@ -145,35 +119,7 @@ fn reports_first_the_limit_of_a_group_that_rejects() {
         ] {
             let answer = get(server.address, path, &[]);
             assert_eq!((answer.status, reported(&answer).1), (status, states), "{path}");
-            let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}"));
-            let values = names.map(|name| answer.header(&name).unwrap_or("none").to_owned());
-            assert_eq!(values, legacy, "{path}");
-        }
-    }
-}
-
-/// A client that has no unit left learns when there is one, and not when there are all.
-#[test]
-fn an_empty_bucket_reports_the_wait_for_its_next_unit() {
-    let redis = Server::start();
-    for (limiter, clock) in limiters(&redis) {
-        let bucket = Limit::token_bucket("bucket", 6, MINUTE).burst(3);
-        let layer = RateLimitLayer::new().legacy_headers().limit(bucket, |_| ());
-        let plain = Router::new().route("/", route_get(async || ()));
-        let server = serve(plain.layer(layer.limiter(limiter.clone())), &limiter);
-        for (advance, status, state, reset) in [
-            (0, 200, r#""bucket";r=2;t=10"#, "10"),
-            (0, 200, r#""bucket";r=1;t=20"#, "20"),
-            (0, 200, r#""bucket";r=0;t=10"#, "10"),
-            (3_500, 429, r#""bucket";r=0;t=7"#, "7"),
-            (6_499, 429, r#""bucket";r=0;t=1"#, "1"),
-            (2_001, 200, r#""bucket";r=0;t=8"#, "8"),
-            (30_000, 200, r#""bucket";r=2;t=10"#, "10"),
-        ] {
-            clock.advance(Duration::from_millis(advance));
-            let answer = get(server.address, "/", &[]);
-            assert_eq!((answer.status, reported(&answer).1), (status, state));
-            assert_eq!(answer.header("x-ratelimit-reset"), Some(reset));
+            assert_eq!(legacy_of(&answer), legacy, "{path}");
         }
     }
 }
@@ -186,11 +132,11 @@ fn reports_a_limit_of_two_keys_once() {
         let by_path = |request: &Parts| request.uri.path().to_owned();
         let layer = || RateLimitLayer::new().limiter(limiter.clone());
         let plain = || Router::new().fallback(async || ());
-        let one = plain().layer(layer().limit(ALL, |_| "all").limit(ALL, by_path));
-        let two = plain().layer(layer().limit(ALL, by_path)).layer(layer().limit(ALL, |_| "all"));
-        let other = plain().layer(layer().limit(ALL, |_| "all")).layer(layer().limit(ALL, by_path));
+        let all = |key: &'static str| layer().limit(ALL, move |_| key);
+        let one = plain().layer(all("one").limit(ALL, by_path));
+        let two = plain().layer(layer().limit(ALL, by_path)).layer(all("two"));
+        let other = plain().layer(all("other")).layer(layer().limit(ALL, by_path));
         for (app, path) in [(one, "one"), (two, "two"), (other, "other")] {
-            reset(&limiter);
             let server = serve(app, &limiter);
             let state = |remaining| format!(r#""all";r={remaining};t=60"#);
             for (key, status, remaining) in
@@ -204,10 +150,23 @@ fn reports_a_limit_of_two_keys_once() {
     }
 }
 
-fn reset(limiter: &RateLimiter) {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(limiter.reset(&ALL, "all")).expect("reset");
-}
+/// The headers of responses as queries, and whether a layer reports limits beside them.
+const CACHED: [(&str, bool); 14] = [
+    ("cache-control:public", false),
+    ("cache-control:max-age=60,Public", false),
+    ("cache-control:s-maxage=60", false),
+    ("cache-control:max-age=60", false),
+    ("cache-control:no-transform&cache-control:PUBLIC", false),
+    ("cache-control:private=a,max-age=60", false),
+    ("cache-control:private&cdn-cache-control:max-age=60", false),
+    ("cache-control:private", true),
+    ("cache-control:private,max-age=60", true),
+    ("cache-control:max-age=60&cache-control:private", true),
+    ("cache-control:no-store,public", true),
+    ("cache-control:max-age=0,must-revalidate", true),
+    ("cache-control:no-cache", true),
+    ("x-cache-control:public", true),
+];
 
 /// Caches between the service and its clients store responses for all clients.
 #[test]
@@ -231,25 +190,6 @@ fn reports_nothing_in_responses_that_shared_caches_store() {
     }
 }
 
-#[test]
-fn joins_the_headers_of_several_layers() {
-    let (limiter, _) = timed();
-    let layer = |name, threshold| {
-        let limit = Limit::fixed(name, threshold, MINUTE);
-        RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone())
-    };
-    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).legacy_headers());
-    let server = serve(router, &limiter);
-    let ask = |path| get(server.address, path, &["accept: application/json"]);
-    let policy = r#""outer";q=9;w=60, "inner";q=1;w=60"#;
-    assert_eq!(reported(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
-    let rejected = ask("/hi/1");
-    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("60")));
-    // The inner layer rejected the request, so its limit comes first.
-    assert_eq!(reported(&rejected), (policy, r#""inner";r=0;t=60, "outer";r=7;t=60"#));
-    assert_eq!(rejected.header("x-ratelimit-remaining"), Some("7"));
-}
-
 /// For limits of layers, and of a handler that continues after a rejection.
 #[test]
 fn reports_no_time_after_retry_after() {
@@ -269,39 +209,32 @@ fn reports_no_time_after_retry_after() {
         r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
     let states = r#""second";r=0;t=1, "day";r=994, "all";r=0, "outer";r=994"#;
     assert_eq!(reported(&rejected), (policies, states));
-    assert_eq!(rejected.header("x-ratelimit-limit"), Some("1"));
-    assert_eq!(rejected.header("x-ratelimit-reset"), Some("1"));
+    assert_eq!(legacy_of(&rejected), ["1", "0", "1"]);
 }
 
+/// The limit that rejects comes first, and the limit of a layer that was not asked is missing.
 #[test]
-fn reports_the_limit_closest_to_reject_in_legacy_headers() {
+fn joins_the_headers_of_several_layers() {
     let (limiter, _) = timed();
-    let layer = |name, threshold| {
+    let layer = |(name, threshold)| {
         let limit = Limit::fixed(name, threshold, MINUTE);
         RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
     };
-    let plain = || Router::new().route("/", route_get(async || ()));
-    for (outer, inner, nearest) in [("a", "b", "2"), ("c", "d", "2")] {
-        let (wide, narrow) = if outer == "a" { (9, 2) } else { (2, 9) };
-        let server = serve(plain().layer(layer(inner, narrow)).layer(layer(outer, wide)), &limiter);
-        for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
-            let answer = get(server.address, "/", &[]);
-            assert_eq!(answer.status, status);
-            assert_eq!(answer.header("x-ratelimit-limit"), Some(nearest));
-            assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+    for ([outer, inner], policy, states) in [
+        ([("a", 9), ("b", 2)], r#""a";q=9;w=60, "b";q=2;w=60"#, r#""b";r=0;t=60, "a";r=6;t=60"#),
+        ([("c", 2), ("d", 9)], r#""c";q=2;w=60"#, r#""c";r=0;t=60"#),
+    ] {
+        let plain = Router::new().route("/", route_get(async || ()));
+        let server = serve(plain.layer(layer(inner)).layer(layer(outer)), &limiter);
+        let ask = || get(server.address, "/", &[]);
+        for remaining in ["1", "0"] {
+            let answer = ask();
+            assert_eq!((answer.status, legacy_of(&answer)), (200, ["2", remaining, "60"]));
         }
+        let rejected = ask();
+        assert_eq!((rejected.status, reported(&rejected)), (429, (policy, states)));
+        assert_eq!(legacy_of(&rejected), ["2", "0", "60"]);
     }
-}
-
-#[test]
-fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
-    let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|_| true);
-    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
-    let answer = get(server.address, "/plain", &[]);
-    assert_eq!((answer.header("ratelimit-policy"), answer.header("ratelimit")), (None, None));
-    let hi = (r#""hi";q=2;w=30"#, r#""hi";r=1;t=30"#);
-    assert_eq!(reported(&get(server.address, "/hi/1", &[])), hi);
 }
 
 #[test]
@@ -322,23 +255,4 @@ fn joins_headers_that_the_handler_sets() {
             r#""all";r=3;t=60, "x";r=1;t=1, "y,\";z";r=2;t=2"#,
         )
     );
-}
-
-#[test]
-fn sends_legacy_headers_if_they_are_set() {
-    let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().legacy_headers().limit(ALL, |_| ()).limiter(limiter.clone());
-    let server = serve(router().layer(layer), &limiter);
-    let legacy = |path| {
-        let answer = get(server.address, path, &[]);
-        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
-        names.map(|name| answer.header(name).unwrap_or("none").to_owned())
-    };
-    assert_eq!(legacy("/plain"), ["4", "3", "60"]);
-    for remaining in ["1", "0"] {
-        assert_eq!(legacy("/hi/1"), ["2", remaining, "30"]);
-    }
-    // Rejected by the handler, and then by the layer.
-    assert_eq!(legacy("/hi/1"), ["2", "0", "30"]);
-    assert_eq!(legacy("/hi/1"), ["4", "0", "60"]);
 }

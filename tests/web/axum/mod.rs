@@ -1,18 +1,22 @@
-//! axum: the layer, annotated handlers behind it, and the headers that report the limits of both.
+//! axum: the layer, annotated handlers behind it, and the headers that report the limits of both. `actix`, `outbound`
+//! and `tonic` test what differs in their frameworks.
 
 mod headers;
 mod rejections;
 mod setup;
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::Path;
-use axum::http::StatusCode;
-use axum::response::IntoResponse;
 use axum::routing::{get as route_get, post};
 use ratelimit_runtime::web::Client;
-use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
+use support::http::{Response, get};
+use support::poll_once;
 
-use crate::MINUTE;
+use crate::{MINUTE, reported};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
@@ -54,25 +58,6 @@ async fn costly() -> Result<(), Rejection> {
     Ok(())
 }
 
-struct Own(Rejection);
-
-impl From<Rejection> for Own {
-    fn from(rejection: Rejection) -> Self {
-        Self(rejection)
-    }
-}
-
-impl IntoResponse for Own {
-    fn into_response(self) -> axum::response::Response {
-        (StatusCode::IM_A_TEAPOT, format!("own: {}", self.0.name())).into_response()
-    }
-}
-
-#[rate_limit(period = "1h", threshold = 1, name = "own")]
-async fn own() -> Result<(), Own> {
-    Ok(())
-}
-
 fn router() -> Router {
     Router::new()
         .route("/hi/{id}", route_get(hi))
@@ -81,7 +66,62 @@ fn router() -> Router {
         .route("/tried", route_get(tried))
         .route("/both", route_get(both))
         .route("/costly", route_get(costly))
-        .route("/own", route_get(own))
         .route("/plain", route_get(async || "plain"))
         .route("/upload", post(async |body: String| body))
+}
+
+/// Asks a server with [`ALL`], legacy headers, and the handlers of [`router`].
+pub(crate) fn assert_reports_all_limits(address: SocketAddr, clock: &VirtualClock) {
+    let (all, both) = (r#""all";q=4;w=60"#, r#""all";q=4;w=60, "hi";q=2;w=30"#);
+    for (advance, path, status, policy, states, legacy) in [
+        (0, "/hi/1", 200, both, r#""all";r=3;t=60, "hi";r=1;t=30"#, ["2", "1", "30"]),
+        (9_001, "/hi/1", 200, both, r#""all";r=2;t=51, "hi";r=0;t=21"#, ["2", "0", "21"]),
+        // Rejected by the handler: its limit comes first, and the other has no `t`, because it is later.
+        (0, "/hi/1", 429, both, r#""hi";r=0;t=21, "all";r=1"#, ["2", "0", "21"]),
+        // A handler without a limit, and then rejections by the layer.
+        (0, "/plain", 200, all, r#""all";r=0;t=51"#, ["4", "0", "51"]),
+        (0, "/hi/2", 429, all, r#""all";r=0;t=51"#, ["4", "0", "51"]),
+        (50_998, "/plain", 429, all, r#""all";r=0;t=1"#, ["4", "0", "1"]),
+        (1, "/plain", 200, all, r#""all";r=3;t=60"#, ["4", "3", "60"]),
+        (0, "/none", 404, all, r#""all";r=2;t=60"#, ["4", "2", "60"]),
+    ] {
+        clock.advance(Duration::from_millis(advance));
+        let answer = get(address, path, &[]);
+        assert_eq!((answer.status, reported(&answer)), (status, (policy, states)), "{path}");
+        assert_eq!(answer.header("retry-after").is_some(), status == 429, "{path}");
+        assert_eq!(legacy_of(&answer), legacy, "{path}");
+    }
+}
+
+/// Returns the values of the legacy headers.
+fn legacy_of(answer: &Response) -> [&str; 3] {
+    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
+        .map(|name| answer.header(name).unwrap_or("none"))
+}
+
+/// Asks a server with `limit`, 2 a minute for each route and client. The path `/exempt` is exempt.
+pub(crate) fn assert_takes_routes_and_clients_as_keys(
+    address: SocketAddr,
+    limiter: &RateLimiter,
+    limit: &Limit,
+) {
+    let ask = |path, client| {
+        let header = format!("x-forwarded-for: {client}");
+        get(address, path, &[&header]).status
+    };
+    // Neither the parameters in the path nor the hops that the client sends change the key.
+    assert_eq!((ask("/hi/1", "1.1.1.1"), ask("/hi/2", "6.6.6.6, 1.1.1.1")), (200, 200));
+    assert_eq!(ask("/hi/3", "1.1.1.1"), 429);
+    let by_text = poll_once(limiter.peek(limit, ("/hi/{id}", "1.1.1.1"), 1));
+    assert!(!by_text.expect("embedded").allowed, "the key is the text of both");
+    assert_eq!((ask("/hi/3", "2.2.2.2"), ask("/plain", "1.1.1.1")), (200, 200));
+    // All paths without a route share one key.
+    assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
+    assert!((0..3).all(|_| ask("/exempt", "1.1.1.1") == 404));
+
+    // The handler extracts the same client.
+    let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
+    assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
+    let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
+    assert_eq!(reported(&other).1, r#""once";r=0;t=3600, "routes";r=0;t=60"#);
 }

@@ -6,34 +6,32 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as route_get;
 use futures::FutureExt;
-use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
-use ratelimit_runtime::{Answer, Limit, OnError, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::{Answer, Limit, OnError, Rejection, current, rate_limit};
 use support::http::get;
 
 use super::{ALL, hi, router};
-use crate::{MINUTE, reported, serve, timed};
+use crate::{MINUTE, reported, serve, timed, without_redis};
 
-struct Page(Rejection);
-
-impl From<Rejection> for Page {
-    fn from(rejection: Rejection) -> Self {
-        Self(rejection)
-    }
+#[rate_limit(period = "1h", threshold = 1, name = "page")]
+async fn limited() -> Result<(), Rejection> {
+    Ok(())
 }
 
 /// The response of the library with another status.
-impl IntoResponse for Page {
-    fn into_response(self) -> axum::response::Response {
-        (StatusCode::FORBIDDEN, self.0).into_response()
-    }
+async fn page() -> axum::response::Response {
+    let forbidden = |rejection: Rejection| (StatusCode::FORBIDDEN, rejection);
+    limited().await.map_err(forbidden).into_response()
 }
 
-#[rate_limit(period = "1h", threshold = 1, name = "page")]
-async fn page() -> Result<(), Page> {
+/// Checks a limit of calls in flight, which needs a permit.
+async fn mistaken() -> Result<(), Rejection> {
+    const SLOTS: Limit = Limit::in_flight("slots", 2);
+    current().expect("the limiter of the test").check(&SLOTS, "key", 1).await?;
     Ok(())
 }
 
@@ -50,8 +48,7 @@ async fn remade(response: axum::response::Response) -> axum::response::Response 
 /// The capacity of another call can be larger, so 413 would be wrong. No wait helps.
 #[test]
 fn responds_429_to_amounts_that_are_too_small() {
-    let (limiter, _) = timed();
-    let server = serve(router().layer(RateLimitLayer::new()), &limiter);
+    let server = serve(router().layer(RateLimitLayer::new()), &timed().0);
     let ask = |size: u64| get(server.address, &format!("/sized/{size}"), &[]);
     let exceeding = ask(3);
     assert_eq!((exceeding.status, exceeding.header("retry-after")), (429, None));
@@ -91,32 +88,27 @@ fn reports_blocked_keys() {
 #[test]
 fn sends_problem_details_to_clients_that_prefer_json() {
     let (limiter, _) = timed();
-    let redis_away = RateLimiter::builder()
-        .redis("redis://127.0.0.1:1")
-        .on_error(OnError::Deny)
-        .deadline(Duration::from_secs(5))
-        .build()
-        .expect("a URL");
-    let blocked = RateLimitLayer::new().limit(ALL, |_| ()).limiter(redis_away);
+    let named = Limit::fixed("a \"b\\\n\u{e9}", 2, MINUTE);
+    let layer = RateLimitLayer::new().limit(named, |_| ()).limiter(limiter.clone());
+    let away = RateLimitLayer::new().limit(ALL, |_| ()).limiter(without_redis(OnError::Deny));
+    let mixed = RateLimitLayer::new().limits(|_, limits| {
+        limits.add(&ALL, (), 1);
+        limits.add(&ALL.shadow(true), (), 1);
+        Ok(())
+    });
     let router = router()
-        .layer(
-            RateLimitLayer::new()
-                .limit(Limit::fixed("a \"b\\\n\u{e9}", 2, MINUTE), |_| ())
-                .limiter(limiter.clone()),
-        )
-        .route("/blocked", route_get(async || ()).layer(blocked));
+        .layer(layer)
+        .route("/away", route_get(async || ()).layer(away))
+        .route("/mixed", route_get(async || ()).layer(mixed))
+        .route("/mistaken", route_get(mistaken));
     let server = serve(router, &limiter);
     let json = "accept: application/json";
     let costly = get(server.address, "/costly", &[json]);
     assert_eq!((costly.status, costly.header("retry-after")), (413, None));
     assert_eq!(costly.header("content-type"), Some("application/problem+json"));
-    assert_eq!(
-        costly.body,
-        concat!(
-            r#"{"type":"about:blank","title":"Content Too Large","status":413,"#,
-            r#""detail":"this request is too large: it needs 3 units, and at most 2 are allowed at once"}"#
-        )
-    );
+    let problem = r#"{"type":"about:blank","title":"Content Too Large","status":413,"detail":"#;
+    let detail = "this request is too large: it needs 3 units, and at most 2 are allowed at once";
+    assert_eq!(costly.body, format!("{problem}\"{detail}\"}}"));
 
     assert_eq!(get(server.address, "/plain", &[]).status, 200);
     for accept in
@@ -139,52 +131,25 @@ fn sends_problem_details_to_clients_that_prefer_json() {
         assert_eq!(rejected.body, "too many requests, try again in 1 minute");
     }
 
-    let blocked = get(server.address, "/blocked", &[json]);
-    assert_eq!((blocked.status, blocked.header("retry-after")), (503, None));
-    assert_eq!(
-        blocked.body,
-        concat!(
-            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-            r#""title":"Temporary Reduced Capacity","status":503,"#,
-            r#""detail":"the service cannot take this request right now, try again in a few minutes","#,
-            r#""violated-policies":["all"]}"#
-        )
-    );
-}
+    let undecided = get(server.address, "/away", &[json]);
+    assert_eq!((undecided.status, undecided.header("retry-after")), (503, None));
+    let problem =
+        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#;
+    let title = r#""title":"Temporary Reduced Capacity","status":503,"detail":"#;
+    let detail = "the service cannot take this request right now, try again in a few minutes";
+    let policies = r#""violated-policies":["all"]"#;
+    assert_eq!(undecided.body, format!("{problem}{title}\"{detail}\",{policies}}}"));
 
-#[test]
-fn responds_alike_to_rejections_of_layer_and_handler() {
-    let (limiter, _) = timed();
-    let mark = axum::middleware::map_response(async |mut response: axum::response::Response| {
-        response.headers_mut().insert("x-mark", HeaderValue::from_static("kept"));
-        response
-    });
-    let page = |request: &RejectedRequest<'_>| {
-        let seconds = request.retry_after().unwrap_or_default();
-        ("text/html", format!("{} {} {seconds}", request.status(), request.rejection().name()))
-    };
-    let server = serve(router().layer(mark).layer(RateLimitLayer::new()), &limiter);
-    let ask = |accept| get(server.address, "/hi/1", &[accept]);
-    let ours = serve(router().layer(RateLimitLayer::new().rejection_body(page)), &limiter);
-    assert_eq!((ask("x: y").status, ask("x: y").status), (200, 200));
-
-    let rejected = ask("accept: application/problem+json");
-    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
-    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert!(rejected.body.ends_with(r#""violated-policies":["hi"]}"#), "{}", rejected.body);
-    assert_eq!(rejected.header("x-mark"), Some("kept"));
-    assert_eq!(ask("x: y").body, "too many requests, try again in 30 seconds");
-
-    let rejected = get(ours.address, "/hi/1", &["accept: application/json"]);
-    assert_eq!((rejected.status, &*rejected.body), (429, "429 hi 30"));
-    assert_eq!(rejected.header("content-type"), Some("text/html"));
-    reported(&rejected);
-
-    // The response of an error type of the application stays, and the headers are added.
-    assert_eq!(get(ours.address, "/own", &[]).status, 200);
-    let rejected = get(ours.address, "/own", &["accept: application/json"]);
-    assert_eq!((rejected.status, &*rejected.body), (418, "own: own"));
-    assert_eq!(reported(&rejected).1, r#""own";r=0;t=3600"#);
+    let reason = "the service cannot take this request because of an internal error";
+    for path in ["/mixed", "/mistaken"] {
+        let mistake = get(server.address, path, &[]);
+        assert_eq!((mistake.status, &*mistake.body), (500, reason), "{path}");
+        assert_eq!(mistake.header("retry-after"), None);
+        assert_eq!(mistake.header("cache-control"), Some("no-store"));
+    }
+    let problem = r#"{"type":"about:blank","title":"Internal Server Error","status":500,"#;
+    let mistake = get(server.address, "/mixed", &[json]);
+    assert_eq!(mistake.body, format!("{problem}\"detail\":\"{reason}\"}}"));
 }
 
 #[test]
@@ -210,22 +175,24 @@ fn keeps_the_changes_of_the_application_to_a_rejection() {
     assert_eq!(reported(&rejected).1, r#""page";r=0;t=3600"#);
 }
 
-/// A spawned task does not know the request: the response is plain text with the headers of its limit.
+/// Without the layer, and in a spawned task, the request is not known: the response is plain text with the headers of
+/// its limit.
 #[test]
-fn reports_a_rejection_that_becomes_a_response_in_a_spawned_task() {
-    let (limiter, _) = timed();
+fn reports_a_rejection_without_the_request() {
     let handler = async |path: Path<u64>| {
         let Err(rejection) = hi(path).await else { return ().into_response() };
         let made = tokio::spawn(async move { rejection.into_response() });
         made.await.expect("it does not panic")
     };
-    let router = Router::new().route("/{id}", route_get(handler));
-    let server = serve(router.layer(RateLimitLayer::new()), &limiter);
-    let ask = || get(server.address, "/1", &["accept: application/json"]);
-    assert_eq!((ask().status, ask().status), (200, 200));
-    let rejected = ask();
-    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    let spawned = Router::new().route("/hi/{id}", route_get(handler)).layer(RateLimitLayer::new());
+    for router in [spawned, router()] {
+        let server = serve(router, &timed().0);
+        let ask = || get(server.address, "/hi/1", &["accept: application/json"]);
+        assert_eq!((ask().status, ask().status), (200, 200));
+        let rejected = ask();
+        assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    }
 }
 
 #[test]
@@ -240,15 +207,4 @@ fn rejects_before_the_body_is_read() {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 429");
-}
-
-#[test]
-fn reports_a_rejection_without_the_layer() {
-    let (limiter, _) = timed();
-    let server = serve(router(), &limiter);
-    let ask = || get(server.address, "/hi/1", &["accept: application/json"]);
-    assert_eq!((ask().header("ratelimit"), ask().header("ratelimit-policy")), (None, None));
-    let rejected = ask();
-    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
 }

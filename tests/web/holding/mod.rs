@@ -4,13 +4,11 @@
 //! | --- | --- |
 //! | the ends of a body, and of a handler | [`bodies`] |
 //! | what a handler takes out of the request | [`taken`] |
-//! | holding beside the other settings of a layer, rules, waits, and a limiter that ends | [`beside`] |
+//! | holding beside the other settings of a layer, rules, waits, and other layers | [`beside`] |
 //! | clients that leave, responses over HTTP, actix-web | [`sockets`] |
-//! | gRPC streams with trailers | [`grpc`] |
 
 mod beside;
 mod bodies;
-mod grpc;
 mod sockets;
 mod taken;
 
@@ -113,7 +111,7 @@ async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
 }
 
 /// Waits until `units` are in flight: a server notices late that a client has left.
-async fn wait_for_in_flight(limiter: &RateLimiter, limit: &Limit, units: u64) {
+pub(crate) async fn wait_for_in_flight(limiter: &RateLimiter, limit: &Limit, units: u64) {
     let started = Instant::now();
     while in_flight(limiter, limit).await != units {
         assert!(started.elapsed() < Duration::from_secs(20), "not {units} units");

@@ -6,25 +6,21 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actix_web::body::{BodySize, MessageBody};
-use actix_web::{App, HttpResponse, HttpServer, web};
+use actix_web::{HttpResponse, web};
 use axum::Router;
 use axum::body::Body;
-use axum::response::Sse;
-use axum::response::sse::Event;
 use axum::routing::get as route_get;
 use bytes::Bytes;
 use futures::stream;
 use hyper::body::Frame;
 use ratelimit_runtime::RateLimiter;
 use ratelimit_runtime::web::actix::RateLimits;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
-use support::http::{get, request};
-use tokio::sync::mpsc::unbounded_channel;
+use support::http::get;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::{PartSender, SentBody, TWO, in_flight, layer, wait_for_in_flight};
-use crate::{MINUTE, serve};
+use super::{Part, PartSender, SentBody, TWO, in_flight, layer, wait_for_in_flight};
+use crate::{MINUTE, serve, serve_actix};
 
 /// A client that reads as much of a response as it wants.
 struct SlowClient(TcpStream);
@@ -60,8 +56,24 @@ fn streamed(senders: &Senders) -> SentBody {
     SentBody(body)
 }
 
-fn end_one(senders: &Senders) {
-    drop(senders.lock().expect("no panic").pop().expect("a body"));
+/// Two clients read the streams of a server, which hold both slots until they end.
+fn assert_streams_hold_their_slots(address: SocketAddr, senders: &Senders) {
+    let mut clients = [(); 2].map(|()| SlowClient::get(address, "/stream"));
+    for client in &mut clients {
+        client.read_until("started");
+    }
+    let rejected = get(address, "/text", &["accept: application/json"]);
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
+    assert_eq!(rejected.header("cache-control"), Some("no-store"));
+    let policy = r#""two";q=2;qu="concurrent-requests""#;
+    assert_eq!(rejected.header("ratelimit-policy"), Some(policy));
+    assert_eq!(rejected.header("ratelimit"), Some(r#""two";r=0"#));
+    let problem = r#""violated-policies":["two"]"#;
+    assert!(rejected.body.contains(problem), "{}", rejected.body);
+    senders.lock().expect("no panic").clear();
+    for client in &mut clients {
+        client.read_until("0\r\n\r\n");
+    }
 }
 
 #[test]
@@ -81,24 +93,7 @@ fn a_stream_holds_its_slot_over_http_until_it_ends_or_its_client_leaves() {
             })
         });
     let server = serve(app.layer(layer(&limiter)), &limiter);
-    let mut first = SlowClient::get(server.address, "/stream");
-    let mut second = SlowClient::get(server.address, "/stream");
-    first.read_until("started");
-    second.read_until("started");
-
-    let rejected = get(server.address, "/text", &[]);
-    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
-    assert_eq!(rejected.header("cache-control"), Some("no-store"));
-    let policy = r#""two";q=2;qu="concurrent-requests""#;
-    assert_eq!(rejected.header("ratelimit-policy"), Some(policy));
-    assert_eq!(rejected.header("ratelimit"), Some(r#""two";r=0"#));
-    let json = get(server.address, "/text", &["accept: application/json"]);
-    assert!(json.body.contains(r#""violated-policies":["two"]"#), "{}", json.body);
-
-    end_one(&senders);
-    end_one(&senders);
-    first.read_until("0\r\n\r\n");
-    second.read_until("0\r\n\r\n");
+    assert_streams_hold_their_slots(server.address, &senders);
     server.runtime.block_on(async {
         wait_for_in_flight(&limiter, &TWO, 0).await;
         // Its stream waits for the next part when the client leaves.
@@ -120,79 +115,28 @@ fn a_stream_holds_its_slot_over_http_until_it_ends_or_its_client_leaves() {
 }
 
 #[test]
-fn events_and_bodies_without_data_free_their_slots() {
-    let limiter = RateLimiter::embedded();
-    let event = Event::default().data("an event");
-    let app = Router::new()
-        .route("/events", {
-            route_get(async move || Sse::new(stream::iter([Ok::<_, Infallible>(event)])))
-        })
-        .route("/none", route_get(async || http::StatusCode::NO_CONTENT))
-        .route("/text", route_get(async || "text"));
-    let server = serve(app.layer(layer(&limiter)), &limiter);
-    let events = get(server.address, "/events", &[]);
-    assert!(events.body.contains("data: an event"), "{}", events.body);
-    assert_eq!(events.header("ratelimit"), Some(r#""two";r=1"#));
-    for _ in 0..4 {
-        assert_eq!(get(server.address, "/none", &[]).status, 204);
-        let text = get(server.address, "/text", &[]);
-        // The size of the body is known behind the layer as well.
-        assert_eq!((text.header("content-length"), &*text.body), (Some("4"), "text"));
-        assert_eq!(request(server.address, "HEAD", "/events", &[], &[]).status, 200);
-        server.runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
-    }
-}
-
-/// The body of a response of actix-web.
-struct ActixBody(SentBody);
-
-impl MessageBody for ActixBody {
-    type Error = &'static str;
-
-    fn size(&self) -> BodySize {
-        BodySize::Stream
-    }
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Bytes, &'static str>>> {
-        let body = std::pin::Pin::new(&mut self.0);
-        let part = hyper::body::Body::poll_frame(body, context);
-        part.map_ok(|frame| frame.into_data().unwrap_or_default())
-    }
-}
-
-fn serve_actix(limiter: &RateLimiter, senders: &Senders) -> SocketAddr {
-    let (tell, address) = std::sync::mpsc::channel();
-    let limits = RateLimits::new().limit(TWO, |_| ()).limiter(limiter.clone());
-    let senders = Arc::clone(senders);
-    std::thread::spawn(move || {
-        let server = HttpServer::new(move || {
-            let senders = Arc::clone(&senders);
-            let stream = move || {
-                let body = ActixBody(streamed(&senders));
-                async move { HttpResponse::Ok().message_body(body).expect("a response") }
-            };
-            let broken = async || Err::<&str, _>(actix_web::error::ErrorBadGateway("broken"));
-            App::new()
-                .wrap(limits.clone())
-                .route("/stream", web::get().to(stream))
-                .route("/none", web::get().to(async || HttpResponse::NoContent().finish()))
-                .route("/broken", web::get().to(broken))
-                .route("/text", web::get().to(async || "text"))
-        });
-        let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
-        tell.send(server.addrs()[0]).expect("the test waits for it");
-        actix_web::rt::System::new().block_on(server.run()).expect("it is served");
-    });
-    address.recv().expect("an address")
-}
-
-#[test]
 fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
     let (limiter, senders) = (RateLimiter::embedded(), Senders::default());
-    let address = serve_actix(&limiter, &senders);
+    let kept = Arc::clone(&senders);
+    let routes = move |config: &mut web::ServiceConfig| {
+        let senders = Arc::clone(&kept);
+        let stream = move || {
+            let next = async |mut parts: UnboundedReceiver<Part>| {
+                let part = parts.recv().await?;
+                Some((part.map(|frame| frame.into_data().unwrap_or_default()), parts))
+            };
+            let body = stream::unfold(streamed(&senders).0, next);
+            async move { HttpResponse::Ok().streaming(body) }
+        };
+        let broken = async || Err::<&str, _>(actix_web::error::ErrorBadGateway("broken"));
+        config
+            .route("/stream", web::get().to(stream))
+            .route("/none", web::get().to(async || HttpResponse::NoContent().finish()))
+            .route("/broken", web::get().to(broken))
+            .route("/text", web::get().to(async || "text"));
+    };
+    let limits = RateLimits::new().limit(TWO, |_| ());
+    let address = serve_actix(routes, limits, &limiter, false);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for (path, status) in [("/none", 204), ("/broken", 502), ("/text", 200), ("/other", 404)] {
         for _ in 0..3 {
@@ -202,19 +146,7 @@ fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
     }
     assert_eq!(get(address, "/text", &[]).header("content-length"), Some("4"));
 
-    let mut first = SlowClient::get(address, "/stream");
-    let mut second = SlowClient::get(address, "/stream");
-    first.read_until("started");
-    second.read_until("started");
-    let rejected = get(address, "/text", &[]);
-    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
-    let policy = r#""two";q=2;qu="concurrent-requests""#;
-    assert_eq!(rejected.header("ratelimit-policy"), Some(policy));
-
-    end_one(&senders);
-    end_one(&senders);
-    first.read_until("0\r\n\r\n");
-    second.read_until("0\r\n\r\n");
+    assert_streams_hold_their_slots(address, &senders);
     runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
 
     let mut failing = SlowClient::get(address, "/stream");
@@ -234,25 +166,4 @@ fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
         }
         wait_for_in_flight(&limiter, &TWO, 0).await;
     });
-}
-
-/// Each client has slots of its own.
-#[test]
-fn clients_have_slots_of_their_own() {
-    let (limiter, senders) = (RateLimiter::embedded(), Senders::default());
-    let app = Router::new()
-        .route("/stream", route_get(async move || Body::new(streamed(&senders))))
-        .route("/text", route_get(async || "text"));
-    let layer = RateLimitLayer::new()
-        .clients(Clients::behind_proxies(["127.0.0.1"]).expect("valid"))
-        .limit(TWO, Client::of)
-        .limiter(limiter.clone());
-    let server = serve(app.layer(layer), &limiter);
-    let _streams = [(); 2].map(|()| {
-        let mut client = SlowClient::get(server.address, "/stream");
-        client.read_until("started");
-        client
-    });
-    assert_eq!(get(server.address, "/text", &[]).status, 429);
-    assert_eq!(get(server.address, "/text", &["x-forwarded-for: 192.0.2.1"]).status, 200);
 }

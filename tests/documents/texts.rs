@@ -1,6 +1,64 @@
-//! What a text names: commands, links, headings.
+//! The texts of the project, and what they name: commands, links, headings.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::packages::{packages, root, target, targets};
+
+/// What is read as prose: each file, and its text.
+pub(super) fn documents() -> Vec<(PathBuf, String)> {
+    let names = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "ARCHITECTURE.md",
+        "BENCHMARKS.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ];
+    let mut documents: Vec<_> = names.iter().map(|name| read(root().join(name))).collect();
+    documents.extend(pages());
+    documents
+}
+
+/// The pages of `docs/`.
+pub(super) fn pages() -> Vec<(PathBuf, String)> {
+    let files = fs::read_dir(root().join("docs")).expect("a folder");
+    let paths = files.map(|file| file.expect("a file").path());
+    paths.filter(|path| path.extension().is_some_and(|it| it == "md")).map(read).collect()
+}
+
+/// The comments at the beginning of the examples.
+pub(super) fn example_heads() -> Vec<(PathBuf, String)> {
+    let packages = packages();
+    let sources = targets(&packages, "example").into_iter().map(|name| {
+        let (_, example) = target(&packages, "example", &name).expect("it is listed");
+        let (path, text) = read(example["src_path"].as_str().expect("a path").into());
+        let head = text.lines().map_while(|line| line.strip_prefix("//!"));
+        let head: Vec<_> = head.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        (path, head.join("\n"))
+    });
+    sources.collect()
+}
+
+pub(super) fn read(path: PathBuf) -> (PathBuf, String) {
+    let text =
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    (path, text)
+}
+
+/// Reads all files of Rust in a folder.
+pub(super) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|_| panic!("no {}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(|path| match path.extension() {
+            _ if path.is_dir() => sources_in(&path),
+            Some(extension) if extension == "rs" => vec![read(path)],
+            _ => Vec::new(),
+        })
+        .collect()
+}
 
 /// The commands of shell blocks, without comments, and commands within the text.
 pub(super) fn commands(text: &str) -> Vec<String> {
