@@ -80,18 +80,6 @@ async fn a_single_call_is_served_beside_a_process_that_always_waits() {
     }
 }
 
-/// Both always wait: neither has much more than the other, and units stand idle for a small part of the time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_that_always_wait_take_turns() {
-    let server = Server::start();
-    let (one, other) = (process(&server), process(&server));
-    let (_one, of_one) = endless(&one, ONE, false);
-    let (_other, of_other) = endless(&other, ONE, false);
-    sleep(12 * SECOND).await;
-    let calls = [&of_one, &of_other].map(|calls| calls.load(Relaxed));
-    assert!(calls.iter().all(|calls| *calls > 40), "{calls:?}");
-}
-
 /// A process that waited and does not any more holds up no other: units are kept for a second and a half at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_are_not_kept_for_a_call_that_was_dropped() {

@@ -1,18 +1,18 @@
-//! Several limiters on one Redis in real time, and what fails between them.
+//! Several limiters on one Redis in real time, and what fails between them; requests that arrive late, and in another
+//! order than that in which a process has made them.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
+use ratelimit_runtime::__private::script_text;
 use ratelimit_runtime::{
     Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
 };
-use redis::Commands;
+use redis::{Commands, Connection};
 use support::limits::SECOND;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::assert_busy;
@@ -36,23 +36,29 @@ async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejecti
     limiter.acquire(limit, "key", 1).await
 }
 
-/// Acquires once others have released, and returns after which time.
-async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> (Permit, Duration) {
+/// Acquires once others have released.
+async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
     let started = Instant::now();
     loop {
         match acquire(limiter, limit).await {
-            Ok(permit) => return (permit, started.elapsed()),
-            Err(rejection) => {
-                assert!(started.elapsed() < 15 * SECOND, "{rejection:?}");
-                sleep(Duration::from_millis(10)).await;
-            }
+            Ok(permit) => return permit,
+            Err(rejection) => assert!(started.elapsed() < 15 * SECOND, "{rejection:?}"),
         }
+        sleep(Duration::from_millis(10)).await;
     }
 }
 
-async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
-    let peeked = limiter.peek(limit, "key", 0).await.expect("admitted");
-    peeked.limit - peeked.remaining
+/// Waits until Redis counts so many units.
+async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64, patience: Duration) {
+    let started = Instant::now();
+    loop {
+        let peeked = limiter.peek(limit, "key", 0).await.expect("admitted");
+        if peeked.limit - peeked.remaining == units {
+            return;
+        }
+        assert!(started.elapsed() < patience, "{peeked:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
@@ -68,30 +74,15 @@ async fn processes_share_a_count_and_hear_of_releases() {
     first.release().await.expect("a reply");
     let third = acquire(&other, &TWO).await.expect("admitted");
     drop(second);
-    let (fourth, _) = acquire_soon(&one, &TWO).await;
-    // Held for longer than the hold: heartbeats keep them.
+    let fourth = acquire_soon(&one, &TWO).await;
+    // Heartbeats keep them beyond the hold, also that of a limiter that was dropped.
+    drop(one);
     sleep(2 * HOLD).await;
     assert!(!third.is_lost() && !fourth.is_lost());
-    assert_busy(&acquire(&one, &TWO).await.expect_err("busy"), 2);
-    drop((third, fourth));
-    one.flush().await.expect("a reply");
-    other.flush().await.expect("a reply");
-    assert_eq!(in_flight(&one, &TWO).await, 0);
-    server.assert_all_keys_expire();
-}
-
-/// A limiter that was dropped states what its calls hold until they end.
-#[tokio::test]
-async fn calls_outlive_their_limiter() {
-    let server = Server::start();
-    let (one, other) = (process(&server), process(&server));
-    let permits = [acquire(&one, &TWO).await, acquire(&one, &TWO).await];
-    drop(one);
-    sleep(HOLD + SECOND).await;
     assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
-    drop(permits);
-    let (_permit, after) = acquire_soon(&other, &TWO).await;
-    assert!(after < SECOND, "{after:?}");
+    drop((third, fourth));
+    wait_until_counted(&other, &TWO, 0, SECOND).await;
+    server.assert_all_keys_expire();
 }
 
 /// A process that is cut off loses its units by its own clock, before another process can have them.
@@ -106,7 +97,7 @@ async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
     proxy.set(Network::Cut);
     let started = Instant::now();
     let waits = tokio::spawn(async move {
-        let (permit, _) = acquire_soon(&other, &TWO).await;
+        let permit = acquire_soon(&other, &TWO).await;
         (Instant::now(), permit, other)
     });
     timeout(10 * SECOND, first.lost()).await.expect("lost");
@@ -122,7 +113,7 @@ async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
     sleep(SECOND).await;
     assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
     drop((permit, third));
-    let (_permit, _) = acquire_soon(&cut_off, &TWO).await;
+    drop(acquire_soon(&cut_off, &TWO).await);
 }
 
 /// A server that has lost its memory learns what runs with the next heartbeat.
@@ -134,14 +125,13 @@ async fn a_server_that_lost_its_memory_hears_what_runs() {
     redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
     sleep(HOLD).await;
     assert!(!permit.is_lost());
-    assert_eq!(in_flight(&other, &TWO).await, 1);
+    wait_until_counted(&other, &TWO, 1, Duration::ZERO).await;
     // Its own calls tell as well.
     redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
     let second = acquire(&one, &TWO).await.expect("admitted");
     assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
     drop((permit, second));
-    let (_permit, after) = acquire_soon(&other, &TWO).await;
-    assert!(after < SECOND, "{after:?}");
+    wait_until_counted(&other, &TWO, 0, SECOND).await;
 }
 
 #[tokio::test]
@@ -159,51 +149,6 @@ async fn a_reset_loses_the_units_of_every_process() {
     sleep(HOLD).await;
     assert_busy(&acquire(&one, &TWO).await.expect_err("busy"), 2);
     assert!(both.iter().flatten().all(|permit| !permit.is_lost()));
-}
-
-/// Calls whose replies are lost, and calls that are dropped at any time, leave nothing behind.
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_replies_and_dropped_calls_leave_nothing_behind() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = at(proxy.port, "fleet").deadline(SECOND).build().expect("valid");
-    let other = process(&server);
-    let four = Limit::in_flight("four", 4).hold(30 * SECOND);
-    let keeps = acquire(&limiter, &four).await.expect("admitted");
-    for network in [Network::RepliesCut, Network::RepliesLost, Network::RepliesCut] {
-        proxy.set(network);
-        acquire(&limiter, &four).await.expect_err("no reply");
-        proxy.set(Network::Cut);
-        proxy.set(Network::Up);
-        // The process finds out what the server has, and gives back what no call has received.
-        let (permit, _) = acquire_soon(&limiter, &four).await;
-        drop(permit);
-        limiter.flush().await.expect("a reply");
-        assert_eq!(in_flight(&other, &four).await, 1, "{network:?}");
-    }
-    let mut calls = JoinSet::new();
-    for index in 0..200_u64 {
-        let (limiter, waits) = (limiter.clone(), index % 2 == 0);
-        let limit = if waits { four.wait(SECOND) } else { four };
-        calls.spawn(async move {
-            // Dropped in the middle of a request, or with its permit.
-            let _ = timeout(Duration::from_micros(37 * index), acquire(&limiter, &limit)).await;
-        });
-    }
-    calls.join_all().await;
-    let started = Instant::now();
-    while in_flight(&other, &four).await != 1 {
-        assert!(started.elapsed() < 5 * SECOND, "{}", in_flight(&other, &four).await);
-        sleep(Duration::from_millis(20)).await;
-    }
-    assert!(!keeps.is_lost());
-    drop(keeps);
-    // Requests of calls that were dropped can still be under way, and give back what they take.
-    let started = Instant::now();
-    while in_flight(&other, &four).await != 0 {
-        assert!(started.elapsed() < 5 * SECOND, "{}", in_flight(&other, &four).await);
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Calls that a fallback admits count in Redis once it is back, also above the limit.
@@ -226,97 +171,45 @@ async fn calls_of_an_outage_are_counted_once_redis_is_back() {
     assert_busy(&acquire(&limiter, &TWO).await.expect_err("busy"), 2);
     proxy.set(Network::Up);
     let many = TWO.try_amounts(10, None).expect("valid");
-    let started = Instant::now();
-    while in_flight(&other, &many).await < 4 {
-        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(&other, &many).await);
-        sleep(Duration::from_millis(20)).await;
-    }
-    drop(local);
-    drop((held, before));
-    let started = Instant::now();
-    while in_flight(&other, &many).await > 0 {
-        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(&other, &many).await);
-        sleep(Duration::from_millis(20)).await;
-    }
+    wait_until_counted(&other, &many, 4, 10 * SECOND).await;
+    drop((local, held, before));
+    wait_until_counted(&other, &many, 0, 10 * SECOND).await;
 }
 
-/// Opens the circuit breaker of a limiter whose network is cut, by calls of another limit.
-async fn find_outage(limiter: &RateLimiter) {
-    let rate = Limit::fixed("rate", 1_000, SECOND);
-    for _ in 0..10 {
-        drop(limiter.acquire(&rate, "key", 1).await.expect("admitted by the fallback"));
-    }
-}
-
-/// Waits until Redis counts so many units, which takes less than a heartbeat of a long hold.
-async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64) {
-    let started = Instant::now();
-    while in_flight(limiter, limit).await != units {
-        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(limiter, limit).await);
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[tokio::test]
-async fn calls_of_an_outage_that_another_limit_has_found_are_counted_at_once() {
+/// Takes a slot, and another in an outage that calls of another limit have found. With `resets`, the count is reset in
+/// between. Then Redis counts so many units, in less time than a heartbeat of a long hold takes.
+async fn take_beside_an_outage(resets: bool, counted: u64) -> [Permit; 2] {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let limiter = at(proxy.port, "fleet").on_error(OnError::Local).build().expect("valid");
     let long = TWO.hold(300 * SECOND);
     let before = acquire(&limiter, &long).await.expect("admitted");
+    if resets {
+        limiter.reset(&long, "key").await.expect("reset");
+    }
     proxy.set(Network::Cut);
-    find_outage(&limiter).await;
+    let rate = Limit::fixed("rate", 1_000, SECOND);
+    for _ in 0..10 {
+        drop(acquire(&limiter, &rate).await.expect("admitted by the fallback"));
+    }
     let local = acquire(&limiter, &long).await.expect("admitted");
     assert_eq!(local.decision().source, Source::Fallback);
     proxy.set(Network::Up);
-    wait_until_counted(&process(&server), &long, 2).await;
-    assert!(!before.is_lost() && !local.is_lost());
+    wait_until_counted(&process(&server), &long, counted, 10 * SECOND).await;
+    [before, local]
+}
+
+#[tokio::test]
+async fn calls_of_an_outage_that_another_limit_has_found_are_counted_at_once() {
+    let permits = take_beside_an_outage(false, 2).await;
+    assert!(permits.iter().all(|permit| !permit.is_lost()));
 }
 
 /// A process knows at once of its own reset, so it keeps what its fallback admits afterwards.
 #[tokio::test]
 async fn a_call_of_an_outage_after_a_reset_keeps_its_slot() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = at(proxy.port, "fleet").on_error(OnError::Local).build().expect("valid");
-    let long = TWO.hold(300 * SECOND);
-    let before = acquire(&limiter, &long).await.expect("admitted");
-    limiter.reset(&long, "key").await.expect("reset");
-    proxy.set(Network::Cut);
-    find_outage(&limiter).await;
-    let local = acquire(&limiter, &long).await.expect("admitted");
-    assert_eq!(local.decision().source, Source::Fallback);
-    proxy.set(Network::Up);
-    wait_until_counted(&process(&server), &long, 1).await;
+    let [before, local] = take_beside_an_outage(true, 1).await;
     assert!(before.is_lost() && !local.is_lost());
-}
-
-/// Without Redis, a call is decided in microseconds, and nothing waits for statements.
-#[tokio::test]
-async fn a_dead_server_holds_up_nobody() {
-    let port = support::port::free();
-    let limiter = at(port, "dead").build().expect("valid");
-    let _ = acquire(&limiter, &TWO).await;
-    let started = Instant::now();
-    for _ in 0..100 {
-        acquire(&limiter, &TWO).await.expect_err("no server");
-    }
-    assert!(started.elapsed() < 3 * SECOND, "{:?}", started.elapsed());
-}
-
-/// Waiting calls of one process are woken by a release of another within about a second.
-#[tokio::test]
-async fn a_waiting_call_hears_of_another_process() {
-    let server = Server::start();
-    let (one, other) = (process(&server), process(&server));
-    let permits = [acquire(&one, &TWO).await, acquire(&one, &TWO).await];
-    let waits = TWO.wait(20 * SECOND);
-    let mut call = Box::pin(acquire(&other, &waits));
-    assert!((&mut call).now_or_never().is_none());
-    drop(permits);
-    let started = Instant::now();
-    drop(call.await.expect("admitted"));
-    assert!(started.elapsed() < 3 * SECOND, "{:?}", started.elapsed());
 }
 
 #[rate_limit(in_flight = 2, name = "held by an attribute")]
@@ -361,7 +254,7 @@ async fn a_shutdown_reports_what_is_in_flight() {
     assert!(error.to_string().contains("1 units in flight"), "{error}");
     drop(permit);
     limiter.shutdown().await.expect("all has ended");
-    assert_eq!(in_flight(&process(&server), &TWO).await, 0);
+    wait_until_counted(&process(&server), &TWO, 0, Duration::ZERO).await;
 }
 
 /// Redis forgets a reset a hold later. The process that has reset the count still has a call from before.
@@ -372,12 +265,8 @@ async fn a_forgotten_reset_loses_no_later_units() {
     let three = Limit::in_flight("three", 3).hold(SECOND);
     let earlier = acquire(&one, &three).await.expect("admitted");
     assert!(one.reset(&three, "key").await.expect("reset") && earlier.is_lost());
-    let is_forgotten = || -> bool {
-        let keys: usize = redis::cmd("DBSIZE").query(&mut server.connection()).expect("a number");
-        keys == 0
-    };
     let forgotten = async {
-        while !is_forgotten() {
+        while !server.ttls().is_empty() {
             sleep(Duration::from_millis(50)).await;
         }
     };
@@ -433,4 +322,57 @@ async fn two_holds_of_one_count_keep_the_slots_of_both() {
         assert!(permits.iter().all(|permit| !permit.is_lost()));
         sleep(SECOND / 10).await;
     }
+}
+
+/// Runs the script of one call by hand: the statement `seq` of `process` says that it holds so many units. Returns
+/// whether the call is admitted.
+fn run(connection: &mut Connection, op: &str, process: u64, seq: u64, units: u64) -> bool {
+    let text = script_text("slots").expect("a script");
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(text).arg(1).arg("slots");
+    for argument in [
+        format!("op={op}"),
+        // The charge of a take has a receipt.
+        format!("birth={}", u8::from(op == "take")),
+        "cost=1".to_owned(),
+        "threshold=1".to_owned(),
+        "hold=60000000".to_owned(),
+        format!("process={process}"),
+        format!("seq={seq}"),
+        "operand=0".to_owned(),
+        "epoch=0".to_owned(),
+        format!("units={units}"),
+        "waited=0".to_owned(),
+    ] {
+        eval.arg(argument);
+    }
+    let reply: Vec<String> = eval.query(connection).expect("a reply");
+    reply.contains(&"allowed=1".to_owned())
+}
+
+/// What a process has stated before its last call arrives after it.
+#[test]
+fn a_late_statement_frees_no_unit_of_a_later_call() {
+    let server = Server::start();
+    let connection = &mut server.connection();
+    assert!(run(connection, "take", 1, 1, 0), "the first call");
+    assert!(run(connection, "take", 1, 3, 0), "it has ended, and the second call begins");
+    assert!(!run(connection, "hold", 1, 2, 0), "late");
+    assert!(!run(connection, "take", 2, 1, 0), "the second call runs");
+    assert!(run(connection, "hold", 1, 4, 0), "it has ended");
+    assert!(run(connection, "take", 2, 2, 0));
+}
+
+/// A call whose process does not wait for its reply any longer takes nothing, whenever it arrives.
+#[test]
+fn a_call_that_was_given_up_takes_nothing() {
+    let server = Server::start();
+    let connection = &mut server.connection();
+    assert!(run(connection, "take", 1, 1, 0), "given up, and in time");
+    assert!(run(connection, "hold", 1, 3, 0));
+    assert!(!run(connection, "take", 1, 2, 0), "given up, and late");
+    assert!(!run(connection, "take", 1, 3, 0), "twice");
+    assert!(run(connection, "take", 1, 4, 0), "nobody holds the unit");
+    assert!(!run(connection, "hold", 1, 2, 5), "late");
+    assert!(!run(connection, "take", 2, 1, 0), "the last call runs");
 }

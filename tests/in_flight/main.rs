@@ -4,18 +4,16 @@
 //! | --- | --- |
 //! | what admits, rejects and frees, alone and beside rates, rules, blocks and shadows | [`promises`] |
 //! | calls that wait until another one ends | [`waits`] |
-//! | several limiters on one Redis, and what fails between them | [`faults`] |
+//! | several limiters on one Redis, what fails between them, and requests that arrive late | [`faults`] |
 //! | calls that wait for the units of another limiter | [`between`] |
 //! | counts in several hash slots of a cluster | [`elsewhere`] |
-//! | requests that arrive late, and in another order | [`late`] |
 //! | what is left of calls that end at any time | [`leaks`] |
-//! | random histories, compared with a list of the calls that run | [`histories`] |
+//!
+//! `tests/judged/slots/` plays random histories.
 
 mod between;
 mod elsewhere;
 mod faults;
-mod histories;
-mod late;
 mod leaks;
 mod promises;
 mod waits;

@@ -1,15 +1,18 @@
 //! The processes that call while a fault begins and ends, and what became of their calls.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use ratelimit_runtime::{OnError, RateLimiter, Rejection, Rules, StoreError};
 use support::history::{AdmittedCall, machine_time};
 
-use crate::{DEADLINE, LIMIT};
+use super::process::{Process, ready};
+use super::{DEADLINE, LIMIT};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
@@ -20,7 +23,6 @@ const STOPPED: Duration = Duration::from_millis(200);
 /// The longest time in which a process may go without a decision.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
 
-/// The result of a fault.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) admitted: Vec<AdmittedCall>,
@@ -37,90 +39,62 @@ pub(crate) struct Report {
     pub(crate) back: Option<Duration>,
 }
 
-/// The processes that call.
-pub(crate) struct Fleet {
-    processes: Vec<Child>,
-}
+pub(crate) struct Fleet(Vec<Process>);
 
 impl Fleet {
     pub(crate) fn start(url: &str) -> Self {
-        Self::start_with(&["process", url])
+        Self((0..PROCESSES).map(|_| Process::start(&["process", url])).collect())
     }
 
-    /// Starts processes that read rules from Redis.
     pub(crate) fn start_with_rules(url: &str) -> Self {
-        Self::start_with(&["process", url, "rules"])
-    }
-
-    fn start_with(arguments: &[&str]) -> Self {
-        let program = std::env::current_exe().expect("this program has a path");
-        let process = |_| {
-            let mut command = Command::new(&program);
-            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut process = command.spawn().expect("a process");
-            // The process prints this line after its first decision.
-            let mut line = String::new();
-            let stdout = process.stdout.as_mut().expect("piped");
-            BufReader::new(stdout).read_line(&mut line).expect("a line");
-            assert_eq!(line, "ready\n");
-            process
-        };
-        Self { processes: (0..PROCESSES).map(process).collect() }
+        Self((0..PROCESSES).map(|_| Process::start(&["process", url, "rules"])).collect())
     }
 
     /// Gives the processes a tenth of the time, as a machine with too many of them does.
     pub(crate) fn starve(&self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
-            self.signal("-STOP");
+            self.0.iter().for_each(|process| process.signal("-STOP"));
             sleep(STOPPED);
-            self.signal("-CONT");
+            self.0.iter().for_each(|process| process.signal("-CONT"));
             sleep(STOPPED / 10);
         }
     }
 
-    fn signal(&self, signal: &str) {
-        let pids = self.processes.iter().map(|process| process.id().to_string());
-        let status = Command::new("kill").arg(signal).args(pids).status();
-        assert!(status.is_ok_and(|status| status.success()), "{signal}");
-    }
-
     /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
     pub(crate) fn finish(self, after: Duration) -> Report {
-        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let end = micros_since_epoch();
         sleep(after);
         let mut report = Report::default();
-        let (mut waits, mut back) = (Vec::new(), Duration::ZERO);
-        for mut process in self.processes {
-            let _ = process.stdin.take().expect("piped").write_all(b"stop\n");
-            let output = process.wait_with_output().expect("its output");
-            assert!(output.status.success(), "a process panicked");
-            let text = String::from_utf8(output.stdout).expect("text");
-            let mut lines = text.lines();
-            let mut numbers = lines.next().expect("counts").split(' ');
-            let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
-            report.calls += next();
-            report.undecided += next();
-            report.unanswered += next();
-            // The times of the last undecided call, and of the first decided call after it.
-            let (last_error, first_after) = (next(), next());
+        let (mut waits, mut back) = (Vec::new(), 0);
+        for (has_succeeded, lines) in Process::finish(self.0) {
+            assert!(has_succeeded, "a process panicked");
+            let numbers: Vec<u64> =
+                lines[0].split(' ').map(|number| number.parse().expect("a number")).collect();
+            let [undecided, unanswered, last_error, first_after] = numbers[..] else {
+                panic!("{numbers:?}")
+            };
+            report.undecided += undecided;
+            report.unanswered += unanswered;
             assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
-            back = back.max(Duration::from_micros(first_after).saturating_sub(end));
-            for line in lines {
-                match line.parse::<AdmittedCall>() {
-                    Ok(call) => report.admitted.push(call),
-                    Err(_) => waits.push(line.parse::<u64>().expect("microseconds")),
-                }
-            }
+            back = back.max(first_after.saturating_sub(end));
+            report.admitted.extend(AdmittedCall::parse_all(&lines.join("\n")));
+            waits.extend(lines[1..].iter().filter_map(|line| line.parse::<u64>().ok()));
         }
         waits.sort_unstable();
+        report.calls = waits.len() as u64;
         let quantile = |thousandths: usize| {
             Duration::from_micros(waits[(waits.len() - 1) * thousandths / 1_000])
         };
         (report.p50, report.p99, report.longest) = (quantile(500), quantile(990), quantile(1_000));
-        report.back = (report.undecided > 0).then_some(back);
+        report.back = (report.undecided > 0).then_some(Duration::from_micros(back));
         report
     }
+}
+
+fn micros_since_epoch() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    time.as_micros() as u64
 }
 
 /// The results of the calls of one process. Times are microseconds.
@@ -129,6 +103,7 @@ struct Tally {
     admitted: Vec<AdmittedCall>,
     undecided: u64,
     unanswered: u64,
+    /// The times of the last undecided call, and of the first decided call after it.
     last_error: u64,
     first_after: u64,
     waits: Vec<u64>,
@@ -142,23 +117,18 @@ pub(crate) fn member(url: &str, has_rules: bool) {
     let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
     let limiter = if has_rules { limiter.rules(Rules::redis()) } else { limiter };
     let limiter = limiter.build().expect("valid");
-    let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
+    let tally = Rc::new(RefCell::new(Tally::default()));
     let tasks = tokio::task::LocalSet::new();
-    let stopping = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stop = std::sync::Arc::clone(&stopping);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_line(&mut String::new());
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
     runtime.expect("a runtime").block_on(tasks.run_until(async {
         while limiter.check(&LIMIT, "key", 0).await.is_err() {}
-        println!("ready");
+        let stopping = ready();
         let calls = (0..TASKS).map(|_| {
-            let (limiter, tally, stopping) = (limiter.clone(), tally.clone(), stopping.clone());
+            let (limiter, tally) = (limiter.clone(), Rc::clone(&tally));
+            let stopping = Arc::clone(&stopping);
             tokio::task::spawn_local(async move {
                 // On a busy machine, decisions can resume late, and a process makes few calls: it continues until
                 // the limit is reached.
-                while !stopping.load(std::sync::atomic::Ordering::Relaxed)
+                while !stopping.load(Relaxed)
                     || (!tally.borrow().is_complete() && started.elapsed() < LONGEST_OUTAGE)
                 {
                     let start = machine_time();
@@ -174,15 +144,14 @@ pub(crate) fn member(url: &str, has_rules: bool) {
     }));
     let Tally { admitted, undecided, unanswered, last_error, first_after, waits, .. } =
         &*tally.borrow();
-    let calls = waits.len();
-    let mut out = format!("{calls} {undecided} {unanswered} {last_error} {first_after}\n");
+    let mut out = format!("{undecided} {unanswered} {last_error} {first_after}\n");
     for wait in waits {
         writeln!(out, "{wait}").expect("a text");
     }
     for call in admitted {
         writeln!(out, "{call}").expect("a text");
     }
-    std::io::stdout().write_all(out.as_bytes()).expect("stdout");
+    print!("{out}");
 }
 
 impl Tally {
@@ -194,22 +163,20 @@ impl Tally {
     /// Records the result of a call that began at the time `start` of the machine.
     fn record(&mut self, start: u64, result: &Result<(), Rejection>) {
         self.waits.push(machine_time() - start);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-        let now = now.as_micros() as u64;
         match result {
             Err(Rejection::Unavailable { error, .. }) => {
                 self.undecided += 1;
                 let is_unanswered =
                     matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. });
                 self.unanswered += u64::from(is_unanswered);
-                (self.last_error, self.first_after) = (now, 0);
+                (self.last_error, self.first_after) = (micros_since_epoch(), 0);
                 return;
             }
             Ok(()) => self.admitted.push(AdmittedCall::since(start, &LIMIT, 1)),
             Err(_) => self.has_rejected = true,
         }
         if self.last_error > 0 && self.first_after == 0 {
-            self.first_after = now;
+            self.first_after = micros_since_epoch();
         }
     }
 }

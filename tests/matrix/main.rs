@@ -7,12 +7,9 @@
 //! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
 //! process of the fleet; with `slots`, one of a fleet whose calls hold slots ([`slots`]).
 
-mod data;
-mod durable_server;
+mod faults;
 mod fleet;
-mod hostile;
-mod network;
-mod servers;
+mod process;
 mod slots;
 
 use std::fmt::Write as _;
@@ -22,22 +19,15 @@ use ratelimit_runtime::Limit;
 use support::filter::Filter;
 use support::judge::{Exception, Judge};
 
-use self::data::{emptied, flushed, full};
+use self::faults::{
+    cut, emptied, failed_over, flushed, full, hostile, killed, long_keys, node_lost, paused,
+    replies_lost, resharded, starved, stopped,
+};
 use self::fleet::{Report, member};
-use self::hostile::{hostile, long_keys};
-use self::network::{cut, paused, replies_lost, starved};
-use self::servers::{failed_over, killed, node_lost, resharded, stopped};
 
 const THRESHOLD: u64 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
-const KEY: &str = "rl:sliding:1h:matrix{key}";
-
-/// The time before the fault.
-const BEFORE: Duration = Duration::from_millis(500);
-
-/// The length of the fault.
-const FAULT: Duration = Duration::from_secs(1);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,46 +39,38 @@ fn main() {
     }
 }
 
-/// A fault.
-struct Fault {
-    name: &'static str,
-    /// The most units that a lost primary has counted and its replica has not.
-    unreplicated: u64,
-    /// Whether the fault loses no reply, so that the admitted cost reaches the threshold.
-    exact: bool,
-    /// Runs a fleet under the fault.
-    run: fn() -> Report,
+/// What a fault can lose.
+#[derive(Clone, Copy, PartialEq)]
+enum Loses {
+    /// So the admitted cost reaches the threshold.
+    Nothing,
+    Replies,
+    /// Of a primary, those that its replica has not received yet: replication is asynchronous.
+    Writes,
 }
 
+/// A fault: its name, what it can lose, and what runs a fleet under it.
+type Fault = (&'static str, Loses, fn() -> Report);
+
 const FAULTS: [Fault; 14] = [
-    Fault { name: "killed and started again", unreplicated: 0, exact: false, run: killed },
-    Fault { name: "stopped (SIGSTOP)", unreplicated: 0, exact: false, run: stopped },
-    Fault { name: "paused (CLIENT PAUSE)", unreplicated: 0, exact: false, run: paused },
-    Fault { name: "network cut", unreplicated: 0, exact: false, run: cut },
-    Fault { name: "replies lost", unreplicated: 0, exact: false, run: replies_lost },
-    Fault { name: "SCRIPT FLUSH, again and again", unreplicated: 0, exact: true, run: flushed },
-    Fault { name: "FLUSHALL, once", unreplicated: 0, exact: true, run: emptied },
-    Fault { name: "out of memory", unreplicated: 0, exact: true, run: full },
-    Fault { name: "hostile writer", unreplicated: 0, exact: true, run: hostile },
-    // Replication is asynchronous, so a replica can lack some counts.
-    Fault {
-        name: "primary lost (Sentinel)",
-        unreplicated: UNREPLICATED,
-        exact: false,
-        run: failed_over,
-    },
-    Fault { name: "node lost (cluster)", unreplicated: UNREPLICATED, exact: false, run: node_lost },
-    Fault { name: "slot moved (cluster)", unreplicated: 0, exact: true, run: resharded },
-    Fault { name: "keys of 2 MB by a client", unreplicated: 0, exact: true, run: long_keys },
-    Fault { name: "starved processes", unreplicated: 0, exact: true, run: starved },
+    ("killed and started again", Loses::Replies, killed),
+    ("stopped (SIGSTOP)", Loses::Replies, stopped),
+    ("paused (CLIENT PAUSE)", Loses::Replies, paused),
+    ("network cut", Loses::Replies, cut),
+    ("replies lost", Loses::Replies, replies_lost),
+    ("SCRIPT FLUSH, again and again", Loses::Nothing, flushed),
+    ("FLUSHALL, once", Loses::Nothing, emptied),
+    ("out of memory", Loses::Nothing, full),
+    ("hostile writer", Loses::Nothing, hostile),
+    ("primary lost (Sentinel)", Loses::Writes, failed_over),
+    ("node lost (cluster)", Loses::Writes, node_lost),
+    ("slot moved (cluster)", Loses::Nothing, resharded),
+    ("keys of 2 MB by a client", Loses::Nothing, long_keys),
+    ("starved processes", Loses::Nothing, starved),
 ];
 
-/// A fiftieth of the threshold: calls that a lost primary had admitted before its replica received them.
-const UNREPLICATED: u64 = THRESHOLD / 50;
-
-/// Runs the faults that are selected.
 fn test(filter: &Filter) {
-    let faults: Vec<_> = FAULTS.iter().filter(|fault| filter.selects(fault.name)).collect();
+    let faults: Vec<_> = FAULTS.iter().filter(|fault| filter.selects(fault.0)).collect();
     let rows: Vec<_> = slots::ROWS.iter().filter(|row| filter.selects(row.name)).collect();
     let count = faults.len() + rows.len();
     println!("\nrunning {count} tests");
@@ -106,16 +88,17 @@ fn test_rates(faults: &[&Fault]) {
         "| fault | admitted of 12,000 | calls | not decided | p50 | p99 | longest | back after |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for &&Fault { name, unreplicated, exact, run } in faults {
+    for &&(name, loses, run) in faults {
         let report = run();
-        judge(name, &report, unreplicated);
+        judge(name, &report, if loses == Loses::Writes { THRESHOLD / 50 } else { 0 });
         let admitted = report.admitted.len() as u64;
         let Report { calls, undecided, unanswered, p50, p99, longest, back, .. } = report;
         // A call without a reply may have been charged. A busy machine can cause such calls under any
         // fault: for example, a cluster node that syncs its configuration to disk, as it does whenever a hash slot
         // moves, sends no replies meanwhile.
+        let is_exact = loses == Loses::Nothing;
         assert!(
-            !exact || admitted + unanswered >= THRESHOLD,
+            !is_exact || admitted + unanswered >= THRESHOLD,
             "{name}: only {admitted} admitted, {unanswered} unanswered"
         );
         // No call hangs. The table shows how long the calls take.
@@ -128,7 +111,7 @@ fn test_rates(faults: &[&Fault]) {
             "| {name} | {admitted} | {calls} | {undecided} | {p50} µs | {p99:.1} ms | {longest} ms | {back} |"
         );
         row.expect("a text");
-        if exact && unanswered > 0 {
+        if is_exact && unanswered > 0 {
             // These calls count for "back after" as well.
             println!("{name}: the machine was busy, {unanswered} calls got no reply in time");
         }
@@ -150,7 +133,7 @@ fn judge(name: &str, report: &Report, unreplicated: u64) {
     }
     if unreplicated > 0 {
         let first = counted.iter().map(|call| call.starts.0).min().unwrap_or(0);
-        judge.excepted(first, Exception::Unreplicated { units: unreplicated });
+        judge.excepted(first, Exception::Refund { units: unreplicated });
     }
     judge.admitted_all(counted.iter().copied());
     let breaches = judge.breaches();

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, Rules, Source};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rules, Source};
 use support::log::Log;
 
-use crate::{ProcessTest, runtime, wait_until};
+use crate::{ProcessTest, limiter, runtime, share_rule, wait_until};
 
 pub(crate) const TESTS: [ProcessTest; 5] = [
     ("a_dropped_limiter_leaves_no_thread_and_no_connection", leaves_nothing),
@@ -43,17 +43,16 @@ impl NoDescriptors {
 /// Each limiter corrects a charge and holds a slot: its thread has something to do.
 fn leaves_nothing(url: &str) {
     let runtime = runtime();
+    let entries = |folder: &str| std::fs::read_dir(folder).expect("Linux").flatten();
     let threads = || {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
-        let name = |task: std::io::Result<std::fs::DirEntry>| {
-            std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
-        };
-        tasks.filter_map(name).filter(|name| name.trim() == "ratelimit").count()
+        let tasks = entries("/proc/self/task").map(|task| task.path().join("comm"));
+        let names = tasks.filter_map(|path| std::fs::read_to_string(path).ok());
+        names.filter(|name| name.trim() == "ratelimit").count()
     };
     let sockets = || {
-        let files = std::fs::read_dir("/proc/self/fd").expect("Linux");
-        let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
-        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+        let files =
+            entries("/proc/self/fd").filter_map(|file| std::fs::read_link(file.path()).ok());
+        files.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
     };
     // Those of the runtime.
     let before = sockets();
@@ -76,7 +75,7 @@ fn leaves_nothing(url: &str) {
 /// No descriptor is left when the first slot is taken.
 fn states_slots(url: &str) {
     let runtime = runtime();
-    let limiter = RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid");
+    let limiter = limiter(url);
     let slots = Limit::in_flight("slots", 1).hold(Duration::from_secs(1));
     let acquire = || runtime.block_on(limiter.acquire(&slots, (), 1));
     let none = NoDescriptors::take();
@@ -97,7 +96,7 @@ fn states_slots(url: &str) {
 
 fn closes_its_breaker(url: &str) {
     let runtime = runtime();
-    let limiter = RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid");
+    let limiter = limiter(url);
     let check = || runtime.block_on(limiter.check(&LIMIT, (), 1));
     let none = NoDescriptors::take();
     check().expect_err("no descriptor for a connection");
@@ -121,12 +120,9 @@ fn decides_waiting_calls(url: &str) {
 
 fn reads_rules(url: &str) {
     let runtime = runtime();
-    let writer = RateLimiter::builder().redis(url).build().expect("valid");
-    runtime.block_on(async {
-        let mut shared = writer.operator().shared_rules().await.expect("read");
-        shared.rules.set("processes", Rule::new().threshold(3)).expect("a valid rule");
-        writer.operator().share_rules(shared, "alice").await.expect("written");
-    });
+    // It lives on, so that it gives no descriptor back.
+    let writer = limiter(url);
+    runtime.block_on(share_rule(&writer, LIMIT.name(), 3));
     let none = NoDescriptors::take();
     let reader = RateLimiter::builder().redis(url).rules(Rules::redis()).build().expect("valid");
     none.give_back();

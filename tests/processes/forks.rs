@@ -7,14 +7,12 @@ use std::process::exit;
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
-use ratelimit_runtime::{
-    Limit, OnError, RateLimiter, Rejection, Rule, Rules, StoreError, rate_limit,
-};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Rules, StoreError, rate_limit};
 use support::limits::HOUR;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::{PATIENCE, ProcessTest, runtime, wait_until};
+use crate::{PATIENCE, ProcessTest, limiter, runtime, share_rule, wait_until};
 
 pub(crate) const TESTS: [ProcessTest; 6] = [
     ("a_child_admits_calls_that_wait", admits_waiting_calls),
@@ -34,27 +32,19 @@ fn annotated() -> Result<(), Rejection> {
 
 /// Forks. Calls `child` in the child, which then exits, and `parent` in the parent. Fails if the child fails.
 fn in_child(child: impl FnOnce(), parent: impl FnOnce()) {
-    match fork().expect("a child") {
-        Fork::Child => {
-            let result = catch_unwind(AssertUnwindSafe(child));
-            // Without destructors: they would stop what belongs to the parent.
-            exit(i32::from(result.is_err()));
-        }
-        Fork::Parent(child) => {
-            parent();
-            assert_eq!(waitpid(child).expect("its status"), 0, "the child has failed");
-        }
-    }
+    let Fork::Parent(process) = fork().expect("a child") else {
+        let result = catch_unwind(AssertUnwindSafe(child));
+        // Without destructors: they would stop what belongs to the parent.
+        exit(i32::from(result.is_err()));
+    };
+    parent();
+    assert_eq!(waitpid(process).expect("its status"), 0, "the child has failed");
 }
 
 /// Runs a future on a new runtime, and fails if it does not end.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let ended = runtime().block_on(async { timeout(PATIENCE, future).await });
     ended.expect("the call ends")
-}
-
-fn limiter(url: &str) -> RateLimiter {
-    RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid")
 }
 
 fn admits_waiting_calls(url: &str) {
@@ -94,11 +84,7 @@ fn follows_rules(url: &str) {
     };
     processes(1);
     let child = || {
-        run(async {
-            let mut shared = limiter.operator().shared_rules().await.expect("read");
-            shared.rules.set("forks", Rule::new().threshold(7)).expect("a valid rule");
-            limiter.operator().share_rules(shared, "the child").await.expect("written");
-        });
+        run(share_rule(&limiter, LIMIT.name(), 7));
         wait_until("the rules are in force", || !limiter.rules().is_empty());
         processes(2);
     };
@@ -113,12 +99,12 @@ fn closes_its_breaker(url: &str) {
         redis::cmd("CLIENT").arg("PAUSE").arg(2_000).exec(&mut connection).expect("CLIENT PAUSE");
     };
     let opens = |runtime: &Runtime| {
-        let is_open = |rejection| {
-            let Rejection::Unavailable { error, .. } = rejection else { return false };
-            matches!(error, StoreError::CircuitOpen { .. })
-        };
         wait_until("the breaker opens", || {
-            runtime.block_on(limiter.check(&LIMIT, (), 1)).is_err_and(is_open)
+            let result = runtime.block_on(limiter.check(&LIMIT, (), 1));
+            matches!(
+                result,
+                Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. })
+            )
         });
     };
     pause();
@@ -139,14 +125,13 @@ fn leases(url: &str) {
     const LEASED: Limit = Limit::sliding("leased", 100, HOUR).lease(50);
     let limiter = limiter(url);
     let calls = |count| {
-        let admitted = async {
+        run(async {
             let mut admitted = 0;
             for _ in 0..count {
                 admitted += usize::from(limiter.admit(&LEASED, (), 1).await);
             }
             admitted
-        };
-        run(admitted)
+        })
     };
     // Twice: the first call is never leased alone.
     assert_eq!(calls(20), 20);

@@ -9,6 +9,7 @@ mod forks;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use ratelimit_runtime::{OnError, RateLimiter, Rule};
 use support::filter::Filter;
 use support::server::Server;
 use tokio::runtime::Runtime;
@@ -59,6 +60,18 @@ fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Returns a limiter that rejects calls which Redis does not decide.
+fn limiter(url: &str) -> RateLimiter {
+    RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid")
+}
+
+/// Sets the threshold of a limit for all processes.
+async fn share_rule(limiter: &RateLimiter, limit: &str, threshold: u64) {
+    let mut shared = limiter.operator().shared_rules().await.expect("read");
+    shared.rules.set(limit, Rule::new().threshold(threshold)).expect("a valid rule");
+    limiter.operator().share_rules(shared, "alice").await.expect("written");
 }
 
 fn runtime() -> Runtime {

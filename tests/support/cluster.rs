@@ -14,7 +14,6 @@ use redis_test::server::RedisServer;
 use crate::port;
 use crate::server::in_own_folder;
 
-/// A running cluster.
 pub struct Cluster {
     cluster: RedisCluster,
 }
@@ -52,19 +51,9 @@ impl Cluster {
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]).args(nodes).arg("--cluster-yes");
         let cluster = Self { cluster };
-        let wait_until = |is_so: &mut dyn FnMut() -> bool| {
-            let started = Instant::now();
-            while !is_so() {
-                assert!(started.elapsed() < Duration::from_secs(60), "the cluster does not start");
-                sleep(Duration::from_millis(50));
-            }
-        };
-        wait_until(&mut || create.output().expect("redis-cli").status.success());
-        let is_up = |node| {
-            let info = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(node));
-            info.is_ok_and(|info: String| info.contains("cluster_state:ok"))
-        };
-        wait_until(&mut || (0..3).all(is_up));
+        wait_until("nodes reply", || create.output().expect("redis-cli").status.success());
+        let is_up = |node| cluster.report(node, "INFO").contains("cluster_state:ok");
+        wait_until("the cluster is up", || (0..3).all(is_up));
         cluster
     }
 
@@ -81,7 +70,6 @@ impl Cluster {
         format!("redis+cluster://127.0.0.1:{}", self.port(0))
     }
 
-    /// Returns the port of a node.
     pub fn port(&self, node: usize) -> u16 {
         self.address(node).1
     }
@@ -90,15 +78,18 @@ impl Cluster {
         self.cluster.servers[node].host_and_port().expect("TCP")
     }
 
-    /// Connects to a node.
     pub fn connection(&self, node: usize) -> Connection {
         let info = self.cluster.servers[node].connection_info();
         Client::open(info).expect("an address").get_connection().expect("a node")
     }
 
-    /// Returns the identifier of a node in the cluster.
-    pub fn id(&self, node: usize) -> String {
-        redis::cmd("CLUSTER").arg("MYID").query(&mut self.connection(node)).expect("MYID")
+    /// Returns the reply of a node to a command about the cluster.
+    fn report(&self, node: usize, command: &str) -> String {
+        redis::cmd("CLUSTER").arg(command).query(&mut self.connection(node)).expect("a reply")
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.report(node, "MYID")
     }
 
     /// Returns the primary that serves a hash slot.
@@ -107,32 +98,24 @@ impl Cluster {
         nodes.find(|node| self.serves(*node, slot)).expect("a primary serves each slot")
     }
 
-    /// Returns whether a node serves a hash slot as its primary. At the end of a move in one step, no node does for a
-    /// moment.
+    /// Returns whether a node serves a hash slot as its primary, as it reports. At the end of a move in one step, no
+    /// node does for a moment.
     fn serves(&self, node: usize, slot: u16) -> bool {
-        let has_slot = |(from, to): &(u16, u16)| (*from..=*to).contains(&slot);
-        self.is_primary(node) && self.slot_ranges(node).iter().any(has_slot)
+        let (id, nodes) = (self.report(node, "MYID"), self.report(node, "NODES"));
+        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the line of the node");
+        let has_slot = |range: &str| {
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            let end = |text: &str| text.parse::<u16>().expect("a slot");
+            (end(from)..=end(to)).contains(&slot)
+        };
+        let mut ranges = line.split(' ').skip(8).filter(|range| !range.starts_with('['));
+        self.is_primary(node) && ranges.any(has_slot)
     }
 
-    /// Returns whether a node is a primary.
     pub fn is_primary(&self, node: usize) -> bool {
         let role: Vec<redis::Value> =
             redis::cmd("ROLE").query(&mut self.connection(node)).expect("ROLE");
         matches!(&role[0], redis::Value::BulkString(role) if role == b"master")
-    }
-
-    /// Returns the ranges of hash slots that a node serves, as the node itself reports them.
-    fn slot_ranges(&self, node: usize) -> Vec<(u16, u16)> {
-        let id = self.id(node);
-        let nodes: String =
-            redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
-        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the line of the node");
-        let ranges = line.split(' ').skip(8).filter(|range| !range.starts_with('['));
-        let ends = |range: &str| {
-            let (from, to) = range.split_once('-').unwrap_or((range, range));
-            (from.parse().expect("a slot"), to.parse().expect("a slot"))
-        };
-        ranges.map(ends).collect()
     }
 
     /// Returns the hash slot of a key, as Redis computes it.
@@ -141,31 +124,26 @@ impl Cluster {
         command.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
     }
 
-    /// Sends `CLUSTER SETSLOT` to a node.
     fn set_slot(&self, node: usize, slot: u16, state: &[&str]) {
         let mut set = redis::cmd("CLUSTER");
         set.arg("SETSLOT").arg(slot).arg(state).exec(&mut self.connection(node)).expect("SETSLOT");
     }
 
-    /// Returns the keys on a node.
     pub fn keys(&self, node: usize) -> Vec<String> {
         self.connection(node).keys("*").expect("KEYS")
     }
 
-    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.cluster.servers.len()
     }
 
-    /// Stops a node.
     pub fn kill(&mut self, node: usize) {
         self.cluster.servers[node].stop();
     }
 
     /// Returns the configuration epochs of all nodes with their identifiers, as a node knows them.
     fn epochs(&self, node: usize) -> Vec<(String, String)> {
-        let nodes: String =
-            redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
+        let nodes = self.report(node, "NODES");
         let epoch = |line: &str| {
             let mut words = line.split(' ');
             let id = words.next().expect("an identifier").to_owned();
@@ -187,11 +165,7 @@ impl Cluster {
             let distinct: HashSet<_> = epochs.iter().map(|(_, epoch)| epoch).collect();
             distinct.len() == 3 && (1..3).all(|node| self.epochs(node) == epochs)
         };
-        let started = Instant::now();
-        while !agree() {
-            assert!(started.elapsed() < Duration::from_secs(60), "the epochs stay different");
-            sleep(Duration::from_millis(2));
-        }
+        wait_until("the epochs agree", agree);
         let from = self.owner(slot);
         let to = (from + 1) % 3;
         self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
@@ -224,11 +198,7 @@ impl Cluster {
         let begins = import.exec(&mut self.connection(to)).is_ok()
             || send.exec(&mut self.connection(from)).is_ok();
         if begins {
-            let started = Instant::now();
-            while !self.serves(to, slot) {
-                assert!(started.elapsed() < Duration::from_secs(60), "the slot does not move");
-                sleep(Duration::from_millis(20));
-            }
+            wait_until("the slot has moved", || self.serves(to, slot));
         }
         begins
     }
@@ -250,6 +220,14 @@ impl Cluster {
             self.set_slot(node, slot, &["NODE", &id]);
             sleep(pause / 2);
         }
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not for a minute: {what}");
+        sleep(Duration::from_millis(2));
     }
 }
 

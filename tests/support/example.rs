@@ -3,12 +3,6 @@
 use std::process::Command;
 use std::sync::Once;
 
-/// An example, to be started.
-///
-/// # Panics
-///
-/// When the examples do not build.
-#[must_use]
 pub fn example(name: &str) -> Command {
     static BUILT: Once = Once::new();
     let test = std::env::current_exe().expect("this program has a path");

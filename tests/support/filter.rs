@@ -1,6 +1,5 @@
 //! Which tests of a program without the usual harness `cargo test -- <words>` selects.
 
-/// The arguments of such a program.
 #[derive(Debug, Default)]
 pub struct Filter {
     words: Vec<String>,

@@ -3,20 +3,16 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A response.
 #[derive(Debug)]
 pub struct Response {
-    /// The status code.
     pub status: u16,
     /// The names, in lower case, and the values of the headers.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: String,
 }
 
 impl Response {
     /// Returns the value of a header, if the response has exactly one with this name.
-    #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(given, _)| given == name);
         let value = values.next().map(|(_, value)| value.as_str());
@@ -24,33 +20,16 @@ impl Response {
     }
 }
 
-/// Sends a GET request with these header lines, and reads the whole response.
-///
-/// # Panics
-///
-/// If the server does not respond in HTTP.
-#[must_use]
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Response {
     request(address, "GET", path, headers, &[])
 }
 
-/// Sends a POST request with these header lines and this body, and reads the whole response.
-///
-/// # Panics
-///
-/// If the server does not respond in HTTP.
-#[must_use]
 pub fn post(address: SocketAddr, path: &str, headers: &[&str], body: &[u8]) -> Response {
     let length = format!("content-length: {}", body.len());
     request(address, "POST", path, &[headers, &[&length]].concat(), body)
 }
 
 /// Sends a request with any method, and reads the whole response.
-///
-/// # Panics
-///
-/// If the server does not respond in HTTP.
-#[must_use]
 pub fn request(
     address: SocketAddr,
     method: &str,

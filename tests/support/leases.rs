@@ -6,36 +6,27 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// How the limit leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leasing {
-    /// Not at all.
     None,
-    /// Up to this number of units.
     UpTo(u64),
-    /// Automatically.
     Auto,
 }
 
 /// The token bucket of all keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
-    /// The tokens that refill in a period.
     pub threshold: u64,
-    /// The capacity.
     pub burst: u64,
     /// The period, in microseconds.
     pub period: u64,
 }
 
-/// How a call was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Admitted by Redis.
     Redis,
     /// Admitted with a unit that the process held.
     Lease,
-    /// Rejected, by Redis or by the process.
     Rejected,
 }
 
@@ -179,8 +170,6 @@ impl Bucket {
 }
 
 impl Fleet {
-    /// Creates a fleet that has not called yet.
-    #[must_use]
     pub fn new(quota: Quota, leasing: Leasing, processes: usize) -> Self {
         Self {
             quota,
@@ -194,7 +183,6 @@ impl Fleet {
     }
 
     /// The most units that a process may hold of a key.
-    #[must_use]
     pub fn most_held(&self) -> u64 {
         let Quota { threshold, burst, .. } = self.quota;
         match self.leasing {
@@ -205,7 +193,6 @@ impl Fleet {
     }
 
     /// Returns the units of a key that all processes hold.
-    #[must_use]
     pub fn held(&self, key: u64) -> u64 {
         let leases = self.processes.iter().filter_map(|process| process.leases.get(&key));
         leases.map(|lease| lease.units).sum()

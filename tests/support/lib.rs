@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 #![allow(
+    missing_docs,
     clippy::len_without_is_empty,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
@@ -38,7 +39,6 @@ pub mod model;
 pub mod operations;
 pub mod port;
 pub mod proxy;
-mod search;
 pub mod sentinel;
 pub mod server;
 pub mod settled;

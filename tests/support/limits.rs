@@ -6,13 +6,9 @@ use ratelimit_runtime::{Algorithm, Limit};
 
 use crate::ALGORITHMS;
 
-/// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
-/// One minute.
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// One hour.
 pub const HOUR: Duration = Duration::from_secs(3_600);
-/// One day of 24 hours.
 pub const DAY: Duration = Duration::from_secs(86_400);
 
 /// Returns whether a limit has a burst: the algorithm is a token bucket or a leaky bucket.
@@ -26,7 +22,6 @@ pub fn limit(name: &'static str, algorithm: Algorithm, threshold: u64, period: D
     if algorithm == Algorithm::LeakyBucket { limit.burst(threshold) } else { limit }
 }
 
-/// Returns a [`limit`] of each algorithm.
 pub fn limits(
     name: &'static str,
     threshold: u64,

@@ -8,13 +8,11 @@ use std::sync::{Arc, Mutex};
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Returns a writer for `tracing_subscriber`.
     pub fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let log = self.clone();
         move || log.clone()
     }
 
-    /// Returns the text that was written.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().expect("no panic").clone()).expect("UTF-8")
     }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{sleep, spawn};
@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 /// What the network does with the bytes that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Network {
-    /// Delivers all bytes.
     Up,
     /// Breaks open connections, and accepts no new ones.
     Cut,
@@ -26,15 +24,13 @@ pub enum Network {
 
 /// A proxy of one server, on a free port.
 pub struct Proxy {
-    /// The port on which the proxy listens.
     pub port: u16,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// The delay of all bytes, in each direction.
     latency: Duration,
-    network: AtomicU8,
+    network: Mutex<Network>,
     connections: AtomicU32,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -42,21 +38,11 @@ struct Shared {
 impl Proxy {
     /// Starts a proxy of the server at a port of this machine. Each new connection starts to deliver after
     /// `delay`.
-    ///
-    /// # Panics
-    ///
-    /// If no port is free.
-    #[must_use]
     pub fn start(server: u16, delay: Duration) -> Self {
         Self::new(server, delay, Duration::ZERO)
     }
 
     /// Starts a proxy through which a round trip takes `round_trip`, as to a distant server.
-    ///
-    /// # Panics
-    ///
-    /// If no port is free.
-    #[must_use]
     pub fn with_latency(server: u16, round_trip: Duration) -> Self {
         Self::new(server, Duration::ZERO, round_trip / 2)
     }
@@ -66,7 +52,7 @@ impl Proxy {
         let port = listener.local_addr().expect("bound").port();
         let shared = Arc::new(Shared {
             latency,
-            network: AtomicU8::new(Network::Up as u8),
+            network: Mutex::new(Network::Up),
             connections: AtomicU32::new(0),
             open: Mutex::default(),
         });
@@ -87,15 +73,13 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Returns how many connections the proxy has accepted.
-    #[must_use]
     pub fn connections(&self) -> u32 {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
     /// Changes what the network does. A connection that has lost bytes delivers nothing from then on.
     pub fn set(&self, network: Network) {
-        self.shared.network.store(network as u8, Ordering::SeqCst);
+        *self.shared.network.lock().unwrap_or_else(PoisonError::into_inner) = network;
         if network == Network::Cut {
             let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
             for stream in open.drain(..) {
@@ -107,13 +91,7 @@ impl Proxy {
 
 impl Shared {
     fn network(&self) -> Network {
-        match self.network.load(Ordering::SeqCst) {
-            0 => Network::Up,
-            1 => Network::Cut,
-            2 => Network::RepliesLost,
-            3 => Network::RepliesCut,
-            _ => Network::Blackhole,
-        }
+        *self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connect(self: &Arc<Self>, client: TcpStream, port: u16) {

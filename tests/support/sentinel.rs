@@ -10,7 +10,6 @@ use redis_test::server::RedisServer;
 
 use crate::server::is_replicated;
 
-/// A primary, a replica, and three Sentinels.
 pub struct Sentinels {
     cluster: RedisSentinelCluster,
 }
@@ -54,7 +53,6 @@ impl Sentinels {
         format!("redis+sentinel://{}/{service}", hosts.join(","))
     }
 
-    /// Connects to a Sentinel.
     fn sentinel(&self) -> Connection {
         let sentinel = self.cluster.sentinel_servers[0].connection_info();
         Client::open(sentinel).expect("an address").get_connection().expect("a Sentinel")
@@ -83,7 +81,6 @@ impl Sentinels {
         while !is_replicated(&mut client.get_connection().expect("the primary")) {}
     }
 
-    /// Requests a failover. The old primary becomes a replica.
     pub fn fail_over(&self) {
         let failover = || {
             let mut failover = redis::cmd("SENTINEL");
@@ -95,7 +92,6 @@ impl Sentinels {
         }
     }
 
-    /// Kills the primary.
     pub fn kill_primary(&mut self) {
         let (_, port) = self.primary();
         let is_primary =

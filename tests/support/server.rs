@@ -12,30 +12,18 @@ use redis_test::server::RedisServer;
 
 use crate::port;
 
-/// A running server.
 pub struct Server {
     inner: RedisServer,
-    /// The URL of the server.
     pub url: String,
 }
 
 impl Server {
     /// Starts a server on a free port, and waits until it replies.
-    ///
-    /// # Panics
-    ///
-    /// If there is no `redis-server`; `tests/run` installs it.
-    #[must_use]
     pub fn start() -> Self {
         Self::start_on(port::free())
     }
 
     /// Starts a server on a port, as that of a server that was stopped, and waits until it replies.
-    ///
-    /// # Panics
-    ///
-    /// If there is no `redis-server`; `tests/run` installs it.
-    #[must_use]
     pub fn start_on(port: u16) -> Self {
         let address = RedisServer::get_addr(port);
         let spawn = |command: &mut Command| in_own_folder(command).spawn().expect("redis-server");
@@ -43,12 +31,6 @@ impl Server {
         Self::wait_for(start(address, None, None, false, None, &[], spawn))
     }
 
-    /// Returns the port of the server.
-    ///
-    /// # Panics
-    ///
-    /// Never: test servers listen on TCP.
-    #[must_use]
     pub fn port(&self) -> u16 {
         let ConnectionAddr::Tcp(_, port) = &self.inner.addr else { unreachable!() };
         *port
@@ -85,21 +67,11 @@ impl Server {
     }
 
     /// Connects to the server, for commands of the test itself.
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
-    #[must_use]
     pub fn connection(&self) -> Connection {
         self.client().get_connection().expect("the test server replies")
     }
 
     /// Returns all keys with their TTLs in milliseconds, or -1 for a key without a TTL.
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
-    #[must_use]
     pub fn ttls(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection();
         let keys: Vec<Vec<u8>> = connection.keys("*").expect("KEYS");
@@ -113,11 +85,6 @@ impl Server {
             .collect()
     }
 
-    /// Asserts that all keys have a TTL.
-    ///
-    /// # Panics
-    ///
-    /// If a key has none.
     pub fn assert_all_keys_expire(&self) {
         for (key, ttl) in self.ttls() {
             assert!(ttl > 0, "{key} has no TTL");
@@ -125,40 +92,21 @@ impl Server {
     }
 
     /// Returns how many scripts the server has run by their hash (`EVALSHA`).
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
-    #[must_use]
     pub fn script_calls(&self) -> u64 {
         self.script_stat("calls=").map_or(0, |count| count.parse().expect("a count"))
     }
 
     /// Returns the microseconds that these scripts took.
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
-    #[must_use]
     pub fn script_micros(&self) -> f64 {
         self.script_stat("usec=").map_or(0.0, |micros| micros.parse().expect("a number"))
     }
 
     /// Makes the server hold back everything that writes, until [`Self::resume`]. It still receives.
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
     pub fn pause_writes(&self) {
         let pause = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").to_owned();
         pause.exec(&mut self.connection()).expect("CLIENT PAUSE");
     }
 
-    /// Ends [`Self::pause_writes`].
-    ///
-    /// # Panics
-    ///
-    /// If the server was stopped.
     pub fn resume(&self) {
         redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut self.connection()).expect("CLIENT UNPAUSE");
     }
@@ -191,10 +139,6 @@ pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
 /// Waits for up to two seconds until a replica has all writes of the primary, and returns whether it has. A replica
 /// reports its offset each second. `WAIT` covers only the writes of its own connection, and a node of a cluster accepts
 /// none without the right key.
-///
-/// # Panics
-///
-/// If the server was stopped.
 pub fn is_replicated(primary: &mut Connection) -> bool {
     let mut offsets = || {
         let info: String = redis::cmd("INFO").arg("replication").query(primary).expect("INFO");

@@ -6,13 +6,10 @@
 //! It shares no code with the stores or with [`model`](crate::model), and is slow on purpose. The clock of a trace must
 //! not step back.
 
-use std::time::Duration;
-
 use ratelimit_runtime::{Algorithm, Limit};
 
 use crate::limits::is_bucket;
 use crate::model::ExpectedDecision;
-use crate::search::{first, last};
 
 /// The charges of a key, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +103,6 @@ impl SettledModel {
         }
     }
 
-    /// Blocks the key for some microseconds.
     pub fn block(&mut self, now: u64, time: u64) {
         match self.blocks.last_mut() {
             Some((_, until)) if now < *until => *until = (*until).max(now + time),
@@ -123,43 +119,30 @@ impl SettledModel {
         is_blocked
     }
 
-    /// Returns whether the key is blocked.
-    #[must_use]
     pub fn is_blocked(&self, now: u64) -> bool {
         self.blocks.iter().any(|(from, until)| (*from..*until).contains(&now))
     }
 
-    /// Decides a call without charging it.
-    #[must_use]
     pub fn peek(&self, limit: &Limit, now: u64, cost: u64) -> ExpectedDecision {
-        let allowed = self.admits(limit, now, cost);
-        let remaining = last(limit.capacity(), |cost| self.admits(limit, now, cost));
-        let admitted_after = |wait| self.admits(limit, now + wait, cost);
-        let retry_after = if allowed { 0 } else { first(admitted_after) };
-        let is_unused = |now| !self.is_blocked(now) && self.is_unused(limit, now);
-        let reset_after = first(|wait| is_unused(now + wait));
-        ExpectedDecision {
-            allowed,
-            remaining,
-            retry_after: Duration::from_micros(retry_after),
-            reset_after: Duration::from_micros(reset_after),
-        }
+        ExpectedDecision::derive(
+            limit.capacity(),
+            cost,
+            |wait, cost| self.admits(limit, now + wait, cost),
+            |wait| !self.is_blocked(now + wait) && self.is_unused(limit, now + wait),
+        )
     }
 
-    /// Removes the count, and unblocks the key.
     pub fn reset(&mut self) {
         self.blocks.clear();
         self.restart();
     }
 
-    /// Forgets all charges.
     fn restart(&mut self) {
         let (births, blocks) = (self.births + 1, std::mem::take(&mut self.blocks));
         *self = Self { births, charged: self.charged, blocks, ..Self::default() };
     }
 
     /// Returns how many charges could still be settled.
-    #[must_use]
     pub fn charges(&self) -> usize {
         self.charges.len()
     }

@@ -2,10 +2,7 @@
 
 mod between;
 mod cluster;
-mod cluster_batches;
-mod cluster_clocks;
 mod cluster_several;
-mod in_flight;
 mod misplaced;
 mod moving_at_once;
 mod moving_slots;
@@ -17,6 +14,7 @@ mod strict_keys;
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Builder, Decision, Limit, OnError, RateLimiter, Rejection};
+use support::cluster::Cluster;
 
 /// Returns a builder for limiters that reject calls which Redis does not decide. The deadline is long enough for a
 /// busy test machine.
@@ -27,23 +25,28 @@ fn denying_builder(url: &str) -> Builder {
     builder.cache_rejections(false)
 }
 
+/// Starts a cluster without replicas, and builds a limiter on it.
+fn start_cluster() -> (Cluster, RateLimiter) {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    (cluster, limiter)
+}
+
 /// Returns whether a call is admitted. Panics if it is not decided.
-async fn admits(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
-    match limiter.check(limit, key, 1).await {
+fn is_admitted(result: Result<Decision, Rejection>) -> bool {
+    match result {
         Ok(_) => true,
         Err(Rejection::Limited { .. }) => false,
         Err(other) => panic!("{other:?}"),
     }
 }
 
-/// Returns the first decision after a failure, and how long it took.
-async fn first_decision(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision, Duration) {
+/// Returns the first decision after a failure.
+async fn first_decision(limiter: &RateLimiter, limit: &Limit, key: &str) -> Decision {
     let start = Instant::now();
     loop {
         match limiter.check(limit, key, 1).await {
-            Ok(decision) | Err(Rejection::Limited { decision, .. }) => {
-                return (decision, start.elapsed());
-            }
+            Ok(decision) | Err(Rejection::Limited { decision, .. }) => return decision,
             Err(error) => assert!(start.elapsed() < Duration::from_secs(30), "{error:?}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

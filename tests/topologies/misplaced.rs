@@ -30,7 +30,7 @@ impl Relay {
     fn start(node: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let next = Arc::<Mutex<Option<&'static str>>>::default();
+        let next = Arc::default();
         let relay = Self { port, next: Arc::clone(&next) };
         spawn(move || {
             for client in listener.incoming().flatten() {
@@ -101,7 +101,7 @@ async fn through_relay(cluster: &Cluster, limit: &Limit, key: &str) -> (Relay, R
 }
 
 #[tokio::test]
-async fn a_call_is_decided_by_the_node_that_serves_its_key() {
+async fn what_a_node_does_not_serve_is_sent_to_the_node_that_does() {
     let cluster = Cluster::start(0);
     for reply in REPLIES {
         let (first, other) = (Limit::sliding("first", 10, HOUR), Limit::fixed("other", 10, HOUR));
@@ -123,11 +123,7 @@ async fn a_call_is_decided_by_the_node_that_serves_its_key() {
         limiter.reset(&other, "one").await.expect("a reply");
         assert_eq!(left, 9, "{reply}");
     }
-}
-
-#[tokio::test]
-async fn a_charge_is_corrected_once_the_node_is_known() {
-    let cluster = Cluster::start(0);
+    // A charge is corrected once the node is known.
     let limit = Limit::sliding("settled", 10, HOUR);
     let (relay, limiter) = through_relay(&cluster, &limit, "one").await;
     let permit = limiter.acquire(&limit, "one", 4).await.expect("admitted");
@@ -136,19 +132,14 @@ async fn a_charge_is_corrected_once_the_node_is_known() {
     limiter.flush().await.expect("none is lost");
     assert!(relay.has_replied());
     assert_eq!(limiter.peek(&limit, "one", 1).await.expect("a reply").remaining, 8);
-}
-
-#[tokio::test]
-async fn a_call_in_flight_takes_its_slot_of_the_node_that_serves_the_key() {
-    let cluster = Cluster::start(0);
-    let limit = Limit::in_flight("slots", 2).hold(Duration::from_secs(30));
-    let rate = Limit::sliding("rate", 10, HOUR);
-    let (relay, limiter) = through_relay(&cluster, &rate, "one").await;
+    // A call in flight takes and frees its slot there.
+    let slots = Limit::in_flight("slots", 2).hold(Duration::from_secs(30));
+    let (relay, limiter) = through_relay(&cluster, &limit, "one").await;
     relay.reply_once(REPLIES[0]);
-    let permit = limiter.acquire(&limit, "one", 1).await.expect("admitted");
+    let permit = limiter.acquire(&slots, "one", 1).await.expect("admitted");
     assert!(relay.has_replied());
     relay.reply_once(REPLIES[0]);
     permit.release().await.expect("a reply");
     assert!(relay.has_replied());
-    assert_eq!(limiter.peek(&limit, "one", 1).await.expect("a reply").remaining, 2);
+    assert_eq!(limiter.peek(&slots, "one", 1).await.expect("a reply").remaining, 2);
 }

@@ -58,7 +58,7 @@ async fn use_all_operations(limiter: &RateLimiter) {
     limiter.operator().fleet().await.expect("read");
 }
 
-/// Shares a rule, and waits until a limiter has read it.
+/// Shares a rule, and waits until a limiter has read it. The keys of the limit are on all nodes.
 async fn share_rule(limiter: &RateLimiter) {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
@@ -68,6 +68,23 @@ async fn share_rule(limiter: &RateLimiter) {
         assert!(started.elapsed() < 10 * SECOND, "the rules are not read");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let limit = Limit::sliding("ruled", 10, HOUR);
+    let mut expected: Vec<String> = (0..40_u64).map(|key| key.to_string()).collect();
+    for key in &expected {
+        let decision = limiter.check(&limit, key, 1).await.expect("admitted");
+        assert_eq!(decision.limit, if key == "7" { 50 } else { 10 });
+    }
+    let (mut found, mut next) = (Vec::new(), None);
+    loop {
+        let page = limiter.operator().keys(&limit, next).await.expect("read");
+        found.extend(page.keys.iter().map(ToString::to_string));
+        let Some(cursor) = page.next else { break };
+        next = Some(cursor);
+    }
+    found.sort();
+    found.dedup();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 /// The commands that a server has received, each with the number of its calls, rejected ones included.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{BuildError, Limit, Rejection, StoreError};
-use redis::ConnectionAddr;
+use redis::{Commands, Connection, ConnectionAddr};
 use redis_test::server::RedisServer;
-use support::server::start_with_tls;
+use support::server::{Server, start_with_tls};
 
 use crate::{denying_builder, first_decision};
 
@@ -17,7 +17,7 @@ async fn tls_works_with_a_root_certificate() {
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let root = std::fs::read(&files.ca_crt).expect("a certificate");
     let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
-    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
     assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 8);
 
     // Without the root certificate, the certificate of the server is not trusted.
@@ -40,7 +40,7 @@ async fn tls_works_with_a_client_certificate() {
     let limiter =
         denying_builder(&url).root_certificates(root.clone()).client_certificate(own, key);
     let limiter = limiter.build().expect("valid");
-    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
 
     let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
     assert!(
@@ -58,58 +58,39 @@ fn invalid_certificates_are_an_error() {
     assert!(error.is_some_and(|error| error.to_string().contains("PEM")));
 }
 
-#[tokio::test]
-async fn the_url_selects_a_user_and_a_database() {
-    let server = support::server::Server::start();
-    let mut connection = server.connection();
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "ann", "on", ">p@ss:w/rd", "~*", "+@all"])
-        .exec(&mut connection)
-        .expect("ACL SETUSER");
-    let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
-    let limiter = denying_builder(&url).build().expect("valid");
-    assert!(limiter.check(&LIMIT, "key", 1).await.is_ok());
-    assert!(server.ttls().is_empty());
-    redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
+/// Creates the user `ann`, and asserts that a limiter with this URL counts in this database.
+async fn assert_counts_in(database: u8, url: &str, password: &str, connection: &mut Connection) {
+    let user = ["SETUSER", "ann", "on", password, "~*", "+@all"];
+    redis::cmd("ACL").arg(&user).exec(connection).expect("ACL SETUSER");
+    let limiter = denying_builder(url).build().expect("valid");
+    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 9);
+    redis::cmd("SELECT").arg(database).exec(connection).expect("SELECT");
+    let keys: Vec<String> = connection.keys("*").expect("KEYS");
     assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
 }
 
 #[tokio::test]
-async fn the_url_can_name_a_unix_socket() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("redis.sock");
-    let address = ConnectionAddr::Unix(path.clone());
-    let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
-    let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
-    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
+async fn the_url_selects_a_user_and_a_database() {
+    let server = Server::start();
+    let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
+    assert_counts_in(7, &url, ">p@ss:w/rd", &mut server.connection()).await;
+    assert!(server.ttls().is_empty(), "nothing is in the first database");
+
+    let limiter = denying_builder(&format!("{}/99", server.url)).build().expect("valid");
+    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("no such database");
+    assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
 }
 
 #[tokio::test]
 async fn the_url_of_a_unix_socket_selects_a_user_and_a_database() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("redis.sock");
-    let _server =
-        RedisServer::new_with_addr_and_modules(ConnectionAddr::Unix(path.clone()), &[], false);
+    let address = ConnectionAddr::Unix(path.clone());
+    let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
     let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
-    first_decision(&limiter, &LIMIT, "key").await;
-    let client = redis::Client::open(format!("unix://{}?db=2", path.display())).expect("a URL");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
+    let client = redis::Client::open(format!("unix://{}", path.display())).expect("a URL");
     let mut connection = client.get_connection().expect("a server");
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "ann", "on", ">p+s", "~*", "+@all"])
-        .exec(&mut connection)
-        .expect("ACL SETUSER");
     let url = format!("redis+unix://{}?db=2&user=ann&pass=p+s", path.display());
-    let limiter = denying_builder(&url).build().expect("valid");
-    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 9);
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
-    assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
-}
-
-#[tokio::test]
-async fn the_error_of_a_database_that_the_server_lacks_names_the_path() {
-    let server = support::server::Server::start();
-    let limiter = denying_builder(&format!("{}/99", server.url)).build().expect("valid");
-    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("no such database");
-    assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
+    assert_counts_in(2, &url, ">p+s", &mut connection).await;
 }

@@ -13,7 +13,7 @@ use crate::{MINUTE, limiters, reported, serve, timed};
 
 const RULED: Limit = Limit::fixed("ruled", 3, MINUTE);
 
-#[rate_limit(limit = RULED, key = "handler")]
+#[rate_limit(limit = RULED)]
 async fn handler() -> Result<&'static str, Rejection> {
     Ok("handler")
 }

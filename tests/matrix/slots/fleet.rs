@@ -1,16 +1,14 @@
 //! The processes whose calls hold slots, and what they have written.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Limit, OnError, RateLimiter};
 use support::history::machine_time;
 
-use super::{BOUND, HOLDS, KEYS, LONG, LONGEST_HOLD, MOST, SHORT_MILLIS, SLOTS, TOTAL};
+use super::{BEFORE, BOUND, HOLDS, KEYS, LONG, LONGEST_HOLD, MOST, SHORT_MILLIS, SLOTS, TOTAL};
+use crate::process::Process;
 
 /// A call that has run: when it certainly held its units.
 #[derive(Clone, Copy)]
@@ -24,7 +22,6 @@ pub(super) struct Run {
     pub(super) until: u64,
 }
 
-/// What the processes have written.
 #[derive(Default)]
 pub(super) struct History {
     pub(super) runs: Vec<Run>,
@@ -35,41 +32,39 @@ pub(super) struct History {
     pub(super) is_rated: bool,
 }
 
-/// The processes that call.
 pub(super) struct SlotFleet {
-    members: Vec<MemberProcess>,
+    members: Vec<Process>,
     is_rated: bool,
-}
-
-struct MemberProcess {
-    process: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-    reader: JoinHandle<()>,
-    is_killed: bool,
+    killed: Option<usize>,
 }
 
 impl SlotFleet {
-    pub(super) fn start(url: &str) -> Self {
-        Self::start_each(|_| url.to_owned(), false)
+    /// Starts processes, and waits until one has a call that runs for longer than the fault.
+    pub(super) fn start(url: &str, long: usize) -> Self {
+        Self::start_each(|_| url.to_owned(), false, long)
     }
 
-    /// Starts processes with the URL of each, and waits until all of them call.
-    pub(super) fn start_each(url: impl Fn(usize) -> String, is_rated: bool) -> Self {
-        let start = |number| MemberProcess::start(&url(number), number, is_rated);
-        Self { members: (0..HOLDS.len()).map(start).collect(), is_rated }
+    /// Does so with the URL of each process.
+    pub(super) fn start_each(url: impl Fn(usize) -> String, is_rated: bool, long: usize) -> Self {
+        let start = |number: usize| {
+            Process::start(&["slots", &url(number), &number.to_string(), &is_rated.to_string()])
+        };
+        let members = (0..HOLDS.len()).map(start).collect();
+        let fleet = Self { members, is_rated, killed: None };
+        sleep(BEFORE);
+        fleet.wait_for_long_call(long);
+        fleet
     }
 
     pub(super) fn signal(&mut self, number: usize, signal: &str) {
-        let member = &mut self.members[number];
-        let pid = member.process.id().to_string();
-        let status = Command::new("kill").args([signal, &pid]).status();
-        assert!(status.is_ok_and(|status| status.success()), "{signal}");
-        member.is_killed |= signal == "-KILL";
+        self.members[number].signal(signal);
+        if signal == "-KILL" {
+            self.killed = Some(number);
+        }
     }
 
-    /// Waits until a process has a call that runs for longer than the fault.
-    pub(super) fn wait_for_long_call(&self, number: usize) {
-        let (started, lines) = (Instant::now(), &self.members[number].lines);
+    fn wait_for_long_call(&self, number: usize) {
+        let started = Instant::now();
         let is_long = |run: &Run| {
             let age = Duration::from_micros(run.until - run.from).as_millis() as u64;
             // It has written a moment ago that it runs.
@@ -77,7 +72,7 @@ impl SlotFleet {
         };
         loop {
             let mut history = History::default();
-            history.read(number, &lines.lock().unwrap_or_else(PoisonError::into_inner));
+            history.read(number, &self.members[number].lines());
             if history.runs.iter().any(is_long) {
                 return;
             }
@@ -87,52 +82,14 @@ impl SlotFleet {
     }
 
     /// Lets the fleet call for some time, stops it, and returns what it has written.
-    pub(super) fn finish(mut self, after: Duration) -> History {
+    pub(super) fn finish(self, after: Duration) -> History {
         sleep(after);
-        for MemberProcess { process, .. } in &mut self.members {
-            // A process that was killed reads nothing.
-            let _ = process.stdin.take().expect("piped").write_all(b"stop\n");
-        }
         let mut history = History { is_rated: self.is_rated, ..History::default() };
-        for (number, member) in self.members.into_iter().enumerate() {
-            let MemberProcess { mut process, lines, reader, is_killed } = member;
-            reader.join().expect("no panic");
-            let status = process.wait().expect("its end");
-            assert_eq!(status.success(), !is_killed, "process {number}: {status}");
-            history.read(number, &lines.lock().unwrap_or_else(PoisonError::into_inner));
+        for (number, (succeeded, lines)) in Process::finish(self.members).into_iter().enumerate() {
+            assert_eq!(succeeded, self.killed != Some(number), "process {number}");
+            history.read(number, &lines);
         }
         history
-    }
-}
-
-impl MemberProcess {
-    fn start(url: &str, number: usize, is_rated: bool) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-        command.args(["slots", url, &number.to_string(), &is_rated.to_string()]);
-        let mut process =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
-        let mut output = BufReader::new(process.stdout.take().expect("piped"));
-        let mut line = String::new();
-        output.read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
-        let lines = Arc::default();
-        let reader = {
-            let lines = Arc::clone(&lines);
-            thread::spawn(move || read_lines(output, &lines))
-        };
-        Self { process, lines, reader, is_killed: false }
-    }
-}
-
-/// Reads lines until a process ends. The last line of a process that was killed can be cut off.
-fn read_lines(mut output: BufReader<ChildStdout>, lines: &Mutex<Vec<String>>) {
-    loop {
-        let mut line = String::new();
-        output.read_line(&mut line).expect("text");
-        if !line.ends_with('\n') {
-            return;
-        }
-        lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }
 
@@ -140,7 +97,7 @@ impl History {
     fn read(&mut self, process: usize, lines: &[String]) {
         let mut runs: HashMap<u64, Run> = HashMap::new();
         for line in lines {
-            let (word, numbers) = line.trim_end().split_once(' ').expect("a word");
+            let (word, numbers) = line.split_once(' ').expect("a word");
             let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
             match (word, &numbers.expect("numbers")[..]) {
                 ("run", &[id, key, units, asked, from]) => {

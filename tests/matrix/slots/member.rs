@@ -1,53 +1,53 @@
-//! One process of a fleet whose calls hold slots: tasks that call until standard input has a line.
+//! One process of a fleet whose calls hold slots: tasks that call until standard input has a line. A call ends in one
+//! of several ways.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter};
+use ratelimit_runtime::{Limit, OnError, Part, Permit, RateLimiter, Rejection};
+use support::history::machine_time;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::call::{CallPlan, End, play};
-use super::{DEADLINE, HOLDS, KEYS, LONG, SHORT_MILLIS, SLOTS, TASKS};
+use super::{DEADLINE, HOLDS, KEYS, LONG, PACE, SHORT_MILLIS, SLOTS, TASKS, TOTAL, WAIT};
+use crate::process::ready;
 
-/// A process.
-pub(super) struct Member {
-    pub(super) limiter: RateLimiter,
-    pub(super) slots: Limit,
-    pub(super) is_rated: bool,
+struct Member {
+    limiter: RateLimiter,
+    slots: Limit,
+    is_rated: bool,
     /// The calls that were made, and those that were certainly rejected.
-    pub(super) asked: AtomicU64,
-    pub(super) rejected: AtomicU64,
+    asked: AtomicU64,
+    rejected: AtomicU64,
     number: u64,
     calls: AtomicU64,
-    is_stopping: AtomicBool,
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// Runs a process: the arguments are the URL, the number of the process, and whether rates limit its calls.
 pub(crate) fn member(url: &str, number: &str, is_rated: &str) {
     let number: u64 = number.parse().expect("a number");
     let builder = RateLimiter::builder().redis(url).on_error(OnError::Deny).deadline(DEADLINE);
-    let member = Arc::new(Member {
-        limiter: builder.build().expect("valid"),
-        slots: SLOTS.hold(HOLDS[number as usize]),
-        is_rated: is_rated.parse().expect("true or false"),
-        asked: AtomicU64::new(0),
-        rejected: AtomicU64::new(0),
-        number,
-        calls: AtomicU64::new(0),
-        is_stopping: AtomicBool::new(false),
-    });
-    let stops = Arc::clone(&member);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_line(&mut String::new());
-        stops.is_stopping.store(true, Relaxed);
-    });
+    let limiter = builder.build().expect("valid");
+    let slots = SLOTS.hold(HOLDS[number as usize]);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        while member.limiter.peek(&member.slots, 0_u64, 0).await.is_err() {}
-        println!("ready");
+        while limiter.peek(&slots, 0_u64, 0).await.is_err() {}
+        let member = Arc::new(Member {
+            limiter,
+            slots,
+            is_rated: is_rated.parse().expect("true or false"),
+            asked: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            number,
+            calls: AtomicU64::new(0),
+            is_stopping: ready(),
+        });
         let tasks = (0..TASKS).map(|task| Arc::clone(&member).call_until_stopped(task));
         // Panics if a task has.
         tasks.collect::<JoinSet<()>>().join_all().await;
@@ -57,7 +57,7 @@ pub(crate) fn member(url: &str, number: &str, is_rated: &str) {
 }
 
 impl Member {
-    pub(super) fn is_stopping(&self) -> bool {
+    fn is_stopping(&self) -> bool {
         self.is_stopping.load(Relaxed)
     }
 
@@ -89,5 +89,143 @@ impl Member {
             play(&self, plan).await;
             sleep(Duration::from_millis(20 + below(60))).await;
         }
+    }
+}
+
+/// How often a call writes that it holds its units.
+const TICK: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy)]
+struct CallPlan {
+    id: u64,
+    key: u64,
+    units: u64,
+    waits: bool,
+    work: Duration,
+    end: End,
+}
+
+/// How a call ends, unless its work is done before.
+#[derive(Clone, Copy)]
+enum End {
+    Returns,
+    Panics,
+    /// Its task is aborted.
+    Aborted(Duration),
+    /// Its future is dropped after a number of polls: at one of its awaits.
+    Dropped(u64),
+}
+
+struct PlannedPanic;
+
+async fn play(member: &Arc<Member>, plan: CallPlan) {
+    if let End::Dropped(polls) = plan.end {
+        return poll_some_times(call(member, plan), polls).await;
+    }
+    let task = {
+        let member = Arc::clone(member);
+        tokio::spawn(async move { call(&member, plan).await })
+    };
+    if let End::Aborted(after) = plan.end {
+        sleep(after).await;
+        task.abort();
+    }
+    match task.await {
+        Err(error) if error.is_panic() => {
+            let panic = error.into_panic();
+            if !panic.is::<PlannedPanic>() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        _ => {}
+    }
+}
+
+async fn poll_some_times(call: impl Future<Output = ()>, polls: u64) {
+    let (mut call, mut left) = (pin!(call), polls);
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        if left == 0 {
+            context.waker().wake_by_ref();
+        }
+        call.as_mut().poll(context)
+    })
+    .await;
+}
+
+async fn call(member: &Member, plan: CallPlan) {
+    let CallPlan { id, key, units, waits, work, end } = plan;
+    let asked = machine_time();
+    member.asked.fetch_add(1, Relaxed);
+    let wait = |limit: Limit| if waits { limit.wait(WAIT) } else { limit };
+    let [slots, pace, total] = [wait(member.slots), wait(PACE), wait(TOTAL)];
+    let mut parts = vec![Part::new(&slots, &key, units)];
+    if member.is_rated {
+        parts.extend([Part::new(&pace, &key, 1), Part::new(&total, &key, 1)]);
+    }
+    match member.limiter.acquire_all(&parts).await {
+        Ok(permits) => {
+            let running = Running { id, permits };
+            let from = machine_time();
+            if running.is_lost() {
+                return;
+            }
+            println!("run {id} {key} {units} {asked} {from}");
+            running.work(member, work).await;
+            if matches!(end, End::Panics) {
+                // Without a message of the panic hook.
+                std::panic::resume_unwind(Box::new(PlannedPanic));
+            }
+        }
+        Err(Rejection::Busy { .. } | Rejection::Limited { .. }) => {
+            member.rejected.fetch_add(1, Relaxed);
+        }
+        Err(Rejection::Unavailable { .. }) => {}
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// A call that runs. The first permit is that of its units in flight.
+struct Running {
+    id: u64,
+    permits: Vec<Permit>,
+}
+
+impl Running {
+    /// Works until the work is done, the units are lost, or the process stops.
+    async fn work(&self, member: &Member, work: Duration) {
+        let mut left = work;
+        while !left.is_zero() && !member.is_stopping() {
+            sleep(left.min(TICK)).await;
+            left = left.saturating_sub(TICK);
+            if !self.is_alive() {
+                println!("lost {}", self.id);
+                return;
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.permits[0].is_lost()
+    }
+
+    /// Returns whether the call holds its units, and writes when it certainly did.
+    fn is_alive(&self) -> bool {
+        // Units that are not lost after this time were held at it.
+        let at = machine_time();
+        let is_alive = !self.is_lost();
+        if is_alive {
+            println!("alive {} {at}", self.id);
+        }
+        is_alive
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.is_alive();
     }
 }

@@ -5,7 +5,6 @@
 //! are lost. So a slow machine makes a call look shorter, never longer, and calls that overlap in what is written have
 //! overlapped.
 
-mod call;
 mod faults;
 mod fleet;
 mod member;
@@ -28,7 +27,6 @@ const KEYS: u64 = 2;
 const TASKS: u64 = 64;
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// The hold of each process.
 const HOLDS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -37,7 +35,6 @@ const HOLDS: [Duration; 4] = [
 ];
 const LONGEST_HOLD: Duration = HOLDS[3];
 
-/// How long a call waits at most.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// How much later than the end of a hold the slots of the dead may be in use again, on a busy machine.
@@ -49,7 +46,6 @@ const LONG: Duration = Duration::from_secs(6);
 /// The work of other calls is shorter than this.
 const SHORT_MILLIS: u64 = 60;
 
-/// The time before the fault.
 const BEFORE: Duration = Duration::from_millis(1_500);
 
 /// The time in which the slots of the dead are in use again.
@@ -61,7 +57,6 @@ const SLOTS: Limit = Limit::in_flight("slots", MOST);
 const PACE: Limit = Limit::sliding("pace", 15, Duration::from_secs(1));
 const TOTAL: Limit = Limit::fixed("total", 1_000_000, Duration::from_secs(3600));
 
-/// A fault that calls in flight meet.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     run: fn() -> Played,

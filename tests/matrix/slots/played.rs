@@ -8,10 +8,8 @@ use support::judge::{HolderJudge, Judge};
 use super::fleet::{History, Run};
 use super::{BOUND, HOLDS, KEYS, LONGEST_HOLD, MOST, PACE};
 
-/// A fleet that has met a fault.
 pub(super) struct Played {
     pub(super) history: History,
-    /// The times before and after the fault.
     pub(super) fault: (u64, u64),
     pub(super) forgot: Option<Forgot>,
     /// How long after the fault the slots of the dead are free.
@@ -21,7 +19,6 @@ pub(super) struct Played {
 /// A loss of what a server knew.
 #[derive(Clone, Copy)]
 pub(super) struct Forgot {
-    /// The times before and after it.
     pub(super) at: (u64, u64),
     /// The key that another server knows.
     pub(super) remembers: Option<u64>,
@@ -83,7 +80,6 @@ impl Played {
         }
     }
 
-    /// Returns the judge of the calls of a key.
     fn judge(&self, key: u64, runs: &[Run]) -> HolderJudge {
         let forgot = self.forgot.filter(|forgot| forgot.remembers != Some(key));
         let mut steps = Vec::new();

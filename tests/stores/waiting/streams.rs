@@ -3,7 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection};
 use support::ALGORITHMS;

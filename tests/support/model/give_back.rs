@@ -1,7 +1,5 @@
 //! Units that the model gives back.
 
-use std::time::Duration;
-
 use ratelimit_runtime::Limit;
 
 use super::state::State;
@@ -41,7 +39,7 @@ impl Model {
             }
             self.replace(&before, after, clock);
         }
-        self.corrected(limit, clock)
+        self.charged(limit, clock)
     }
 
     /// Gives back units that were charged at `charged_at` and never spent. The model gives back as much as it
@@ -55,7 +53,7 @@ impl Model {
     ) -> ExpectedDecision {
         let own = self.own_limit(limit, clock);
         self.lower(limit, clock, cost, charged_at);
-        self.corrected(&own, clock)
+        self.charged(&own, clock)
     }
 
     /// Gives back units without computing the decision, which is slow for a long log.
@@ -138,13 +136,5 @@ impl Model {
         let mut model = self.clone();
         model.limit = own;
         if model.is_unused(clock) { *limit } else { own }
-    }
-
-    fn corrected(&mut self, limit: &Limit, clock: u64) -> ExpectedDecision {
-        ExpectedDecision {
-            allowed: true,
-            retry_after: Duration::ZERO,
-            ..self.peek(limit, clock, 0)
-        }
     }
 }

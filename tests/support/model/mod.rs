@@ -26,7 +26,6 @@ use std::time::Duration;
 use ratelimit_runtime::{Decision, Limit};
 
 use self::state::State;
-use crate::search::{first, last};
 
 /// The largest threshold under which a sliding window has a record for each time.
 const EXACT: u64 = 1_000;
@@ -34,14 +33,43 @@ const EXACT: u64 = 1_000;
 /// The decision that a store has to make: the fields of a [`Decision`] that do not depend on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedDecision {
-    /// Whether the call is admitted.
     pub allowed: bool,
-    /// The units that are left.
     pub remaining: u64,
     /// The shortest wait after which the same call is admitted.
     pub retry_after: Duration,
     /// The shortest wait after which the key is as if it had never been used.
     pub reset_after: Duration,
+}
+
+impl ExpectedDecision {
+    /// Derives a decision by search. `admits` says after a wait whether a cost is admitted, and `is_unused` whether
+    /// nothing counts.
+    pub(crate) fn derive(
+        capacity: u64,
+        cost: u64,
+        admits: impl Fn(u64, u64) -> bool,
+        is_unused: impl Fn(u64) -> bool,
+    ) -> Self {
+        let allowed = admits(0, cost);
+        let retry_after = if allowed { 0 } else { first(|wait| admits(wait, cost)) };
+        Self {
+            allowed,
+            remaining: first(|cost| cost >= capacity || !admits(0, cost + 1)),
+            retry_after: Duration::from_micros(retry_after),
+            reset_after: Duration::from_micros(first(is_unused)),
+        }
+    }
+}
+
+/// Returns the first number for which `holds`, given that it holds for all greater numbers.
+fn first(holds: impl Fn(u64) -> bool) -> u64 {
+    // No wait is longer: 2^52 microseconds are more than 140 years.
+    let (mut low, mut high) = (0_u64, 1_u64 << 52);
+    while low < high {
+        let middle = low.midpoint(high);
+        (low, high) = if holds(middle) { (low, middle) } else { (middle + 1, high) };
+    }
+    low
 }
 
 impl From<Decision> for ExpectedDecision {
@@ -64,7 +92,6 @@ pub struct Model {
 
 impl Model {
     /// The count of a key that was never used. `align` is the offset of aligned windows from UTC in minutes.
-    #[must_use]
     pub fn new(limit: &Limit, align: Option<i64>) -> Self {
         Self { limit: *limit, align, state: State::unused(limit.algorithm()) }
     }
@@ -76,18 +103,16 @@ impl Model {
             return before;
         }
         self.charge(limit, clock, cost);
-        ExpectedDecision {
-            allowed: true,
-            retry_after: Duration::ZERO,
-            ..self.peek(limit, clock, 0)
-        }
+        self.charged(limit, clock)
+    }
+
+    /// Returns the decision of a call that was charged or corrected.
+    fn charged(&mut self, limit: &Limit, clock: u64) -> ExpectedDecision {
+        let left = self.peek(limit, clock, 0);
+        ExpectedDecision { allowed: true, retry_after: Duration::ZERO, ..left }
     }
 
     /// Charges a call without computing the decision, which is slow for a long log.
-    ///
-    /// # Panics
-    ///
-    /// If the call is not admitted.
     pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u64) {
         self.limit = *limit;
         assert!(self.admits(clock, cost), "the call is not admitted");
@@ -117,19 +142,14 @@ impl Model {
         }
     }
 
-    /// Decides a call without charging it.
     pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u64) -> ExpectedDecision {
         self.limit = *limit;
-        let allowed = self.admits(clock, cost);
-        let remaining = last(limit.capacity(), |cost| self.admits(clock, cost));
-        let retry_after = if allowed { 0 } else { first(|wait| self.admits(clock + wait, cost)) };
-        let reset_after = first(|wait| self.is_unused(clock + wait));
-        ExpectedDecision {
-            allowed,
-            remaining,
-            retry_after: Duration::from_micros(retry_after),
-            reset_after: Duration::from_micros(reset_after),
-        }
+        ExpectedDecision::derive(
+            limit.capacity(),
+            cost,
+            |wait, cost| self.admits(clock + wait, cost),
+            |wait| self.is_unused(clock + wait),
+        )
     }
 
     /// Decides whether a process can charge units of a bucket in advance and spend them within `term`, in which
@@ -153,11 +173,7 @@ impl Model {
                 lease.until = lease.until.max(now + term);
                 lease.kept = lease.kept.max(kept.into());
             }
-            return ExpectedDecision {
-                allowed: true,
-                retry_after: Duration::ZERO,
-                ..self.peek(limit, clock, 0)
-            };
+            return self.charged(limit, clock);
         }
         // A rejected call does not change the level: the wait follows from the level as it drains.
         let is_admitted_after = |wait| {
@@ -173,7 +189,6 @@ impl Model {
     }
 
     /// Returns the moments whose charges a sliding log still has.
-    #[must_use]
     pub fn charged_at(&self) -> Vec<u64> {
         match &self.state {
             State::Sliding { log, .. } => log.iter().map(|(at, _)| *at).collect(),
@@ -181,7 +196,6 @@ impl Model {
         }
     }
 
-    /// Drops the count.
     pub fn reset(&mut self) {
         self.state = State::unused(self.limit.algorithm());
     }
