@@ -6,49 +6,28 @@
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
-#[path = "../../ratelimit-runtime/src/store/redis/scripts/compose.rs"]
-mod compose;
-#[path = "../../ratelimit-runtime/src/store/correct_error.rs"]
-mod correct_error;
 #[path = "../../ratelimit-runtime/src/store/redis/network/failure.rs"]
 mod failure;
-#[path = "../../ratelimit-runtime/src/store/redis/scripts/form.rs"]
-mod form;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/one_or_many.rs"]
+mod one_or_many;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/reply/mod.rs"]
 mod reply;
+#[path = "../../ratelimit-runtime/src/store/request.rs"]
+mod request;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/script.rs"]
 mod script;
-#[path = "../../ratelimit-runtime/src/store/statement.rs"]
-mod statement;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
 
 /// The part of the room that these files use.
 mod store {
-    use std::sync::Arc;
-
-    use crate::algorithm::{BlockChange, Correction};
-    pub(crate) use crate::correct_error::CorrectError;
-    use crate::limit::Terms;
-    pub(crate) use crate::statement::Statement;
-
-    pub(crate) struct Charge {
-        pub(crate) terms: Terms,
-        pub(crate) cost: u64,
-        pub(crate) statement: Option<Statement>,
-    }
-
-    pub(crate) struct CorrectedCharge {
-        pub(crate) charge: Arc<Charge>,
-        pub(crate) correction: Correction,
-        pub(crate) block: BlockChange,
-    }
+    pub(crate) use crate::request::*;
 
     pub(crate) mod redis {
         pub(crate) mod network {
@@ -63,6 +42,7 @@ use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
 use self::algorithm::{Charged, Correction, Op, Outcome, Receipt, Verdict};
+use self::key::KeyId;
 use self::limit::{Algorithm, Align, Limit, Terms};
 use self::store::Charge;
 
@@ -152,7 +132,13 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64) {
     let (op, word, numbers) = input.op(cost);
-    let charge = Charge { terms: *terms, cost, statement: None };
+    let charge = Charge {
+        terms: *terms,
+        key_id: KeyId::NONE,
+        count_name: Vec::new(),
+        cost,
+        statement: None,
+    };
     let alone = script::arguments_of_one(op, &charge, clock);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());

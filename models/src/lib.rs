@@ -13,10 +13,6 @@ mod background;
 mod check;
 #[path = "../../ratelimit-runtime/src/clock/mod.rs"]
 mod clock;
-#[path = "../../ratelimit-runtime/src/store/redis/scripts/compose.rs"]
-mod compose;
-#[path = "../../ratelimit-runtime/src/store/redis/scripts/form.rs"]
-mod form;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/lease/mod.rs"]

@@ -2,7 +2,7 @@
 //! (`store/redis/scripts/script.rs`, which needs a client of Redis).
 
 use crate::algorithm::{Charged, Correction, Outcome, Receipt, Reservation, Verdict};
-use crate::form::Form;
+use crate::program::Form;
 use crate::server::{Keys, Reply};
 use crate::store::Charge;
 

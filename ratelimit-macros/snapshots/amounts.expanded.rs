@@ -1,7 +1,7 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 ::ratelimit_runtime::__private::CallLimit::with_amounts(
                     {

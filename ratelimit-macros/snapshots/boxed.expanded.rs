@@ -10,7 +10,7 @@ where
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -61,7 +61,7 @@ fn patterns<'a>(
         };
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -109,7 +109,7 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

@@ -6,7 +6,7 @@ async fn complete(
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -63,7 +63,7 @@ async fn stream() -> Result<Stream, Rejection> {
     let tokens;
     [tokens] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -257,7 +257,7 @@ async fn blocked() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -314,7 +314,7 @@ async fn blocked_and_counted() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -375,7 +375,7 @@ async fn blocked_by_result_and_settled_by_hand() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -445,7 +445,7 @@ async fn held(
     let (team, _) = __rate_limit_parameter_1;
     [__rate_limit_permit_0] = {
         let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

@@ -4,7 +4,7 @@ where
 {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -54,7 +54,7 @@ where
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

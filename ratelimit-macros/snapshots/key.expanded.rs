@@ -1,7 +1,7 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -49,7 +49,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -88,7 +88,7 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

@@ -2,7 +2,7 @@ impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -44,7 +44,7 @@ impl<T: AsRef<str>> Pool<T> {
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -89,7 +89,7 @@ trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         'decided: {
             let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit::new(
+                &::ratelimit_runtime::__private::one_limit(
                     ::core::option::Option::None,
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

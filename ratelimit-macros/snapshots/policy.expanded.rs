@@ -1,7 +1,7 @@
 async fn patient() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -46,7 +46,7 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match crate::limits::__private::check(
-            &crate::limits::__private::OneLimit::new(
+            &crate::limits::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
@@ -183,7 +183,7 @@ async fn hidden() -> Option<()> {
 async fn leased() -> Option<()> {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

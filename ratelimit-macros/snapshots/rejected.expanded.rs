@@ -1,7 +1,7 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -46,7 +46,7 @@ async fn hidden(mut name: String) -> impl IntoResponse {
 async fn text() -> String {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -88,7 +88,7 @@ async fn text() -> String {
 async fn hidden_text() -> impl IntoResponse {
     'decided: {
         let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

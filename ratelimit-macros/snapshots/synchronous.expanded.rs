@@ -1,7 +1,7 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
         let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
@@ -38,7 +38,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
 fn hidden() -> impl Debug {
     {
         let __rate_limit_decided = ::ratelimit_runtime::__private::check_blocking(
-            &::ratelimit_runtime::__private::OneLimit::new(
+            &::ratelimit_runtime::__private::one_limit(
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =

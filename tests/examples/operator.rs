@@ -111,7 +111,10 @@ async fn an_operator_changes_the_limits_of_a_service() {
     assert_eq!(run(&["unblock", "api", "acme"]), "unblocked\n");
 
     for (command, words) in [
-        (&["set", "api", "treshold = 5"][..], "the rule of `api`: unknown field `treshold`"),
+        (
+            &["set", "api", "treshold = 5"][..],
+            "unknown field `treshold`, expected one of `threshold`",
+        ),
         (&["peek", "apy", "acme"], "no process of the fleet has a limit `apy`"),
         (&["unset", "api"], "there was no rule"),
         (&["change"], "usage: operate [--prefix PREFIX] [URL] COMMAND"),

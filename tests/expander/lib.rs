@@ -1,6 +1,10 @@
 //! The attribute as a function, for tests and fuzzing: a macro crate exports only macros. Includes its modules.
 
 #![allow(dead_code, reason = "the macro crate uses the rest")]
+#![allow(
+    clippy::large_enum_variant,
+    reason = "spans are larger with their places, which tests read"
+)]
 
 #[path = "../../ratelimit-macros/src/after_call.rs"]
 mod after_call;

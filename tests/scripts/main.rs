@@ -1,5 +1,5 @@
 //! The files of `lua/`: each names the files that it uses, and uses no other name than theirs, its own and those of
-//! Redis. `ratelimit-runtime/src/store/redis/scripts/compose.rs` explains how files become scripts.
+//! Redis. `ratelimit-runtime/src/store/redis/scripts/program.rs` explains how files become scripts.
 
 #![forbid(unsafe_code)]
 

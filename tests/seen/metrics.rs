@@ -173,8 +173,8 @@ async fn the_duration_of_a_call_includes_its_wait() {
     for _ in 0..2 {
         assert!(limiter.check(&limit, KEY, 1).await.is_ok());
     }
-    let recorded = recorder.snapshotter().snapshot().into_vec().into_iter();
-    let durations = recorded.filter_map(|(key, _, _, value)| match value {
+    let snapshot = recorder.snapshotter().snapshot().into_vec().into_iter();
+    let durations = snapshot.filter_map(|(key, _, _, value)| match value {
         DebugValue::Histogram(values) if key.key().name().contains("decision") => Some(values),
         _ => None,
     });

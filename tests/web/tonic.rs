@@ -80,10 +80,6 @@ fn exhausted(status: &Status) -> (Option<Duration>, Option<(String, i64)>) {
     (wait, quota)
 }
 
-fn quota(name: &str, units: i64) -> Option<(String, i64)> {
-    Some((name.to_owned(), units))
-}
-
 #[tokio::test]
 async fn rejects_with_a_status_and_its_details() {
     let (limiter, clock) = timed();
@@ -100,16 +96,22 @@ async fn rejects_with_a_status_and_its_details() {
     // By the method.
     let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
     assert_eq!(rejected.message(), "too many requests, try again in 22 seconds");
-    assert_eq!(exhausted(&rejected), (Some(Duration::from_millis(21_500)), quota("greet", 2)));
+    assert_eq!(
+        exhausted(&rejected),
+        (Some(Duration::from_millis(21_500)), Some(("greet".into(), 2)))
+    );
     assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22, "all";r=1;t=52"#);
 
     // The cost exceeds the capacity: no wait helps.
     let never = greet(&mut client, "all", "").await.expect_err("rejected");
-    assert_eq!(exhausted(&never), (None, quota("greet", 2)));
+    assert_eq!(exhausted(&never), (None, Some(("greet".into(), 2))));
 
     // By the layer.
     let rejected = greet(&mut client, "bob", "").await.expect_err("rejected");
-    assert_eq!(exhausted(&rejected), (Some(Duration::from_millis(51_500)), quota("all", 4)));
+    assert_eq!(
+        exhausted(&rejected),
+        (Some(Duration::from_millis(51_500)), Some(("all".into(), 4)))
+    );
     assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
 }
 
@@ -205,6 +207,6 @@ async fn a_busy_limit_has_a_status_and_its_details() -> Result<(), Rejection> {
     wait_for_in_flight(&limiter, &two, 1).await;
     let _other = limiter.acquire(&two, (), 1).await?;
     let busy = greet(&mut client, "bob", "").await.expect_err("both are taken");
-    assert_eq!(exhausted(&busy), (Some(Duration::from_secs(1)), quota("two", 2)));
+    assert_eq!(exhausted(&busy), (Some(Duration::from_secs(1)), Some(("two".into(), 2))));
     Ok(())
 }

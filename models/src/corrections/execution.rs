@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::state::{Admission, Change, Queued, State};
 use super::{Fault, Settling};
 use crate::algorithm::{Charged, Correction, MOST, Outcome, Receipt, Reservation};
-use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::program;
+use crate::program::Form;
 use crate::scripts::{self, ScriptCall};
 use crate::store::Charge;
 

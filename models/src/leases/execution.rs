@@ -3,15 +3,15 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::super::target::{LeaseAmounts, LeaseTarget, UnspentUnits};
+use super::super::state::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use super::state::{Body, Message, PlainUnits, State};
 use super::{Fault, Leases};
 use crate::algorithm::{Charged, Correction, Outcome, Receipt};
-use crate::form::Form;
 use crate::judge;
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms};
 use crate::program;
+use crate::program::Form;
 use crate::scripts::{self, ScriptCall};
 use crate::store::Charge;
 

@@ -4,7 +4,7 @@
 //!
 //! The ledger of the process is [`LeaseState`](super::state::LeaseState) of the runtime, and the server runs
 //! `lua/bucket.lua` and `lua/correct.lua`. The model retells what stands between them: the task that requests leases
-//! (`lease/fetch.rs`), the map of leases (`lease/ledger.rs`) and the calls (`lease/mod.rs`). The requests of the other
+//! (`lease/mod.rs`), the map of leases (`lease/ledger.rs`) and the calls (`lease/mod.rs`). The requests of the other
 //! processes take no time, because only the moment of their execution matters.
 
 mod execution;

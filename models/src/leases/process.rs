@@ -116,9 +116,8 @@ impl Leases {
                     .map_or(0, |lease| lease.put_back(execution::target(), &unspent));
                 let twice = self.is(Fault::DroppedUnitsGoBackTwice);
                 let rest = unspent.units - if twice { 0 } else { kept };
-                state.give_back(
-                    super::super::target::UnspentUnits { units: rest, ..unspent }.some(),
-                );
+                state
+                    .give_back(super::super::state::UnspentUnits { units: rest, ..unspent }.some());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A state of the model: the server, the process that leases, and the messages between them.
 
+use super::super::state::{Delivery, DeliveryContent, UnspentUnits};
 use super::super::state::{LeaseCaller, LeaseState};
-use super::super::target::{Delivery, DeliveryContent, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::judge::Admitted;
 use crate::server::Keys;

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::super::grant::ReturnedGrant;
+use super::super::ReturnedGrant;
 use super::super::{
     Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
 };

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use super::state::{Body, HOLD, State, packed_terms};
 use super::{Fault, Slots};
-use crate::form::Form;
 use crate::program;
+use crate::program::Form;
 use crate::scripts::decoded;
 use crate::server::Reply;
 use crate::store::Statement;

@@ -57,14 +57,16 @@ impl Expansion<'_> {
             return quote_spanned! {hygienic()=>
                 match (#limit, #cost) {
                     (#limit_variable, #cost_variable) => {
-                        #rt::__private::#check(&#rt::__private::OneLimit::new(#limiter, #limit_variable, #key_tokens, #cost_variable))
+                        #rt::__private::#check(&#rt::__private::one_limit(
+                            #limiter, #limit_variable, #key_tokens, #cost_variable,
+                        ))
                     }
                 }
             };
         }
         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
         quote_spanned! {hygienic()=>
-            #rt::__private::#check(&#rt::__private::OneLimit::new(#limiter, #limit, #key_tokens, #cost))
+            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key_tokens, #cost))
         }
     }
 

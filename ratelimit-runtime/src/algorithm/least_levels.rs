@@ -11,7 +11,7 @@
 //! back of some charges, and never more.
 
 /// The most steps: so many that a steady stream of calls, which give back nine tenths of their charges, is admitted at
-/// 95 % of the rate and more (`tests/stores/settling/estimates.rs`).
+/// 95 % of the rate and more (`tests/stores/settling/debts.rs`).
 const MAX_STEPS: usize = 16;
 
 /// The least level since each charge that can be settled.

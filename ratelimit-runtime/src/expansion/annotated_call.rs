@@ -74,8 +74,7 @@ pub fn amount(amount: impl Amount) -> Option<u64> {
 }
 
 /// A call of a function with one limit.
-#[derive(Debug)]
-pub struct OneLimit<'a, K> {
+struct OneLimit<'a, K> {
     limiter: Option<&'a RateLimiter>,
     limit: CallLimit,
     key: K,
@@ -128,12 +127,15 @@ impl CallLimit {
     }
 }
 
-impl<'a, K: Key> OneLimit<'a, K> {
-    /// Creates a call of one limit.
-    #[inline]
-    pub fn new(limiter: Option<&'a RateLimiter>, limit: CallLimit, key: K, cost: u64) -> Self {
-        Self { limiter, limit, key, cost }
-    }
+/// Returns a call of one limit. Its type is hidden, so a value that is no key is one error, at the key.
+#[inline]
+pub fn one_limit<'a>(
+    limiter: Option<&'a RateLimiter>,
+    limit: CallLimit,
+    key: impl Key + 'a,
+    cost: u64,
+) -> impl AnnotatedCall<1> + 'a {
+    OneLimit { limiter, limit, key, cost }
 }
 
 impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {

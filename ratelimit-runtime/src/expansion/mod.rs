@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use ratelimit_macros::format_key;
 
 pub use self::annotated_call::{
-    Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, OneLimit, amount,
+    Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, amount, one_limit,
 };
 pub use self::site::Site;
 use self::site::count_call;

@@ -6,16 +6,14 @@
 //! values since the word before. A last word ends the key. So the words can be found from the end of the hashed bytes,
 //! and no value can imitate one. A value with the bytes of such a key has an inverted hash, so it is another key.
 //!
-//! The hash of a key, while it is written: see `fingerprint.rs`.
-//!
-//! The id of a count.
+//! The fingerprint and the identity of a limit are the id of a count.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
 use super::owned::write_text;
-use super::writer::{KeyText, MAX_TEXT};
+use super::writer::{KeyHasher, KeyText, MAX_TEXT};
 use super::{Key, KeyWriter};
 use crate::limit::Identity;
 
@@ -43,50 +41,6 @@ impl Secret {
         let mut hasher = KeyHasher::new(self.0);
         write_text(KeyText::of(key).as_bytes(), &mut KeyWriter::to_hash(&mut hasher));
         hasher.finish()
-    }
-}
-
-/// Hashes a key while it is written. To write its text first takes three times as long (`benches/all -- embedded`).
-pub(super) struct KeyHasher {
-    hasher: SipHasher13,
-    /// The number of bytes since the last word.
-    value: usize,
-    /// The number of bytes of the text, if all values are escaped.
-    pub(super) most: usize,
-    has_structure: bool,
-}
-
-impl KeyHasher {
-    #[inline]
-    pub(super) fn new(hasher: SipHasher13) -> Self {
-        Self { hasher, value: 0, most: 0, has_structure: false }
-    }
-
-    #[inline]
-    pub(super) fn write(&mut self, value: &[u8]) {
-        self.hasher.write(value);
-        self.value += value.len();
-        // An escape has three bytes.
-        self.most += 3 * value.len();
-    }
-
-    /// Appends a byte of the structure.
-    #[inline]
-    pub(super) fn write_structure(&mut self, byte: u8) {
-        self.hasher.write_u64((self.value as u64) << 8 | u64::from(byte));
-        self.value = 0;
-        self.most += 1;
-        self.has_structure = true;
-    }
-
-    #[inline]
-    pub(super) fn finish(&mut self) -> u128 {
-        if !self.has_structure {
-            // Saves a word (`benches/all -- embedded`).
-            return !self.hasher.finish128().as_u128();
-        }
-        self.write_structure(0);
-        self.hasher.finish128().as_u128()
     }
 }
 

@@ -24,6 +24,7 @@ pub use self::format::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Piece, Plain, PlainValue, Shown, Text,
 };
 pub use self::hashed::{HashedKey, KeySecret};
+#[cfg(feature = "redis")]
 pub(crate) use self::owned::shown;
 pub use self::owned::{OwnedKey, ParseKeyError};
 pub use self::writer::KeyWriter;

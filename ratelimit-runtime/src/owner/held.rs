@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::slots::TakenReply;
 use super::{Core, HeldReply, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
@@ -31,6 +30,12 @@ const DRIFT: u64 = 100;
 
 /// The number of statements within a hold.
 const STATEMENTS: u64 = 3;
+
+/// The reply to calls.
+pub(super) struct TakenReply {
+    pub(super) reply: Reply,
+    pub(super) calls: Calls,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SlotUnits {

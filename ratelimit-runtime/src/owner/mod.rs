@@ -30,9 +30,10 @@ use tokio::time::timeout;
 pub(crate) use self::agenda::Agenda;
 use self::corrections::{Corrections, Kind, Queueable, Sent};
 pub(crate) use self::held::HeldSlot;
+use self::held::TakenReply;
 pub(crate) use self::notices::{CountChange, Notices};
 use self::notices::{PendingBlock, PendingBlocks};
-use self::slots::{SlotCounts, SlotEnds, SlotRequest, TakenReply};
+use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
 use crate::background::{
     Background, OwnValue, PendingWork, SHUTDOWN_GRACE, WorkCount, lock_own, read_process,

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::HeldReply;
 use super::agenda::Agenda;
-use super::held::{SlotUnits, StatedUnits, TakenUnits};
+use super::held::{SlotUnits, StatedUnits, TakenReply, TakenUnits};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::key::KeyId;
@@ -69,12 +69,6 @@ pub(super) struct Want {
 }
 
 pub(super) type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
-
-/// The reply to calls.
-pub(super) struct TakenReply {
-    pub(super) reply: Reply,
-    pub(super) calls: Calls,
-}
 
 /// A request that is due.
 pub(super) enum SlotRequest {

@@ -139,6 +139,13 @@ impl Serialize for RuleSet {
     }
 }
 
+/// As a rule of a [`RuleSet`]: a table.
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RuleFields::of(self).serialize(serializer)
+    }
+}
+
 impl RuleSet {
     fn add(&mut self, limit: &str, mut fields: RuleFields) -> Result<(), RuleSetError> {
         self.check_name(limit)?;
@@ -337,6 +344,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_rule_alone_is_written_as_in_a_set() {
+        let rule = Rule::default().threshold(5).shadow(true);
+        let written = serde_json::to_string(&rule).expect("JSON");
+        assert_eq!(written, r#"{"threshold":5,"shadow":true}"#);
+    }
 
     #[test]
     fn the_error_of_a_rule_names_its_place_and_what_to_write() {

@@ -43,6 +43,7 @@ mod limit_sources;
 mod middleware;
 mod outbound;
 mod rejected;
+mod response;
 #[cfg(any(feature = "axum", feature = "actix"))]
 mod route;
 mod settings;
@@ -58,9 +59,10 @@ pub use self::hops::ProxyHeader;
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
 pub use self::limit_sources::RequestLimits;
 pub use self::outbound::{OutboundLayer, OutboundService, host_key, retry_after};
+pub use self::rejected::{RejectedRequest, TextResponse};
 #[cfg(feature = "tonic")]
-pub use self::rejected::Grpc;
-pub use self::rejected::{Http, RejectedRequest, ResponseFormat, TextResponse};
+pub use self::response::Grpc;
+pub use self::response::{Http, ResponseFormat};
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub use self::route::Route;
 pub use self::slots::{HeldBody, RequestSlots};

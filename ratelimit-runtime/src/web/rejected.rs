@@ -1,21 +1,15 @@
-//! A rejected request, and its response as plain values.
-//!
-//! The response that an application sends instead of that of a rejection.
-//!
-//! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
-//! turns into a response.
+//! A rejected request, and its response as plain values: that of the rejection, or the one that an application sends
+//! instead.
 
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
 use super::headers::{NO_STORE, push_name};
-use super::middleware::{self, ServerRequest};
-use crate::reply::{FromRejection, Rejection};
+use crate::reply::Rejection;
 use crate::report::request_log::{self, RequestLog};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
@@ -328,129 +322,5 @@ impl From<(u16, &str)> for TextResponse {
 impl From<(u16, String)> for TextResponse {
     fn from((status, body): (u16, String)) -> Self {
         Self::new(PLAIN_TEXT, body).status(status)
-    }
-}
-
-/// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
-/// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
-#[derive(Clone, Copy, Debug)]
-pub struct Http;
-
-/// Responds to rejected requests over gRPC, with a status.
-#[cfg(feature = "tonic")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
-#[derive(Clone, Copy, Debug)]
-pub struct Grpc;
-
-/// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
-/// trait is sealed.
-pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
-
-impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
-
-mod sealed {
-    use super::{RejectedRequest, Response, TextResponse};
-
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait BuildResponse<B> {
-        /// Builds the response, without the headers that report limits.
-        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
-
-        /// Builds the response to a request without a key.
-        fn refuse(response: TextResponse, is_grpc: bool) -> Response<B>;
-    }
-}
-
-impl<B: From<String>> sealed::BuildResponse<B> for Http {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if rejected.is_grpc() {
-            let response = super::tonic::response::<()>(rejected.rejection());
-            return response.map(|()| B::from(String::new()));
-        }
-        rejected.response()
-    }
-
-    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
-    fn refuse(response: TextResponse, is_grpc: bool) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if is_grpc {
-            return super::tonic::refuse::<()>(response).map(|()| B::from(String::new()));
-        }
-        response.into_http(400, None)
-    }
-}
-
-#[cfg(feature = "tonic")]
-impl<B: Default> sealed::BuildResponse<B> for Grpc {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        super::tonic::response(rejected.rejection())
-    }
-
-    fn refuse(response: TextResponse, _: bool) -> Response<B> {
-        super::tonic::refuse(response)
-    }
-}
-
-/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer), the response
-/// has the format that the client prefers, and the layer adds the headers that report limits. Elsewhere, for instance
-/// in a spawned task, the body is plain text, and the response has the headers of the limit that rejected the call.
-impl<B: From<String>> From<Rejection> for Response<B> {
-    fn from(rejection: Rejection) -> Self {
-        middleware::respond(&rejection, <Http as sealed::BuildResponse<B>>::build)
-    }
-}
-
-/// An annotated function can return a response: the rejected call returns the response of its rejection.
-#[diagnostic::do_not_recommend]
-impl<B: From<String>> FromRejection for Response<B> {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
-
-/// Converts a rejection to its status: 429, 413 or 503. In a handler behind a
-/// [`RateLimitLayer`](super::RateLimitLayer), the layer adds the headers of the rejection, with `Retry-After` and
-/// `Cache-Control`. Elsewhere, the response has none of them.
-impl From<Rejection> for StatusCode {
-    fn from(rejection: Rejection) -> Self {
-        middleware::note(&rejection);
-        status_code(status(&rejection))
-    }
-}
-
-/// Converts a rejection to its status, as [`StatusCode`] does, and its text.
-impl From<Rejection> for (StatusCode, String) {
-    fn from(rejection: Rejection) -> Self {
-        let text = rejection.to_string();
-        (rejection.into(), text)
-    }
-}
-
-/// An annotated function can return a status code.
-#[diagnostic::do_not_recommend]
-impl FromRejection for StatusCode {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
-
-/// An annotated function can return a status code and a text.
-#[diagnostic::do_not_recommend]
-impl FromRejection for (StatusCode, String) {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
-
-impl ServerRequest for Parts {
-    fn head(&self) -> RequestHead {
-        let Self { method, uri, headers, .. } = self.clone();
-        RequestHead { method, uri, headers }
-    }
-
-    #[cfg(feature = "tonic")]
-    fn is_grpc(&self) -> bool {
-        super::tonic::is_grpc(self)
     }
 }

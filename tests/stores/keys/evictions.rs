@@ -1,5 +1,5 @@
-//! The embedded store: exact with concurrent threads. If it is full, a client that sends fresh keys neither gets its own
-//! exhausted key back nor takes the counts of everybody else.
+//! The embedded store: exact with concurrent threads. If it is full, a client that sends fresh keys neither gets its
+//! own exhausted key back nor takes the counts of everybody else.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn exhausted_keys_take_no_more_than_half_of_the_store_from_others() {
         let (used, flooded) =
             (limit("used", algorithm, 5, MINUTE), limit("flooded", algorithm, 1, MINUTE));
         let block = |limit: &Limit, key: u64| {
-            poll_once(limiter.block(limit, key, MINUTE)).expect("blocked")
+            poll_once(limiter.block(limit, key, MINUTE)).expect("blocked");
         };
         // Half of the keys that the store holds.
         let keys = MAX_KEYS / 2;

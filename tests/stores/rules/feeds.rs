@@ -105,7 +105,7 @@ fn a_wrong_file_fails_the_build() {
     let text = "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"bloked\"\n";
     let path = write(folder.path(), "rules.toml", text);
     let error = build(path).expect_err("a wrong word").to_string();
-    for words in ["rules.toml", "line 5", "`acme` of `api`", "did you mean `blocked`?"] {
+    for words in ["rules.toml", "line 5", "api.keys.acme", "expected a table"] {
         assert!(error.contains(words), "{error}");
     }
     let error = build(folder.path().join("none.toml")).expect_err("no file").to_string();
@@ -176,10 +176,7 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
     let error = limiter.operator().shared_rules().await.expect_err("malformed").to_string();
-    assert!(
-        error.contains("the rules in Redis have a mistake") && error.contains("`api`"),
-        "{error}"
-    );
+    assert!(error.contains("the rules in Redis have a mistake: api: "), "{error}");
 
     let port = server.port();
     drop(server);

@@ -1,5 +1,5 @@
-//! Rules that change while calls wait: each call obeys at once, the line changes, and the calls keep their order. A rule
-//! admits or rejects a whole line, a grant stays, and a shutdown ends all.
+//! Rules that change while calls wait: each call obeys at once, the line changes, and the calls keep their order. A
+//! rule admits or rejects a whole line, a grant stays, and a shutdown ends all.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Permits: what settling, refunding, keeping and dropping one does to the count that was charged, also beside fallbacks
-//! and waits. Units that no call uses go back to their charge as well.
+//! Permits: what settling, refunding, keeping and dropping one does to the count that was charged, also beside
+//! fallbacks and waits. Units that no call uses go back to their charge as well.
 
 use std::time::Duration;
 
@@ -215,7 +215,9 @@ async fn calls_that_wait_have_permits() {
             first.settle(0);
             limiter.flush().await.expect("a reply");
             let permits = timeout(20 * SECOND, calls.join_all()).await.expect("soon");
-            permits.into_iter().for_each(|permit| permit.expect("admitted").refund());
+            for permit in permits {
+                permit.expect("admitted").refund();
+            }
             // A bucket kept room for the moment that a call had reserved.
             let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
             let left = remaining(limiter, &limit).await;
@@ -313,7 +315,9 @@ async fn units_return_to_their_charge_although_the_clock_lags() {
             late.check(&leased, "leases", 1).await.expect("admitted");
         }
         assert!(left(&leased, "leases").await < 1_000 - 21, "units are leased");
-        clocks.iter().for_each(|clock| clock.advance(TERM));
+        for clock in &clocks {
+            clock.advance(TERM);
+        }
         wait_until(async || left(&leased, "leases").await == 1_000 - 21).await;
     }
 }

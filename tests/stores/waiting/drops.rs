@@ -44,7 +44,8 @@ fn assert_is_as_if_dropped(left: Decision, control: Decision, drained: u64, what
     );
 }
 
-/// Calls are dropped after their moments, in either order. What drains after the last moment is all that can be missing.
+/// Calls are dropped after their moments, in either order. What drains after the last moment is all that can be
+/// missing.
 #[tokio::test]
 async fn calls_that_are_dropped_together_after_their_moments_leave_nothing() {
     let server = Server::start();

@@ -123,7 +123,8 @@ impl Fleet {
         }
     }
 
-    /// Moves the clock until all calls have ended, and sorts them by arrival. Asserts that each has ended within its wait.
+    /// Moves the clock until all calls have ended, and sorts them by arrival. Asserts that each has ended within its
+    /// wait.
     async fn finish(&mut self) {
         while !self.waiting.is_empty() {
             self.advance(1).await;

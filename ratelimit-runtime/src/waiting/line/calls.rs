@@ -200,7 +200,7 @@ impl Line {
         }
     }
 
-    fn queue(&mut self, arrival: u64) {
+    pub(super) fn queue(&mut self, arrival: u64) {
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         waiter.stage = WaiterStage::Queued;
         if waiter.has_old_rules {
@@ -215,7 +215,7 @@ impl Line {
         }
     }
 
-    fn dequeue(&mut self, arrival: u64) {
+    pub(super) fn dequeue(&mut self, arrival: u64) {
         if self.queued.remove(&arrival)
             && let Some(waiter) = self.waiters.get(&arrival)
         {

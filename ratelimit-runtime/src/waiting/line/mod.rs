@@ -2,7 +2,7 @@
 //!
 //! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does. A task of the
 //! background thread drives the lines of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
-//! embedded store (`waiting/call.rs`).
+//! embedded store (`waiting/driver.rs`).
 //!
 //! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
 //! `turns.rs` passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time. `overdue.rs`

@@ -247,7 +247,7 @@ impl<'a> Parity<'a> {
         // Half of the returns name a moment at which something was charged.
         let charged = self.model(key).charged_at();
         let chosen = charged.get((cost as usize + micros as usize) % charged.len().max(1));
-        let chosen = chosen.copied().filter(|_| eighths % 2 == 0);
+        let chosen = chosen.copied().filter(|_| eighths.is_multiple_of(2));
         let at = chosen.unwrap_or(now.saturating_sub(ago));
         let model = self.model(key).return_units(&limit, now, cost, at);
         let name = &self.names[key];

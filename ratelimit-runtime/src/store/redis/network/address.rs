@@ -33,6 +33,9 @@ pub(crate) struct Target {
     tls: Option<Tls>,
 }
 
+/// The host and the port of a primary, as the Sentinels report them.
+pub(crate) type PrimaryAddress = (String, u16);
+
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const DEFAULT_PORT: u16 = 6379;
 

@@ -29,8 +29,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use super::address::Target;
-use super::sentinel::PrimaryAddress;
+use super::address::{PrimaryAddress, Target};
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
 /// before it is used. Servers close idle connections after a second at the earliest.

@@ -1,7 +1,7 @@
 //! Finds the primary of a service through its Sentinels.
 //!
 //! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
-//! lost. So the background thread requests the address of the primary regularly (`node/watch.rs`).
+//! lost. So the background thread requests the address of the primary regularly (`node.rs`).
 //!
 //! The address of a primary. `sentinel.rs` finds it, `connect.rs` connects to it, and a connection keeps it.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
-use super::address::Target;
+use super::address::{PrimaryAddress, Target};
 use super::connection::{Connection, connect_to};
 
 /// The time in which a Sentinel must connect and reply. After that, the next Sentinel receives the request.
@@ -95,6 +95,3 @@ impl Sentinels {
         })
     }
 }
-
-/// The host and the port of a primary, as the Sentinels report them.
-pub(crate) type PrimaryAddress = (String, u16);
