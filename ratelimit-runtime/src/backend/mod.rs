@@ -1,11 +1,6 @@
-//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the outage log, and gives
-//! units back to the store that charged them.
-//!
-//! The counts of a call, with the units that its limits take from each.
-//!
-//! The outage log: reports when the shared store stops and starts to decide.
-//!
-//! Counts the rejected calls of each key of a limiter: the last step of a rejection.
+//! The layer between a check and the stores. It picks the store, applies `on_error`, and gives units back to the store
+//! that charged them. Its outage log reports when the shared store stops and starts to decide. The last step of a
+//! rejection counts it for its key.
 
 mod settlements;
 

@@ -5,10 +5,10 @@
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
 //! owner exists must hold a weak reference to the owner. Each new thread starts the residents by itself.
 //!
-//! Pending work, for which a flush or a shutdown waits.
+//! A flush or a shutdown waits for pending work.
 //!
-//! The process that runs this code. A fork copies a limiter without its threads: jobs, lines and leases of the parent
-//! never go on in the child, and are not its own.
+//! A fork copies a limiter without its threads: jobs, lines and leases of the parent never go on in the child, and are
+//! not its own.
 //!
 //! The id of the process is compared only where a tokio runtime first appears and where a job is sent, because reading
 //! it is a system call. All else compares with the id that was seen there. What a child does before it has a new

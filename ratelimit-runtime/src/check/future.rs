@@ -1,7 +1,5 @@
-//! The futures of calls. They borrow nothing and are `Send`. If this process has decided, they are ready at once and
-//! have no box.
-//!
-//! Calls whose charges can be settled.
+//! The futures of calls, and of calls whose charges can be settled. They borrow nothing and are `Send`. If this process
+//! has decided, they are ready at once and have no box.
 
 use std::array;
 use std::fmt;

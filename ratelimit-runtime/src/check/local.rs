@@ -1,6 +1,5 @@
-//! The fast path: a call of one limit that this process decides at once. No request, and no allocation.
-//!
-//! A call of several limits that this process decides at once. No request, and no allocation for a few limits.
+//! The fast path: a call of one limit, or of several, that this process decides at once. No request, and no allocation:
+//! of several limits, for a few.
 
 #![allow(
     clippy::inline_always,

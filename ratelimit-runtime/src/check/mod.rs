@@ -2,8 +2,6 @@
 //!
 //! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
 //! [`Calls`] to the backend, in one boxed future.
-//!
-//! One limit of a call.
 
 mod call;
 mod counts;

@@ -1,6 +1,5 @@
-//! [`Permit`]: the charge of an admitted call, until it is settled.
-//!
-//! [`Meter`]: a permit that counts what a call uses, and settles it at the end of the call.
+//! [`Permit`]: the charge of an admitted call, until it is settled. [`Meter`]: a permit that counts what a call uses,
+//! and settles it at the end of the call.
 
 use std::fmt;
 use std::future::pending;

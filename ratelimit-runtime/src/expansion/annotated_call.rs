@@ -1,6 +1,5 @@
-//! A call of an annotated function: its limits, its keys and its costs.
-//!
-//! The future that an annotated function awaits before its body. It counts the call once it is decided.
+//! A call of an annotated function: its limits, its keys and its costs, and the future that the function awaits before
+//! its body. That counts the call once it is decided.
 
 use std::fmt;
 use std::pin::Pin;

@@ -46,7 +46,7 @@ impl Secret {
 
 /// The id of a count: the fingerprint of a key, combined with the identity of a limit.
 ///
-/// No client can find two keys that have the same id under one identity: see `fingerprint.rs`.
+/// No client can find two keys that have the same id under one identity: see above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyId(u128);
 

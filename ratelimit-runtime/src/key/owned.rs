@@ -1,7 +1,8 @@
-//! Keys that borrow nothing: the text of a key, as [`KeyWriter`] writes it.
+//! Keys that borrow nothing: the text of a key, as [`KeyWriter`] writes it, and as operators see it, in events and in
+//! terminals.
 //!
-//! Keys as operators see them, in events and in terminals. Clients choose keys, so a key must not be able to move the
-//! cursor, to reorder the text around it, or to look like another key.
+//! Clients choose keys, so a key must not be able to move the cursor, to reorder the text around it, or to look like
+//! another key.
 
 use std::fmt;
 use std::str::FromStr;

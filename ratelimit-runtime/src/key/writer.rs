@@ -9,7 +9,7 @@
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
 //! | `name{(}` | the count of a limit for a key with an empty text, because Redis ignores an empty hash tag |
-//! | `name{abc(sha256:…}` | the count of a limit for a key whose text is long, see `text.rs` |
+//! | `name{abc(sha256:…}` | the count of a limit for a key whose text is long, see below |
 //!
 //! The braces are a Redis Cluster hash tag. All counts of one key are in one hash slot, so one script can decide
 //! several limits of the key. Counts without a key have no hash tag: their names distribute them over the hash slots.
@@ -18,7 +18,7 @@
 //! So the client can direct the calls and the memory of many keys at one node of a cluster. No limit admits more for
 //! it, because the braces of a value are escaped: a key cannot be another key.
 //!
-//! The text of a key. A long one is shortened, so that a client which chooses its key cannot choose how much a count
+//! A long text is shortened, so that a client which chooses its key cannot choose how much a count
 //! costs.
 //!
 //! A text above [`MAX_TEXT`] bytes becomes its beginning, [`MARK`], and the SHA-256 of the whole text in hexadecimal

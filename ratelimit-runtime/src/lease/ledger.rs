@@ -3,9 +3,7 @@
 //! The ledger sends no requests. Under a lock, it decides which reply each waiter receives. The caller sends these
 //! replies after the lock is released.
 //!
-//! The times at which leases end. A job of the background thread watches them.
-//!
-//! The lease of one count: the units that the process holds, and the calls that wait for more.
+//! A job of the background thread watches the times at which leases end.
 
 use std::collections::HashMap;
 use std::mem;

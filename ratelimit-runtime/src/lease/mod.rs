@@ -14,10 +14,8 @@
 //! request. So does a call with other amounts than those under which the units were charged, until these units are
 //! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
 //!
-//! The leases of a limiter, as the rooms above use them.
-//!
-//! The task that requests leases for all calls that wait for a count. It is a separate task, so that no units are
-//! lost when a call is dropped.
+//! The task that requests leases for all calls that wait for a count is a separate one, so that no units are lost when
+//! a call is dropped.
 
 mod heat;
 #[cfg(all(test, loom))]

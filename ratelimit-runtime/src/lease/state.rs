@@ -1,17 +1,11 @@
 //! The lease of one count as a plain value: no clock, no lock, no channel. The [ledger](super::ledger) locks it and
 //! sends its replies, and `models/` checks it.
 //!
-//! The units that a process holds of one charge, as a plain value.
-//!
-//! How many units of a count a process requests in advance, so that processes do not take the last units from each
-//! other.
-//!
-//! The share of a process is the part that it charged of all units that were charged between the last two replies of
-//! the store. It requests at most that part of half of what is left. So it requests fewer units if few are left or if
-//! other processes charge most of them, and little stands idle when calls are rejected. The share is an estimate: it
-//! affects the number of requests, and never a decision.
-//!
-//! What a lease charges and gives back, and what it replies to the calls that wait.
+//! How many units of a count a process requests in advance depends on its share, so that processes do not take the last
+//! units from each other. The share of a process is the part that it charged of all units that were charged between the
+//! last two replies of the store. It requests at most that part of half of what is left. So it requests fewer units if
+//! few are left or if other processes charge most of them, and little stands idle when calls are rejected. The share is
+//! an estimate: it affects the number of requests, and never a decision.
 
 use std::collections::VecDeque;
 use std::mem;

@@ -1,12 +1,5 @@
-//! The amounts of a limit: what may differ from call to call on one count.
-//!
-//! The resolution at which a sliding counter measures the overlap of its windows.
-//!
-//! The refill rate of a bucket, in integers.
-//!
-//! The terms of a limit, which a store receives: its identity and its amounts.
-//!
-//! The quota of a limit: its amounts and its period, as clients receive them.
+//! The amounts of a limit: what may differ from call to call on one count. With its identity, they are the terms that a
+//! store receives; with its period, the quota that clients receive.
 
 use std::fmt;
 use std::time::Duration;

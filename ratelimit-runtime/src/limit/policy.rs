@@ -1,8 +1,5 @@
-//! The policy of a limit: the part that stores do not receive.
-//!
-//! Whether a limit counts a call.
-//!
-//! The label of a limit, for replies and reports.
+//! The policy of a limit: the part that stores do not receive. It says whether the limit counts a call, and its label
+//! in replies and reports.
 
 use std::fmt;
 use std::time::Duration;

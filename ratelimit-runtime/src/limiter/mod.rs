@@ -1,6 +1,5 @@
-//! [`RateLimiter`]: the stores, leases and waiting calls of a limiter as one value.
-//!
-//! Looks at counts and changes them by hand: credits units, resets counts, blocks and unblocks keys.
+//! [`RateLimiter`]: the stores, leases and waiting calls of a limiter as one value. It checks calls, looks at counts,
+//! and changes them by hand: credits units, resets counts, blocks and unblocks keys.
 
 mod annotated;
 mod builder;

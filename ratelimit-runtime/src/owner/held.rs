@@ -6,7 +6,7 @@
 //! is unsure of what the store has, and states its units again. Its units are lost by its own clock, before the store
 //! can give them to others.
 //!
-//! Units in flight of the shared store, from the request that takes them to the end of their call.
+//! [`HeldSlot`] is such units from the request that takes them to the end of their call.
 
 #[cfg(model)]
 #[path = "../../../models/src/slots/mod.rs"]

@@ -1,8 +1,7 @@
 //! Notifies the other rooms of counts that have changed: calls wait for units that go back, a rejection that is cached
 //! does not hold any more, and leased units of a key that is blocked go back.
 //!
-//! Keys that this process blocks while Redis does not know of it yet. Until then, the process rejects their calls by
-//! itself.
+//! While Redis does not know yet of a key that this process blocks, the process rejects its calls by itself.
 //!
 //! The rejection cache: rejections of the shared store that still hold. A client that retries too early is
 //! rejected from the cache, without a request.

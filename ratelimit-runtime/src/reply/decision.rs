@@ -1,6 +1,4 @@
-//! The decision of a check.
-//!
-//! The units of a count that are in use.
+//! The decision of a check, and the units of a count that are in use.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
-//! Errors of stores and of the builder. Each text says what is wrong and, if it helps, what to do.
-//!
-//! Mistakes of the program. Each text says what is wrong and what to write.
+//! Errors of stores and of the builder, and mistakes of the program. Each text says what is wrong and, if it helps,
+//! what to do.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,6 @@
 //! The keys in `tracing` events, and for the function that listens to rejections. An event contains a hash of the key
 //! under a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test
 //! guesses of the key. The application can choose the secret, or have the keys themselves in the events.
-//!
-//! What the builder of a limiter sets about its reports: a function that listens to rejections, and whether events
-//! contain keys.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

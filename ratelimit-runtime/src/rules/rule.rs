@@ -1,6 +1,4 @@
-//! One rule.
-//!
-//! The error of invalid rules.
+//! One rule, and the error of invalid rules.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

@@ -1,6 +1,5 @@
-//! A set of rules as a table, which resolves the rules of a limit and a key.
-//!
-//! What the rules in force make of a limit.
+//! A set of rules as a table, which resolves the rules of a limit and a key, and what the rules in force make of a
+//! limit.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};

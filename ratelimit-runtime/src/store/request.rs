@@ -1,8 +1,5 @@
-//! A request to a store, and its reply.
-//!
-//! What a process states about a count of calls in flight, and what the store replies.
-//!
-//! Why a store has not made a correction: whether it can be sent again depends on it.
+//! A request to a store, and its reply: calls, what a process states about a count of calls in flight, and corrections.
+//! Why a store has not made a correction says whether it can be sent again.
 
 use std::sync::Arc;
 

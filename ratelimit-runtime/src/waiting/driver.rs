@@ -4,7 +4,7 @@
 //! The first thread that comes drives a line of the embedded store: of a call that is polled or dropped, or of a caller
 //! that gives units back.
 //!
-//! The future of a waiting call. It sleeps until its moment or the end of its wait, by timers of its own runtime.
+//! The future of a waiting call sleeps until its moment or the end of its wait, by timers of its own runtime.
 //!
 //! On the embedded store, the waiting calls drive their line: the first call that is polled when the line must act. The
 //! timer of the first call is exact. The timers of the calls behind it are later, so that few calls wake for each

@@ -2,10 +2,10 @@
 //! A call that is dropped takes nothing.
 //!
 //! Calls of a process that wait for the same counts are in a [`Line`](line::Line). One task of the background thread
-//! drives all lines of Redis: `driver.rs`. On the embedded store, the waiting calls drive their line: `call.rs`. Rules
-//! that change move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
+//! drives all lines of Redis: `driver.rs`. On the embedded store, the waiting calls drive their line. Rules that change
+//! move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
 //!
-//! The ticket of a waiting call: what the code says about the call, and the line in which it waits now. Rules that
+//! The ticket of a waiting call is what the code says about the call, and the line in which it waits now. Rules that
 //! change move the call to another line, and its ticket stays (`Waiting::follow_rules`).
 
 mod driver;

@@ -1,7 +1,7 @@
 //! The client of a request, also behind proxies: its IPv4 address or its IPv6 network. `hops` parses the headers of
-//! proxies, `nat64` finds the IPv4 addresses of translated clients, `setup` warns of proxies that are set up wrongly.
+//! proxies, `setup` warns of proxies that are set up wrongly.
 //!
-//! IPv4 addresses inside IPv6 addresses: how a translator (NAT64) names its IPv4 clients to an IPv6 server (RFC 6052).
+//! A translator (NAT64) names its IPv4 clients to an IPv6 server by IPv4 addresses inside IPv6 addresses (RFC 6052).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
 //! [`RateLimitLayer`]: the settings of the middleware for tower. Twin of `RateLimits` in `actix`; both call
 //! `middleware`.
 //!
-//! [`RateLimitService`]: a service behind a [`RateLimitLayer`], and the future of its responses.
+//! [`RateLimitService`] is a service behind a [`RateLimitLayer`], and the future of its responses.
 
 use std::fmt;
 use std::future::Future;

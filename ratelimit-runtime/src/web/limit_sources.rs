@@ -1,6 +1,5 @@
-//! The limits that a middleware or a client checks for each request, and the start of the check.
-//!
-//! The limits that an application chooses for one request.
+//! The limits that a middleware or a client checks for each request, or an application chooses for one, and the start
+//! of the check.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,8 +1,5 @@
-//! [`OutboundLayer`]: limits in front of a client. Twin of `layer` and `service`, which limit a server.
-//!
-//! The header `Retry-After` of a service that a client calls.
-//!
-//! The key of a host that a client calls, for [`OutboundLayer`](super::OutboundLayer) and annotated functions.
+//! [`OutboundLayer`]: limits in front of a client. Twin of `layer`, which limits a server. Also the header
+//! `Retry-After` of a service that a client calls, and the key of its host.
 
 use std::error::Error;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The slots of a request: who holds them, and how a handler takes them.
 //!
-//! [`HeldBody`]: a response body that holds the slots of its request, for all frameworks.
+//! [`HeldBody`] is a response body that holds the slots of its request, for all frameworks.
 
 use std::fmt;
 use std::mem;

@@ -1,6 +1,5 @@
-//! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules.
-//!
-//! Reports rules that are of no limit: their names may be mistyped.
+//! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules, and reports those of
+//! no limit: their names may be mistyped.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;

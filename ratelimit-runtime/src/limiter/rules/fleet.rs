@@ -1,8 +1,5 @@
-//! The announcements of a fleet in Redis: each process announces its limits and the version of its rules.
-//!
-//! How an announcement writes the rejected keys of a process, and reads those of another.
-//!
-//! The keys of a limit that have counts in Redis.
+//! The announcements of a fleet in Redis: each process announces its limits, its rejected keys, and the version of its
+//! rules. Also finds the keys of a limit that have counts in Redis.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

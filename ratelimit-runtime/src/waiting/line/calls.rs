@@ -1,6 +1,5 @@
-//! The calls of a line: they enter, are polled, and leave.
-//!
-//! Turns: which call gets a grant, and what happens to a grant that its call does not take.
+//! The calls of a line: they enter, are polled, and leave. A turn says which call gets a grant, and what happens to a
+//! grant that its call does not take.
 
 use std::mem;
 use std::ops::Bound::{Excluded, Unbounded};

@@ -4,26 +4,17 @@
 //! background thread drives the lines of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
 //! embedded store (`waiting/driver.rs`).
 //!
-//! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
-//! `turns.rs` passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time. `overdue.rs`
-//! measures how long calls in flight of other processes hold up the line.
+//! In `calls.rs`, calls enter, get grants, are polled and leave. `requests.rs` makes the requests, applies the replies,
+//! and rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead: up to a second, and to the first
 //! call at any distance. A call that leaves the line passes its grant to the next call. If no call can use it, it goes
 //! back to the store.
 //!
-//! The times of a line, by two clocks.
-//!
-//! For how long a line has waited for units in flight while none of its calls was admitted.
-//!
 //! A process hands units that its calls release to its own line, so a busy process could keep them for itself. After a
 //! second, a line states for how long it has waited, and Redis keeps the next units for the process that has waited for
 //! longest (`lua/slots.lua`).
-//!
-//! Grants: units that the store has charged for a waiting call, until the call takes them.
-//!
-//! Estimates when the calls of a line can be admitted, from the rejection of the first queued call.
 
 mod calls;
 #[cfg(model)]

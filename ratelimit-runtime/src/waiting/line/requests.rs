@@ -1,6 +1,5 @@
-//! The requests of a line: which calls it asks for, and when.
-//!
-//! Calls that cannot be admitted in time: a line rejects them as soon as that is known.
+//! The requests of a line: which calls it asks for, and when. It rejects calls that cannot be admitted in time as soon
+//! as that is known.
 
 use std::mem;
 use std::sync::Arc;

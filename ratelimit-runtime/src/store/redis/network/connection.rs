@@ -1,13 +1,11 @@
 //! A connection that records when it sends and receives bytes. So a node knows whether the server has closed the
-//! connection, and for how long a request has been unanswered. `connect.rs` creates connections.
+//! connection, and for how long a request has been unanswered.
 //!
 //! Callers cannot measure this: a caller can drop its future before the deadline, and its runtime can be
 //! blocked.
 //!
-//! Connections to a server over TCP, TLS or a Unix socket.
-//!
-//! This file opens the streams, instead of the client library, so that a [`Connection`] can record what they
-//! send and receive.
+//! This file opens the streams, over TCP, TLS or a Unix socket, instead of the client library, so that a [`Connection`]
+//! can record what they send and receive.
 
 use std::io;
 use std::mem::MaybeUninit;

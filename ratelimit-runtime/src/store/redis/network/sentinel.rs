@@ -2,8 +2,6 @@
 //!
 //! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
 //! lost. So the background thread requests the address of the primary regularly (`node.rs`).
-//!
-//! The address of a primary. `sentinel.rs` finds it, `connect.rs` connects to it, and a connection keeps it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,24 +1,19 @@
 //! Batches: one script decides many calls. Saves work of a busy Redis (`benches/all -- redis`).
 //!
-//! While few decisions are pending, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
-//! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
-//! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
-//! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a
-//! cluster, a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
+//! While few decisions are pending, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks per queue
+//! send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks start to send.
+//! Equal calls are one entry of a script, with a count. The outcome of an entry is split, so that each caller receives
+//! the outcome that it would have received if the calls had come in sequence. In a cluster, a batch is of a node or, if
+//! the node refuses that, of a hash slot.
 //!
-//! Batches of a cluster: one script decides calls of all hash slots of a node. A hash slot alone seldom has two calls
-//! to decide at a time.
+//! In a cluster, a hash slot alone seldom has two calls to decide at a time.
 //!
-//! The script declares no key and has the flag `allow-cross-slot-keys`. For a key of another node, a node executes
-//! nothing and replies with an error; the call is then sent alone to the node of its slot. Servers before Redis 7 and
-//! some proxies refuse such scripts. Then each batch is of one hash slot.
+//! The script for a node declares no key and has the flag `allow-cross-slot-keys`. For a key of another node, a node
+//! executes nothing and replies with an error; the call is then sent alone to the node of its slot. Servers before
+//! Redis 7 and some proxies refuse such scripts. Then each batch is of one hash slot.
 //!
-//! The queues of calls that wait for a batch, and how many tasks send each.
-//!
-//! Calls are added and taken under one lock, under which a sender also ends. So a queue with calls has a sender, and a
-//! queue without calls and senders does not exist.
-//!
-//! The reply of `lua/batch.lua`, entry by entry and call by call.
+//! Calls are added to a queue and taken under one lock, under which a sender also ends. So a queue with calls has a
+//! sender, and a queue without calls and senders does not exist.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};

@@ -1,8 +1,8 @@
 //! Decides calls of several counts, or several calls, in one script. Caller of `lua/all.lua`.
 //!
-//! Decides calls whose keys are in different hash slots of a cluster: charges them hash slot by hash slot, and rolls
-//! back if one rejects. Units in flight are taken first, by one call at a time, because a request states once what a
-//! process holds. They are not rolled back: the process states that it does not hold them.
+//! Calls whose keys are in different hash slots of a cluster are charged hash slot by hash slot, and rolled back if one
+//! rejects. Units in flight are taken first, by one call at a time, because a request states once what a process holds.
+//! They are not rolled back: the process states that it does not hold them.
 
 use std::mem;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! Corrects charges once their calls have ended, blocks, unblocks and resets keys. Caller of `lua/correct.lua`.
-//!
-//! States what this process holds of counts of calls in flight. Caller of `lua/hold.lua`.
+//! Corrects charges once their calls have ended, blocks, unblocks and resets keys: caller of `lua/correct.lua`. States
+//! what this process holds of counts of calls in flight: caller of `lua/hold.lua`.
 
 use std::sync::Arc;
 

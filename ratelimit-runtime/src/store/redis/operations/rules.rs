@@ -4,7 +4,7 @@
 //! Whoever can write into Redis can write anything there, so each value is read by a script that looks at its size
 //! first. What one process cannot read is left out and hides nothing else.
 //!
-//! Looks for the keys of a limit, server by server.
+//! The keys of a limit are looked for server by server.
 
 use redis::{Cmd, Value};
 use tokio::time::Instant;

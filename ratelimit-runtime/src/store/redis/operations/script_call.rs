@@ -1,6 +1,5 @@
-//! Calls of scripts: sends them to their server, and their texts to a server that does not know them.
-//!
-//! The births of states: random numbers, by which a charge finds only the state that counts it.
+//! Calls of scripts: sends them to their server, and their texts to a server that does not know them. Also makes the
+//! births of states: random numbers, by which a charge finds only the state that counts it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

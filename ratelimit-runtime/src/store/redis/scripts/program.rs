@@ -1,9 +1,9 @@
 //! The texts of the scripts: which files of `lua/` they consist of, and the words that the runtime writes into them.
 //!
-//! The form of a limit, and the numbers that its function in `lua/` takes: their names, which the texts of the scripts
-//! contain, and how they are packed into the arguments that the store sends.
+//! The numbers that the function of a limit in `lua/` takes have names, which the texts of the scripts contain; this
+//! file packs them into the arguments that the store sends.
 //!
-//! Composes scripts from the files of `lua/`. A line of a file can be a directive:
+//! A line of a file can be a directive:
 //!
 //! - `--@include x, y`: the texts of `lua/x.lua` and `lua/y.lua` stand here, unless they stand in the script already.
 //!   The file can then use their names.
