@@ -158,9 +158,9 @@ impl Checker {
         trials.collect()
     }
 
-    /// Decides a call as `ruled` says, by a time: first the parts that can reject it, by the reply to their line if
-    /// they have waited. Once they have admitted it, the shadows are decided together; those that have no reply by the
-    /// time are left out.
+    /// Decides a call as `ruled` says. First come the parts that can reject it; if they have waited, the reply to their
+    /// line decides them. Once they have admitted the call, the shadows are decided together. Shadows that have no
+    /// reply at the time `by` are left out.
     fn decide_enforced(
         &self,
         parts: &[AnyPart<'_>],

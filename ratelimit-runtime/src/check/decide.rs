@@ -80,7 +80,7 @@ impl StartedCall {
         Self::Pending(Box::pin(Arc::clone(backend).run(decide)))
     }
 
-    /// Creates a call of `parts` parts, none of which is limited.
+    /// Creates the admission of a call whose `parts` parts have no limit.
     pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
         Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
     }

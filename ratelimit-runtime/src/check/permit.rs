@@ -461,16 +461,16 @@ impl Permit {
 }
 
 impl Meter {
-    /// Creates a meter of the charges of a call with several limits: each of them is settled to the units that it has
-    /// counted. The decision is that of the first permit.
+    /// Creates one meter for all charges of a call with several limits. Each charge is settled to the units that the
+    /// meter has counted. The decision of the meter is the decision of the first permit.
     pub fn of(permits: impl IntoIterator<Item = Permit>) -> Self {
         let permits: Vec<_> = permits.into_iter().collect();
         let decision = permits.first().map_or_else(Decision::unlimited, Permit::decision);
         Self { permits: permits.into(), decision, used: 0 }
     }
 
-    /// Sets the units that the call has used so far, in place of those that were counted: for a service that reports a
-    /// running total.
+    /// Sets the units that the call has used so far. They replace those that were counted before. For a service that
+    /// reports a running total.
     pub fn set(&mut self, total: u64) {
         self.used = total;
     }

@@ -85,7 +85,7 @@ struct Others {
 #[cfg(feature = "tower")]
 pub(crate) fn add_of_layer(limit: &Limit, place: &'static Location<'static>) {
     lock().add(limit, || {
-        // Leaked once for each limit, of which there are few.
+        // Leaked once for each limit. A program has few limits.
         format!("{}:{}:{}", place.file(), place.line(), place.column()).leak()
     });
 }
@@ -129,7 +129,7 @@ impl Others {
     }
 }
 
-/// Returns a limit of which each call computes the amounts: they are 1.
+/// Returns a limit with 1 in place of the amounts that each call computes.
 fn without_amounts(limit: &Limit) -> Limit {
     limit.try_amounts(1, None).unwrap_or(*limit)
 }

@@ -197,7 +197,7 @@ pub(crate) struct Statement {
     pub(crate) seq: u64,
     /// The units that the process holds.
     pub(crate) units: u64,
-    /// The time of the last reset of which the process knows, or 0.
+    /// The time of the last reset that the process knows of, or 0.
     pub(crate) epoch: u64,
     /// For how long the store keeps the units.
     pub(crate) hold_us: u64,

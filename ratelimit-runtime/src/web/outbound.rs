@@ -295,8 +295,8 @@ fn seconds(text: &str) -> Option<Duration> {
 /// assert_eq!(host_key("Example.COM."), "example.com");
 /// ```
 ///
-/// A server can have any number of names. If strangers choose the URL, as the receiver of a webhook does, also limit by
-/// the customer who has set the URL.
+/// A server can have any number of names. If strangers choose the URL, as customers choose that of a webhook, also
+/// limit by the customer.
 #[must_use]
 pub fn host_key(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()

@@ -254,8 +254,8 @@ impl Servers {
         Ok(false)
     }
 
-    /// Groups charges by their hash slots. Those that take units in flight are first, in an order that all processes
-    /// have in common: otherwise, two processes could wait for each other.
+    /// Groups charges by their hash slots. The groups that take units in flight come first, in the same order in all
+    /// processes: otherwise, two processes could wait for each other.
     fn groups(&self, charges: impl Iterator<Item = Arc<Charge>>) -> Vec<SlotGroup> {
         let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
         for (index, charge) in charges.enumerate() {
