@@ -20,8 +20,7 @@ use crate::local::Local;
 use crate::one_or_many::OneOrMany;
 use crate::owner::{Notices, Owner, ended, foreign};
 use crate::reply::{Answer, Source, StoreError};
-use crate::report;
-use crate::report::{RejectedCount, RejectedKey, RejectedKeys, ReportSettings};
+use crate::report::{self, RejectedCount, RejectedKey, RejectedKeys, ReportSettings};
 use crate::store::{Calls, Charge, Reply, SharedStore, Statement, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.

@@ -82,12 +82,12 @@ pub fn acquire_blocking<const N: usize>(
     blocking(call, |checker| call.acquire(checker), Permit::uncharged)
 }
 
-/// Blocks this thread until the call that `start` starts is decided. `undecided` returns the result of a call that is
+/// Blocks this thread until the call that `start` starts is decided. `unlimited` returns the result of a call that is
 /// admitted without a limiter.
 fn blocking<const N: usize, T>(
     call: &impl AnnotatedCall<N>,
     start: impl FnOnce(&Checker) -> CallFuture<T>,
-    undecided: impl FnOnce(Decision) -> T,
+    unlimited: impl FnOnce(Decision) -> T,
 ) -> Result<T, Rejection>
 where
     T: From<AdmittedCall>,
@@ -96,7 +96,7 @@ where
         let checker = limiter.checker();
         start(checker).blocking(&checker.backend, || call.first().0.label())
     };
-    let result = with_limiter(call, decided, |error| undecided_call(call, error).map(undecided));
+    let result = with_limiter(call, decided, |error| undecided_call(call, error).map(unlimited));
     count_call(&call.sites(), result.as_ref().err());
     result
 }

@@ -4,8 +4,7 @@
 use once_cell::sync::Lazy;
 use redis::Cmd;
 
-use super::program;
-use super::program::Form;
+use super::program::{self, Form};
 use crate::algorithm::{
     BlockChange, Charged, Correction, MOST, Op, Outcome, Receipt, Reservation, Verdict,
 };
