@@ -79,6 +79,6 @@ fn a_failure_that_is_not_recorded_is_found() {
 }
 
 #[test]
-fn timers_that_do_not_ring_are_found() {
-    is_found(Lines { fault: Some(Fault::TimersDoNotRing), ..MODEL }, "no waiter is forgotten");
+fn calls_that_are_not_woken_are_found() {
+    is_found(Lines { fault: Some(Fault::CallsAreNotWoken), ..MODEL }, "no waiter is forgotten");
 }

@@ -46,15 +46,15 @@ pub enum Fault {
     FirstCallQueuesAgain,
     /// The driver does not record that a request has failed.
     FailureIsNotRecorded,
-    /// The timers of calls do not ring.
-    TimersDoNotRing,
+    /// The driver does not wake calls.
+    CallsAreNotWoken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A call arrives, which waits for as many ticks.
     Arrive(u8),
-    /// A call is polled that was woken, or whose timer has rung.
+    /// A call is polled that was woken.
     Poll(usize),
     /// A call is dropped.
     Drop(usize),

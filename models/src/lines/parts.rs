@@ -20,7 +20,7 @@ impl Play {
         }
         let _ = write!(
             parts,
-            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {} {:?};",
+            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {} {:?} {:?} {};",
             line.queued,
             line.queued_units,
             line.granted,
@@ -36,6 +36,8 @@ impl Play {
             line.returning,
             line.has_changed,
             line.overstaying,
+            line.looks,
+            line.woken,
         );
         let _ = write!(
             parts,

@@ -31,8 +31,6 @@ pub(super) const VALIDITY: Duration = Duration::from_secs(1);
 pub(super) struct Call {
     pub(super) deadline: u64,
     pub(super) woken: Arc<Woken>,
-    /// When its timer rings.
-    pub(super) timer: Option<u64>,
     /// Whether it was not polled in its turn.
     pub(super) was_asleep: bool,
     pub(super) end: Option<End>,
@@ -143,7 +141,9 @@ impl Play {
     fn drive(&mut self) {
         for _ in 0..100 {
             let duty = self.line.duty(false, self.now());
-            self.line.take_wakers().into_iter().for_each(Waker::wake);
+            let wakers = self.line.take_wakers().into_iter();
+            let is_woken = self.model.fault != Some(Fault::CallsAreNotWoken);
+            wakers.filter(|_| is_woken).for_each(Waker::wake);
             match duty {
                 Duty::Request(asked) => self.pending = Some(*asked),
                 Duty::Return(returned) => self.returns.push(returned),
@@ -167,7 +167,7 @@ impl Play {
         call.woken.0.store(false, Relaxed);
         let waker = Waker::from(Arc::clone(&call.woken));
         match self.line.poll(arrival, &waker, now) {
-            Poll::Pending => call.timer = self.line.wake_time(arrival, now),
+            Poll::Pending => {}
             Poll::Ready(result) => {
                 let is_admitted = result.is_ok_and(|reply| reply.is_allowed());
                 call.end = Some(if is_admitted { End::Admitted(now.local) } else { End::Rejected });
@@ -189,10 +189,7 @@ impl Play {
 
     pub(super) fn is_due(&self, index: usize) -> bool {
         let call = &self.calls[index];
-        let is_woken = call.woken.0.load(Relaxed);
-        let rings = self.model.fault != Some(Fault::TimersDoNotRing);
-        call.end.is_none()
-            && (is_woken || rings && call.timer.is_some_and(|at| at <= self.now().local))
+        call.end.is_none() && call.woken.0.load(Relaxed)
     }
 
     pub(super) fn step(&mut self, action: Action) {
@@ -207,7 +204,6 @@ impl Play {
                 self.calls.push(Call {
                     deadline: ticket.deadline,
                     woken: Arc::default(),
-                    timer: None,
                     was_asleep: false,
                     end: None,
                 });

@@ -245,7 +245,7 @@ impl Checker {
         let parts = parts.iter().map(owned).collect();
         let (backend, checker) = (Arc::clone(&self.backend), self.clone());
         let wait = move || checker.wait(parts, options);
-        StartedCall::Pending(Box::pin(backend.run_with_timers(wait)))
+        StartedCall::Pending(Box::pin(backend.run(wait)))
     }
 
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.

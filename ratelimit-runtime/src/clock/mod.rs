@@ -2,7 +2,7 @@
 
 mod steady;
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,6 +77,20 @@ impl Clock {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
             }
             Self::Virtual(clock) => clock.reaches(at).await,
+        }
+    }
+
+    /// Completes once a virtual clock has moved since this call.
+    pub(crate) fn moved(&self) -> impl Future<Output = ()> + '_ {
+        let moved = match self {
+            Self::Store | Self::Client => None,
+            Self::Virtual(clock) => Some(clock.0.moved.notified()),
+        };
+        async {
+            match moved {
+                Some(moved) => moved.await,
+                None => pending().await,
+            }
         }
     }
 

@@ -1,24 +1,17 @@
 //! Drives lines: sends their requests, gives units back, and wakes their calls.
 //!
-//! One task of the background thread drives all lines of Redis, so that no call depends on the runtime of another call.
-//! The first thread that comes drives a line of the embedded store: of a call that is polled or dropped, or of a caller
-//! that gives units back.
-//!
-//! The future of a waiting call sleeps until its moment or the end of its wait, by timers of its own runtime.
-//!
-//! On the embedded store, the waiting calls drive their line: the first call that is polled when the line must act. The
-//! timer of the first call is exact. The timers of the calls behind it are later, so that few calls wake for each
-//! admission. If the first call is not polled, a call behind it drives the line, at most a second later.
+//! One task of the background thread looks at each line when its time has come, so that no call depends on the runtime
+//! of another call, nor on being polled itself. It wakes a call at its moment, and at the end of its wait. Requests to
+//! the embedded store need no connection: there, the thread that changes a line drives it at once as well.
 
 use std::collections::HashMap;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -47,14 +40,20 @@ impl Waiting {
         Now { local: self.clock().steady(), real: Instant::now() }
     }
 
-    /// Lets the driver of a line act on a change.
+    /// Acts on a change of a line.
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
-        if !line.is_shared() {
-            self.drive_here(line);
-            self.remove_if_empty(line);
-            return;
-        }
         line.wake_calls();
+        if line.is_shared() {
+            return self.hand_over(line);
+        }
+        let wake = self.drive_line(line);
+        if lock(&line.line).is_unplanned(wake) {
+            self.hand_over(line);
+        }
+    }
+
+    /// Makes the task look at a line.
+    pub(super) fn hand_over(self: &Arc<Self>, line: &Arc<SharedLine>) {
         let mut due = lock_own(&self.due);
         due.lines.insert(id_of(line), Arc::clone(line));
         due.changed.notify_one();
@@ -73,53 +72,20 @@ impl Waiting {
         }
     }
 
-    /// Drives a line of the embedded store, on this thread. Returns when the line must be driven next.
-    fn drive_here(self: &Arc<Self>, line: &Arc<SharedLine>) -> WakeTimes {
+    /// Drives a line until it waits. Returns when to look again without a change; `None` if there is nothing left to do.
+    fn drive_line(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
         loop {
-            let duty = lock(&line.line).duty(false, self.now());
-            let wake = match duty {
-                Duty::Request(asked) => {
-                    let reply = self.backend.execute_here(&asked.request);
-                    lock(&line.line).replied(*asked, reply, self.now());
-                    continue;
-                }
-                Duty::Return(returned) => {
-                    for (_, charge, charged) in returned {
-                        let correction = Correction::give_back(charged, charge.cost);
-                        self.backend.local().correct((&*charge).into(), correction);
-                    }
-                    let mut inner = lock(&line.line);
-                    inner.returned();
-                    let counts: Vec<_> = inner.counts().iter().map(|count| count.key_id).collect();
-                    drop(inner);
-                    // Other lines ask once all of it is back.
-                    for key_id in counts {
-                        self.backend.notices().released(key_id);
-                    }
-                    continue;
-                }
-                Duty::FollowRules => {
-                    self.follow_rules();
-                    continue;
-                }
-                Duty::Sleep(wake) => wake,
-                Duty::Rest => WakeTimes::default(),
-            };
-            line.wake_calls();
-            return wake;
-        }
-    }
-
-    /// Drives a line of Redis, on the background thread. Returns when to look again without a change; `None` if there
-    /// is nothing left to do.
-    fn drive_shared(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
-        loop {
-            let others_return = self.others_return(line);
+            let others_return = line.is_shared() && self.others_return(line);
             let duty = lock(&line.line).duty(others_return, self.now());
             line.wake_calls();
             match duty {
-                Duty::Request(asked) => self.ask(line, *asked),
-                Duty::Return(returned) => self.give_back(line, returned),
+                Duty::Request(asked) if line.is_shared() => self.ask(line, *asked),
+                Duty::Request(asked) => {
+                    let reply = self.backend.execute_here(&asked.request);
+                    lock(&line.line).replied(*asked, reply, self.now());
+                }
+                Duty::Return(returned) if line.is_shared() => self.give_back(line, returned),
+                Duty::Return(returned) => self.give_back_here(line, returned),
                 Duty::FollowRules => self.follow_rules(),
                 Duty::Sleep(wake) => return Some(wake),
                 Duty::Rest => {
@@ -127,6 +93,22 @@ impl Waiting {
                     return None;
                 }
             }
+        }
+    }
+
+    /// Gives grants back to the embedded store.
+    fn give_back_here(&self, line: &Arc<SharedLine>, returned: Vec<ReturnedGrant>) {
+        for (_, charge, charged) in returned {
+            let correction = Correction::give_back(charged, charge.cost);
+            self.backend.local().correct((&*charge).into(), correction);
+        }
+        let mut inner = lock(&line.line);
+        inner.returned();
+        let counts: Vec<_> = inner.counts().iter().map(|count| count.key_id).collect();
+        drop(inner);
+        // Other lines ask once all of it is back.
+        for key_id in counts {
+            self.backend.notices().released(key_id);
         }
     }
 
@@ -254,7 +236,7 @@ pub(super) struct DueLines {
     changed: Arc<Notify>,
 }
 
-/// The task of the background thread that drives the lines of Redis, until none has anything to do.
+/// The task of the background thread that drives lines, until none has anything to do.
 struct LineDriver {
     waiting: Arc<Waiting>,
     /// The lines that have something to do now or later, by their addresses.
@@ -284,9 +266,8 @@ impl LineDriver {
                 }
                 (mem::take(&mut due.lines), Arc::clone(&due.changed))
             };
-            let now = WakeTimes { local: None, real: Some(Instant::now()) };
             for line in due.into_values() {
-                self.plan(line, now);
+                self.plan(line, WakeTimes::now());
             }
             if !self.drive_due() {
                 yield_now().await;
@@ -300,7 +281,7 @@ impl LineDriver {
     fn drive_due(&mut self) -> bool {
         for _ in 0..DRIVEN_AT_ONCE {
             let Some(line) = self.next(self.waiting.now()) else { return true };
-            let driven = catch_unwind(AssertUnwindSafe(|| self.waiting.drive_shared(&line)));
+            let driven = catch_unwind(AssertUnwindSafe(|| self.waiting.drive_line(&line)));
             // The panic hook has reported a panic.
             let wake = driven.unwrap_or_else(|_| {
                 line.abandon();
@@ -316,6 +297,13 @@ impl LineDriver {
     /// Plans the next look at a line.
     fn plan(&mut self, line: Arc<SharedLine>, wake: WakeTimes) {
         let id = id_of(&line);
+        let wake = {
+            let mut inner = lock(&line.line);
+            // The last call may have left since the line was driven.
+            let wake = if inner.is_empty() { WakeTimes::now() } else { wake };
+            inner.plan(Some(wake));
+            wake
+        };
         self.local.plan(id, wake.local);
         self.real.plan(id, wake.real);
         self.lines.insert(id, line);
@@ -326,7 +314,9 @@ impl LineDriver {
         let id = self.local.take_due(now.local).or_else(|| self.real.take_due(now.real))?;
         self.local.plan(id, None);
         self.real.plan(id, None);
-        self.lines.remove(&id)
+        let line = self.lines.remove(&id)?;
+        lock(&line.line).plan(None);
+        Some(line)
     }
 
     /// Sleeps until a line has something to do.
@@ -365,45 +355,39 @@ fn id_of(line: &Arc<SharedLine>) -> usize {
     Arc::as_ptr(line) as usize
 }
 
-/// How many calls of a line have timers that differ by their rank, which is the number of calls before them.
-const RANKS: usize = 16;
-
-/// The longest time between two polls of a call that waits for the embedded store.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-
 pub(super) struct WaitingCall {
     waiting: Arc<Waiting>,
     ticket: Arc<Ticket>,
     has_ended: bool,
     /// The name under which the wait is reported, and its start; `None` before the first poll is pending.
     waits: Option<(Name, Started)>,
-    local: Timer<u64>,
-    real: Timer<Instant>,
 }
-
-/// A timer that keeps its sleep while its time does not change.
-struct Timer<T>(Option<(T, Sleep)>);
-
-type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl WaitingCall {
     /// Creates the future of a call that has entered a line.
     pub(super) fn new(waiting: Arc<Waiting>, ticket: Arc<Ticket>) -> Self {
-        let (local, real) = (Timer(None), Timer(None));
-        Self { waiting, ticket, has_ended: false, waits: None, local, real }
+        Self { waiting, ticket, has_ended: false, waits: None }
     }
 
-    /// Polls the call. The result is `None` if rules decide the call.
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Reply, StoreError>>> {
+    /// Completes once the call is decided. The result is `None` if rules decide the call.
+    pub(super) async fn ended(mut self) -> Option<Result<Reply, StoreError>> {
+        let clock = self.waiting.clock().clone();
+        loop {
+            // A program that moves a virtual clock expects that the calls see it at once.
+            let moved = clock.moved();
+            let decided = before(moved, poll_fn(|context| self.poll(context))).await;
+            if let Some(result) = decided {
+                return result;
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &Context<'_>) -> Poll<Option<Result<Reply, StoreError>>> {
         loop {
             let Some(line) = self.ticket.line() else { return Poll::Ready(None) };
-            let (result, wake) = self.poll_line(&line, context);
+            let result = self.poll_line(&line, context);
             if let Poll::Ready(result) = result {
                 self.has_ended = true;
-                line.wake_calls();
                 self.record(match &result {
                     Ok(reply) if reply.is_allowed() => WaitEnd::Admitted,
                     Ok(_) => WaitEnd::Rejected,
@@ -418,16 +402,7 @@ impl WaitingCall {
             if self.waits.is_none() {
                 self.waits = Some((line.name, report::wait_started(&line.name)));
             }
-            let local = self.local.poll(wake.local, context, |at| {
-                let clock = self.waiting.clock().clone();
-                async move { clock.sleep_until_steady(at).await }
-            });
-            // Without a runtime, the clock is virtual: only its moves wake the call.
-            let real = wake.real.filter(|_| tokio::runtime::Handle::try_current().is_ok());
-            let real = self.real.poll(real, context, |at| tokio::time::sleep_until(at.into()));
-            if local.is_pending() && real.is_pending() {
-                return Poll::Pending;
-            }
+            return Poll::Pending;
         }
     }
 
@@ -437,48 +412,28 @@ impl WaitingCall {
         }
     }
 
-    /// Polls the call in its line, and drives the line if it is of the embedded store. Returns when to poll again.
+    /// Polls the call in its line, and drives the line if that is due: also if this call has ended, because the next
+    /// one may never be polled.
     fn poll_line(
         &self,
         shared: &Arc<SharedLine>,
         context: &Context<'_>,
-    ) -> (Poll<Result<Reply, StoreError>>, WakeTimes) {
+    ) -> Poll<Result<Reply, StoreError>> {
         let (arrival, now) = (self.ticket.arrival, self.waiting.now());
         let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
-        if line.is_shared() {
-            let wake = WakeTimes { local: line.wake_time(arrival, now), real: None };
-            // The line is driven even if this call has ended, because the next call may never be polled.
-            let has_duty = line.has_duty(now);
-            drop(line);
-            if has_duty {
-                self.waiting.drive(shared);
-            }
-            return (result, wake);
-        }
-        if result.is_ready() {
-            return (result, WakeTimes::default());
-        }
+        let (has_duty, is_shared) = (line.has_duty(now), line.is_shared());
         drop(line);
-        let wake = self.waiting.drive_here(shared);
-        let now = self.waiting.now();
-        let mut line = lock(&shared.line);
-        let result = line.poll(arrival, context.waker(), now);
-        let later = later_by(line.rank(arrival, RANKS + 1), line.validity());
-        let local = wake.local.map(|at| at.saturating_add(later.as_micros() as u64));
-        let longest = now.real + LONGEST_SLEEP;
-        let wake = WakeTimes {
-            local: local.into_iter().chain(line.wake_time(arrival, now)).min(),
-            real: Some(wake.real.map_or(longest, |at| longest.min(at + later))),
-        };
-        (result, wake)
+        if !has_duty {
+            shared.wake_calls();
+            return result;
+        }
+        self.waiting.drive(shared);
+        if is_shared || result.is_ready() {
+            return result;
+        }
+        lock(&shared.line).poll(arrival, context.waker(), self.waiting.now())
     }
-}
-
-/// Returns how much later than its line a call with `rank` calls before it wakes.
-fn later_by(rank: usize, validity: Duration) -> Duration {
-    let step = validity / RANKS as u32;
-    if rank > RANKS { LONGEST_SLEEP } else { step * rank as u32 }
 }
 
 impl Drop for WaitingCall {
@@ -488,44 +443,20 @@ impl Drop for WaitingCall {
         }
         self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         let Some(shared) = lock(&self.ticket.place).line.take() else { return };
-        let drives = {
+        let is_deserted = {
             let mut line = lock(&shared.line);
             if !self.has_ended {
                 line.leave(self.ticket.arrival);
             }
-            // The last call of a line gives back the units that calls before it have not taken. Otherwise, a call
-            // behind it drives the line of the embedded store. So calls that are dropped together cost little.
-            line.is_deserted() || line.is_shared() && !self.has_ended
+            line.is_deserted()
         };
-        if drives {
+        if is_deserted {
+            // The units that no call has taken go back before this returns, if they are of the embedded store.
             self.waiting.drive(&shared);
             self.waiting.remove_if_empty(&shared);
         } else if !self.has_ended {
-            shared.wake_calls();
+            // Later, so that calls that are dropped together cost little.
+            self.waiting.hand_over(&shared);
         }
-    }
-}
-
-impl<T: Copy + PartialEq> Timer<T> {
-    /// Sets the timer to `at` and polls it. Pending if `at` is `None`.
-    fn poll<F: Future<Output = ()> + Send + 'static>(
-        &mut self,
-        at: Option<T>,
-        context: &mut Context<'_>,
-        sleep: impl FnOnce(T) -> F,
-    ) -> Poll<()> {
-        let Some(at) = at else {
-            self.0 = None;
-            return Poll::Pending;
-        };
-        if self.0.as_ref().is_none_or(|(set, _)| *set != at) {
-            self.0 = Some((at, Box::pin(sleep(at))));
-        }
-        let Some((_, sleep)) = &mut self.0 else { return Poll::Pending };
-        let rung = sleep.as_mut().poll(context);
-        if rung.is_ready() {
-            self.0 = None;
-        }
-        rung
     }
 }

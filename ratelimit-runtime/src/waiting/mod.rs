@@ -2,8 +2,8 @@
 //! A call that is dropped takes nothing.
 //!
 //! Calls of a process that wait for the same counts are in a [`Line`](line::Line). One task of the background thread
-//! drives all lines of Redis: `driver.rs`. On the embedded store, the waiting calls drive their line. Rules that change
-//! move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
+//! drives all lines: `driver.rs`. Rules that change move calls between lines, in the order of their arrival:
+//! `Waiting::follow_rules`.
 //!
 //! The ticket of a waiting call is what the code says about the call, and the line in which it waits now. Rules that
 //! change move the call to another line, and its ticket stays (`Waiting::follow_rules`).
@@ -12,7 +12,6 @@ mod driver;
 mod line;
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -24,11 +23,11 @@ pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
 use crate::algorithm::Op;
 use crate::backend::{Backend, ChargedCount, MergedCounts};
-use crate::background::{OwnValue, WorkCount, is_in_runtime, lock_own};
+use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::{CountChange, ended};
+use crate::owner::CountChange;
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
@@ -44,7 +43,7 @@ pub(crate) struct Waiting {
     backend: Arc<Backend>,
     rules: Arc<RulesInForce>,
     lines: Mutex<OwnValue<Lines>>,
-    /// The lines of Redis that have changed.
+    /// The lines that the task must look at.
     due: Mutex<OwnValue<DueLines>>,
     /// The number of calls that have arrived.
     arrivals: AtomicU64,
@@ -56,7 +55,7 @@ pub(crate) struct Waiting {
     has_lines: Arc<AtomicBool>,
     /// The places for pending requests of lines.
     asking: Semaphore,
-    /// The task that drives the lines of Redis, and their give-backs.
+    /// The task that drives the lines, and their give-backs.
     pending: WorkCount,
     /// Why units could not be given back.
     lost: Mutex<Option<StoreError>>,
@@ -132,9 +131,6 @@ impl Waiting {
     /// Decides a call, as [`admit`](Self::admit) says.
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
         let is_open = |destination: &Destination| !destination.is_blocked;
-        if !is_in_runtime() && !self.clock().can_sleep() {
-            return self.resolve(ticket).filter(is_open).map(|_| Err(ended()));
-        }
         if ticket.parts.iter().all(|part| part.cost == 0)
             && let Some(Destination { charges, .. }) = self.resolve(ticket).filter(is_open)
         {
@@ -151,8 +147,7 @@ impl Waiting {
             }
         }
         while self.enter(ticket) {
-            let mut call = WaitingCall::new(Arc::clone(self), Arc::clone(ticket));
-            let result = poll_fn(|context| call.poll(context)).await;
+            let result = WaitingCall::new(Arc::clone(self), Arc::clone(ticket)).ended().await;
             // Without a result, rules have ended the wait. Others may be in force now.
             if result.is_some() {
                 return result;
@@ -334,7 +329,7 @@ impl Waiting {
         }
     }
 
-    /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
+    /// Completes once no line holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
     /// could not be given back.
     pub(crate) async fn rested(&self) -> Result<(), StoreError> {
         self.pending.all_ended().await;

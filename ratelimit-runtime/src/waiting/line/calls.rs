@@ -1,6 +1,7 @@
 //! The calls of a line: they enter, are polled, and leave. A turn says which call gets a grant, and what happens to a
 //! grant that its call does not take.
 
+use std::collections::hash_map::Entry;
 use std::mem;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -49,7 +50,6 @@ impl Line {
         let earlier = at.filter(|at| self.changes_at.is_none_or(|known| *at < known));
         if earlier.is_some() {
             self.changes_at = earlier;
-            self.wake_first();
         }
     }
 
@@ -67,47 +67,55 @@ impl Line {
         self.leave(arrival)
     }
 
-    /// Polls a call. A pending call polls again at its [`wake_time`](Self::wake_time), or when the line wakes it.
+    /// Polls a call. The line wakes a pending call when it is decided.
     pub(in crate::waiting) fn poll(
         &mut self,
         arrival: u64,
         waker: &Waker,
         now: Now,
     ) -> Poll<Result<Reply, StoreError>> {
-        let Some(waiter) = self.waiters.get_mut(&arrival) else { return Poll::Pending };
-        waiter.waker.clone_from(waker);
-        waiter.pinged = None;
-        let is_late = now.local >= waiter.deadline.saturating_add(self.settings.validity_us());
+        if let Some(waiter) = self.waiters.get_mut(&arrival) {
+            waiter.waker.clone_from(waker);
+            waiter.pinged = None;
+        }
+        self.end_waits(now);
+        let Some(waiter) = self.waiters.get(&arrival) else { return Poll::Pending };
         match &waiter.stage {
             WaiterStage::Granted(grant) if grant.is_overdue(now, self.settings.validity) => {
                 let at = grant.at;
                 self.granted.remove(&(at, arrival));
                 self.void(arrival);
                 self.queue(arrival);
+                self.end_waits(now);
+                self.take_result(arrival)
             }
             WaiterStage::Granted(grant) if grant.at <= now.local => {
                 self.granted.remove(&(grant.at, arrival));
-                let grant = self.remove(arrival).and_then(Waiter::into_grant);
-                return grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
+                let grant = self.waiters.remove(&arrival).and_then(Waiter::into_grant);
+                grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())))
             }
-            WaiterStage::Queued if is_late && self.estimate.is_some() => {}
-            WaiterStage::Asked | WaiterStage::Queued if is_late && self.settings.is_shared => {
-                // The store has not replied in time. A grant that comes later goes to another call.
-                self.dequeue(arrival);
-                self.remove(arrival);
-                return Poll::Ready(Err(StoreError::Timeout { deadline: self.settings.validity }));
+            WaiterStage::Asleep => {
+                self.queue(arrival);
+                self.end_waits(now);
+                self.take_result(arrival)
             }
-            WaiterStage::Asked if now.local >= waiter.deadline => {
-                self.overstaying.insert(arrival);
-                return Poll::Pending;
-            }
-            WaiterStage::Granted(_) | WaiterStage::Asked => return Poll::Pending,
-            WaiterStage::Asleep => self.queue(arrival),
-            WaiterStage::Queued => {}
-            WaiterStage::Ended(_) => return self.take_result(arrival),
+            _ => self.take_result(arrival),
         }
-        let deadline = self.waiters.get(&arrival).map_or(0, |waiter| waiter.deadline);
-        if now.local >= deadline && self.estimate.is_some() {
+    }
+
+    /// Ends the calls whose waits have ended, unless the next reply may still admit them.
+    pub(super) fn end_waits(&mut self, now: Now) {
+        while let Some(arrival) = self.looks.take_due(now.local) {
+            self.end_wait(arrival, now);
+        }
+    }
+
+    fn end_wait(&mut self, arrival: u64, now: Now) {
+        let Some(waiter) = self.waiters.get(&arrival) else { return };
+        let is_asked = matches!(waiter.stage, WaiterStage::Asked);
+        let late = waiter.deadline.saturating_add(self.settings.validity_us());
+        let is_late = now.local >= late;
+        if self.estimate.is_some() && !is_asked {
             let earliest = self.earliest_of(arrival);
             // If the call may be admitted now, the next reply decides, unless it takes too long.
             // Units in flight that come back later are for the next call.
@@ -118,58 +126,32 @@ impl Line {
                 if is_first {
                     // The next call may have other costs.
                     self.estimate = None;
-                    self.wake_first();
                 }
-                return self.take_result(arrival);
+                return;
             }
         }
-        if now.local >= deadline {
-            self.overstaying.insert(arrival);
+        if is_late && self.settings.is_shared {
+            // The store has not replied in time. A grant that comes later goes to another call.
+            let error = StoreError::Timeout { deadline: self.settings.validity };
+            return self.end(arrival, Err(error));
         }
-        Poll::Pending
-    }
-
-    /// Returns the time at which a pending call polls again, by the clock of the limiter.
-    pub(in crate::waiting) fn wake_time(&self, arrival: u64, now: Now) -> Option<u64> {
-        let waiter = self.waiters.get(&arrival)?;
-        match &waiter.stage {
-            WaiterStage::Granted(grant) => Some(grant.at),
-            WaiterStage::Queued | WaiterStage::Asked => {
-                let late = waiter.deadline.saturating_add(self.settings.validity_us());
-                [waiter.deadline, late].into_iter().find(|at| *at > now.local)
-            }
-            WaiterStage::Asleep | WaiterStage::Ended(_) => None,
-        }
-    }
-
-    /// Returns how many calls before this one would drive the line, up to `limit`.
-    pub(in crate::waiting) fn rank(&self, arrival: u64, limit: usize) -> usize {
-        let queued = self.queued.range(..arrival).take(limit).count();
-        if self.queued.contains(&arrival) {
-            return queued;
-        }
-        // A queued call has its turn to drive before a call that already has a moment.
-        let queued = self.queued.iter().take(limit).count();
-        queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
+        self.overstaying.push(arrival);
+        self.looks.plan(arrival, (!is_late).then_some(late));
     }
 
     /// Removes a call. Its grant, if it has one, passes on.
     pub(in crate::waiting) fn leave(&mut self, arrival: u64) -> Option<Waiter> {
         let is_first = self.queued.first() == Some(&arrival);
         self.dequeue(arrival);
-        let mut waiter = self.remove(arrival)?;
+        let mut waiter = self.waiters.remove(&arrival)?;
         match mem::replace(&mut waiter.stage, WaiterStage::Queued) {
             WaiterStage::Granted(grant) => {
                 self.granted.remove(&(grant.at, arrival));
                 self.passing.push((arrival, grant));
-                self.wake_first();
             }
             WaiterStage::Asleep => waiter.stage = WaiterStage::Asleep,
-            _ if is_first => {
-                // The next call may have other costs.
-                self.estimate = None;
-                self.wake_first();
-            }
+            // The next call may have other costs.
+            _ if is_first => self.estimate = None,
             _ => {}
         }
         Some(waiter)
@@ -208,6 +190,7 @@ impl Line {
         let is_first = self.queued.first().is_none_or(|first| *first > arrival);
         if self.queued.insert(arrival) {
             add_units(&mut self.queued_units, &waiter.costs);
+            self.looks.plan(arrival, Some(waiter.deadline));
         }
         if is_first {
             self.estimate = None;
@@ -221,16 +204,17 @@ impl Line {
             for (sum, cost) in self.queued_units.iter_mut().zip(&*waiter.costs) {
                 *sum -= u128::from(*cost);
             }
+            self.looks.plan(arrival, None);
         }
     }
 
-    fn remove(&mut self, arrival: u64) -> Option<Waiter> {
-        self.waiters.remove(&arrival)
-    }
-
     fn take_result(&mut self, arrival: u64) -> Poll<Result<Reply, StoreError>> {
-        match self.remove(arrival) {
-            Some(Waiter { stage: WaiterStage::Ended(result), .. }) => Poll::Ready(result),
+        let Entry::Occupied(entry) = self.waiters.entry(arrival) else { return Poll::Pending };
+        if !matches!(entry.get().stage, WaiterStage::Ended(_)) {
+            return Poll::Pending;
+        }
+        match entry.remove().stage {
+            WaiterStage::Ended(result) => Poll::Ready(result),
             _ => Poll::Pending,
         }
     }
@@ -268,7 +252,6 @@ impl Line {
         }
         if is_of_use {
             self.estimate = None;
-            self.wake_first();
         }
     }
 
@@ -288,7 +271,6 @@ impl Line {
         self.has_changed = true;
         self.estimate = None;
         self.withdraw(now);
-        self.wake_first();
     }
 
     /// Gives the moments ahead back. Their calls queue again.
@@ -359,7 +341,10 @@ impl Line {
         self.dequeue(arrival);
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         self.granted.insert((grant.at, arrival));
-        self.wakers.push(waiter.waker.clone());
+        // Otherwise, the call is woken at its moment.
+        if grant.at <= self.woken {
+            self.wakers.push(waiter.waker.clone());
+        }
         waiter.stage = WaiterStage::Granted(grant);
     }
 
@@ -389,7 +374,9 @@ impl Line {
             let Some(waiter) = self.waiters.get_mut(&next) else { break };
             self.granted.remove(&place);
             self.granted.insert((grant.at, next));
-            self.wakers.push(waiter.waker.clone());
+            if grant.at <= self.woken {
+                self.wakers.push(waiter.waker.clone());
+            }
             match mem::replace(&mut waiter.stage, WaiterStage::Granted(grant)) {
                 WaiterStage::Granted(own) => (grant, from) = (own, place),
                 _ => return,
@@ -398,17 +385,21 @@ impl Line {
         self.spares.push(grant);
     }
 
-    /// Takes grants from calls that do not take their turn. Returns when to look again.
+    /// Wakes the calls whose moments have come, and takes grants from calls that do not take their turn. Returns when to
+    /// look again.
     pub(super) fn expire(&mut self, now: Now) -> WakeTimes {
         let (half, mut wake) = (self.settings.validity / 2, WakeTimes::default());
         let mut was_untaken = false;
         let ahead = (now.local.saturating_add(1), 0);
         let first_ahead = self.granted.range(ahead..).next().copied();
         let next_ahead = first_ahead.map(|(_, arrival)| arrival);
-        if let Some((at, _)) = first_ahead {
-            // Looks rarely: a call that is polled takes its grant without the driver.
-            wake.local = Some(at.max(now.local + half.as_micros() as u64 / 2));
+        wake.local = first_ahead.map(|(at, _)| at);
+        let come = (self.woken.min(now.local) + 1, 0);
+        for (_, arrival) in self.granted.range(come..ahead) {
+            let waiter = self.waiters.get(arrival);
+            self.wakers.extend(waiter.map(|waiter| waiter.waker.clone()));
         }
+        self.woken = now.local;
         for (at, arrival) in self.granted.range(..ahead).copied().collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
             let WaiterStage::Granted(grant) = &mut waiter.stage else { continue };

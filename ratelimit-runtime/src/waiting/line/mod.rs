@@ -1,8 +1,7 @@
 //! A line: the calls of this process that wait for the same counts, in the order of their arrival.
 //!
-//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does. A task of the
-//! background thread drives the lines of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
-//! embedded store (`waiting/driver.rs`).
+//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does
+//! (`waiting/driver.rs`).
 //!
 //! In `calls.rs`, calls enter, get grants, are polled and leave. `requests.rs` makes the requests, applies the replies,
 //! and rejects the calls that cannot be admitted in time.
@@ -36,6 +35,7 @@ use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, OnError, Terms};
 use crate::one_or_many::OneOrMany;
+use crate::owner::Agenda;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
 
@@ -82,9 +82,15 @@ pub(super) struct Line {
     has_changed: bool,
     /// When a rule of a call ends, by the clock of the limiter.
     changes_at: Option<u64>,
-    /// The calls whose waits have ended, but which the next reply may admit: it wakes them.
-    overstaying: BTreeSet<u64>,
+    /// When to look at each queued call: at the end of its wait, and when the store is late.
+    looks: Agenda<u64, u64>,
+    /// The calls whose waits have ended, but which the next reply may admit.
+    overstaying: Vec<u64>,
+    /// The time up to which calls were woken at their moments.
+    woken: u64,
     wakers: Vec<Waker>,
+    /// When the task looks at the line, as far as it is known.
+    planned: Option<WakeTimes>,
     /// The number of calls from which the line is reported as long.
     long: usize,
 }
@@ -167,8 +173,11 @@ impl Line {
             changed_counts: Vec::new(),
             has_changed: false,
             changes_at: None,
-            overstaying: BTreeSet::new(),
+            looks: Agenda::default(),
+            overstaying: Vec::new(),
+            woken: 0,
             wakers: Vec::new(),
+            planned: None,
             long: LONG_LINE,
         }
     }
@@ -202,14 +211,12 @@ impl Line {
         !(self.queued.is_empty() && self.granted.is_empty()) || self.has_spares()
     }
 
-    pub(super) fn validity(&self) -> Duration {
-        self.settings.validity
-    }
-
     /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
+        let looks = WakeTimes { local: self.looks.first(), real: None };
         // A blocked line waits for the end of a rule.
-        !self.is_asking && (!self.is_idle(now) || self.settings.is_blocked)
+        let is_due = !self.is_asking && (!self.is_idle(now) || self.settings.is_blocked);
+        is_due || self.is_unplanned(Some(looks))
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.
@@ -218,7 +225,7 @@ impl Line {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };
         !self.is_asking
-            && self.changes_at.is_none_or(|at| at > now.local)
+            && self.looks.first().into_iter().chain(self.changes_at).all(|at| at > now.local)
             && self.returning == 0
             && !self.has_returns(now)
             && self.request_time(now).is_none_or(is_later)
@@ -276,8 +283,11 @@ impl Line {
         if self.changes_at.take_if(|at| *at <= now.local).is_some() {
             return Duty::FollowRules;
         }
+        self.end_waits(now);
         let mut wake = self.expire(now);
-        wake = wake.or_earlier(WakeTimes { local: self.changes_at, real: None });
+        for local in [self.looks.first(), self.changes_at] {
+            wake = wake.or_earlier(WakeTimes { local, real: None });
+        }
         self.pass_all_on(now);
         if self.has_returns(now) {
             let last = self.last_moment(now);
@@ -321,11 +331,17 @@ impl Line {
         mem::take(&mut self.wakers)
     }
 
-    /// Wakes the call that drives a line of the embedded store: the first queued call, or the first with a moment.
-    fn wake_first(&mut self) {
-        let ahead = self.granted.first().map(|(_, arrival)| arrival);
-        let first = self.queued.first().or(ahead).and_then(|first| self.waiters.get(first));
-        self.wakers.extend(first.map(|waiter| waiter.waker.clone()));
+    /// Records when the task looks at the line; `None` if it does not, or is about to.
+    pub(super) fn plan(&mut self, wake: Option<WakeTimes>) {
+        self.planned = wake;
+    }
+
+    /// Returns whether the task must be told when to look at the line: earlier than it knows, or no more.
+    pub(super) fn is_unplanned(&self, wake: Option<WakeTimes>) -> bool {
+        match (wake, self.planned) {
+            (Some(wake), known) => wake.is_before(known.unwrap_or_default()),
+            (None, known) => known.is_some(),
+        }
     }
 }
 
@@ -387,8 +403,18 @@ pub(in crate::waiting) struct WakeTimes {
 }
 
 impl WakeTimes {
+    pub(in crate::waiting) fn now() -> Self {
+        Self { local: None, real: Some(Instant::now()) }
+    }
+
     fn has_come(self, now: Now) -> bool {
         self.local.is_some_and(|at| at <= now.local) || self.real.is_some_and(|at| at <= now.real)
+    }
+
+    fn is_before(self, other: Self) -> bool {
+        let (local, real) = (self.local, self.real);
+        local.is_some_and(|at| other.local.is_none_or(|other| at < other))
+            || real.is_some_and(|at| other.real.is_none_or(|other| at < other))
     }
 
     fn or_earlier(self, other: Self) -> Self {

@@ -101,7 +101,6 @@ impl Line {
                 self.scan(now);
             }
         }
-        self.wake_first();
     }
 
     /// Applies `on_error` to the calls of a line whose store failed. Returns a request for the embedded store if it
@@ -287,9 +286,11 @@ impl Line {
                 waiter.stage = WaiterStage::Queued;
             }
         }
-        let overstaying = mem::take(&mut self.overstaying);
-        let waiters = overstaying.iter().filter_map(|arrival| self.waiters.get(arrival));
-        self.wakers.extend(waiters.map(|waiter| waiter.waker.clone()));
+        for arrival in mem::take(&mut self.overstaying) {
+            if self.queued.contains(&arrival) {
+                self.looks.plan(arrival, Some(0));
+            }
+        }
     }
 
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
