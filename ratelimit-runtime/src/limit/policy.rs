@@ -146,8 +146,8 @@ impl Limit {
     /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
     /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
     ///
-    /// In a tokio runtime, time must be enabled. To wait in a stream, see `stream`: there, a limit without
-    /// `wait` waits as long as it takes.
+    /// On Redis, a tokio runtime must have time enabled; in one process, a call waits in any executor. To wait in a
+    /// stream, see `stream`: there, a limit without `wait` waits as long as it takes.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);

@@ -137,8 +137,10 @@ fn an_idle_runtime_does_not_delay_the_calls_of_another() {
     let limiter = server.builder().on_error(OnError::Deny).build().expect("valid");
     let (idle, busy) = (runtime(), runtime());
     busy.block_on(limiter.check(&LEASED, "warm", 1)).expect("admitted");
+    server.pause_writes();
     let call = limiter.check(&LEASED, "key", 1);
     idle.block_on(async { assert!(call.now_or_never().is_none()) });
+    server.resume();
     for _ in 0..5 {
         busy.block_on(limiter.check(&LEASED, "key", 1)).expect("admitted");
     }
