@@ -299,7 +299,9 @@ impl Core {
             }));
             // The panic hook has reported a panic.
             let pause = sent.unwrap_or_else(|_| {
-                self.lock().corrections.begin_anew(self.real());
+                let (mut queue, real) = (self.lock(), self.real());
+                queue.corrections.begin_anew(real);
+                queue.slots.begin_anew(real);
                 Some(Duration::ZERO)
             });
             let changed = {

@@ -189,6 +189,17 @@ impl SlotCounts {
         }
     }
 
+    /// Looks at all counts again, after a panic: a request that was to be sent may be lost.
+    pub(super) fn begin_anew(&mut self, real: u64) {
+        (self.soon, self.later, self.statements) = (Agenda::default(), Agenda::default(), 0);
+        for key_id in self.counts.keys().copied().collect::<Vec<_>>() {
+            if let Some(count) = self.counts.get_mut(&key_id) {
+                count.units.unanswered();
+            }
+            self.plan(key_id, real, 0);
+        }
+    }
+
     pub(super) fn is_lost(&self, key_id: KeyId, taken: TakenUnits, now: u64) -> bool {
         self.counts.get(&key_id).is_none_or(|count| count.units.is_lost(taken, now))
     }
@@ -301,7 +312,7 @@ impl SlotCounts {
         (now, real): (u64, u64),
         ends: &mut SlotEnds,
     ) {
-        self.statements -= 1;
+        self.statements = self.statements.saturating_sub(1);
         for (charge, result) in charges.iter().zip(results) {
             if let Some(count) = self.counts.get_mut(&charge.key_id) {
                 let until = real + PAUSE;

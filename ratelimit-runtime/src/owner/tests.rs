@@ -1,9 +1,16 @@
-//! The lanes of corrections: their order, pauses and bounds.
+//! The lanes of corrections: their order, pauses and bounds; and counts of calls in flight after a panic.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::corrections::{Corrections, Kind, MAX_WAITING, Queueable, Sent};
+use super::slots::{SlotCounts, SlotEnds, SlotRequest};
+use crate::algorithm::Op;
 use crate::key::KeyId;
+use crate::limit::Limit;
 use crate::reply::StoreError;
-use crate::store::CorrectError;
+use crate::store::{Calls, Charge, CorrectError, Stated, Statement};
 
 /// A number, the key, the kind, and whether something is left to correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,4 +217,31 @@ fn what_callers_do_not_wait_for_any_more_makes_room() {
     assert_eq!(lanes.add(SLOT, 0, added, 0, &mut left), None);
     assert_eq!(left.len(), MAX_WAITING - 1);
     assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
+}
+
+#[test]
+fn a_count_whose_request_was_lost_by_a_panic_is_stated_again() {
+    const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(30));
+    let terms = *NIGHTLY.terms();
+    let statement = Some(Statement { hold_us: 30_000_000, ..Statement::default() });
+    let key_id = KeyId::new(terms.identity(), 7);
+    let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement };
+    let (mut counts, mut ends) = (SlotCounts::default(), SlotEnds::default());
+    let mut due = |counts: &mut SlotCounts, real| counts.due(real, real, |_| 0, &mut ends);
+    let (reply_to, mut reply) = oneshot::channel();
+    counts.want(Calls::one(Op::ACQUIRE, vec![charge.into()].into()), reply_to, 0);
+    let lost = due(&mut counts, 0);
+    assert!(matches!(lost[..], [SlotRequest::Take(_)]));
+    drop(lost);
+    assert!(reply.try_recv().is_err(), "its caller learns of it");
+    assert!(due(&mut counts, 1).is_empty(), "a reply is expected");
+
+    counts.begin_anew(2);
+    let requests = due(&mut counts, 2);
+    let [SlotRequest::State(stated)] = &requests[..] else { panic!("one statement") };
+    let seq = stated[0].statement.expect("a statement").seq;
+    assert!(seq > 0 && due(&mut counts, 3).is_empty(), "one request at a time");
+    let granted = Stated { granted: 0, epoch: 1, is_lost: false };
+    counts.stated(stated, vec![Ok(granted)], (4, 4), &mut SlotEnds::default());
+    assert!(counts.is_empty());
 }
