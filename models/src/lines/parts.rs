@@ -11,24 +11,23 @@ impl Play {
         let mut parts = String::with_capacity(1_024);
         let line = &self.line;
         let mut waiters: Vec<_> = line.waiters.iter().collect();
-        waiters.sort_unstable_by_key(|(arrival, _)| **arrival);
+        waiters.sort_unstable_by_key(|(arrival, _)| *arrival);
         for (arrival, waiter) in waiters {
-            let Waiter { ticket: _, costs, deadline, on_error, waker: _, pinged, stage, .. } =
-                waiter;
-            let _ =
-                write!(parts, "{arrival} {costs:?} {deadline} {on_error:?} {pinged:?} {stage:?};");
+            let Waiter { costs, deadline, late_at, on_error, pinged, .. } = waiter;
+            let stage = waiter.stage();
+            let _ = write!(
+                parts,
+                "{arrival} {costs:?} {deadline} {late_at:?} {on_error:?} {pinged:?} {stage:?};"
+            );
         }
         let _ = write!(
             parts,
-            "{:?} {:?} {:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?} {} {} {} {:?} {:?} {};",
-            line.queued,
-            line.queued_units,
-            line.granted,
+            "{:?} {:?} {} {:?} {:?} {:?} {:?} {:?} {} {} {} {:?} {};",
+            line.waiters.looks,
             line.delay,
             line.last_arrival,
             (&line.passing, &line.spares),
-            line.estimate,
-            line.next_request,
+            line.estimate(),
             line.last_request,
             line.pause_end,
             line.last_scan,
@@ -36,7 +35,6 @@ impl Play {
             line.returning,
             line.has_changed,
             line.overstaying,
-            line.looks,
             line.woken,
         );
         let _ = write!(

@@ -7,9 +7,8 @@ use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::super::ReturnedGrant;
-use super::super::{
-    Asked, Destination, Duty, Line, LineSettings, Now, Ticket, Waiter, WaiterStage,
-};
+use super::super::waiters::Stage;
+use super::super::{Asked, Destination, Duty, Line, LineSpec, Now, Waiter};
 use super::{Action, Fault, Lines, ORDER, RESTS};
 use crate::algorithm::{Correction, Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
@@ -18,7 +17,7 @@ use crate::limit::{Access, Limit, OnError};
 use crate::local::Local;
 use crate::reply::{Source, StoreError};
 use crate::store::{Calls, Charge, Reply};
-use crate::waiting::OwnedPart;
+use crate::waiting::{OwnedPart, Ticket};
 
 /// The length of a step of time.
 pub(super) const TICK: Duration = Duration::from_millis(500);
@@ -96,16 +95,11 @@ impl Play {
         let key_id = KeyId::new(terms.identity(), 0);
         let charge =
             Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
-        let settings = LineSettings {
-            is_shared: true,
-            is_blocked: false,
-            is_virtual: true,
-            validity: VALIDITY,
-        };
+        let spec = Arc::new(LineSpec::new(&destination(&charge), true, VALIDITY));
         let clock = VirtualClock::at(START);
         Self {
             model,
-            line: Line::new(vec![Arc::clone(&charge)].into(), settings),
+            line: Line::new(spec),
             charge,
             limit,
             store: Local::new(64, Clock::Virtual(clock.clone())),
@@ -151,9 +145,9 @@ impl Play {
                 Duty::Sleep(_) | Duty::Rest => {
                     let waiters = self.line.waiters.iter();
                     for (arrival, _) in
-                        waiters.filter(|(_, it)| matches!(it.stage, WaiterStage::Asleep))
+                        waiters.filter(|(_, it)| matches!(it.stage(), Stage::Asleep))
                     {
-                        self.calls[*arrival as usize].was_asleep = true;
+                        self.calls[arrival as usize].was_asleep = true;
                     }
                     return;
                 }
@@ -173,10 +167,9 @@ impl Play {
                 call.end = Some(if is_admitted { End::Admitted(now.local) } else { End::Rejected });
                 // Calls before it that were polled whenever they were woken have their moments before it.
                 let is_overtaken = |(arrival, call): (usize, &Call)| {
-                    let waiter = self.line.waiters.get(&(arrival as u64));
+                    let waiter = self.line.waiters.get(arrival as u64);
                     let queues = |it: &Waiter| {
-                        it.pinged.is_none()
-                            && matches!(it.stage, WaiterStage::Queued | WaiterStage::Asked)
+                        it.pinged.is_none() && matches!(it.stage(), Stage::Queued | Stage::Asked)
                     };
                     !call.was_asleep && waiter.is_some_and(queues)
                 };
@@ -207,12 +200,7 @@ impl Play {
                     was_asleep: false,
                     end: None,
                 });
-                let to = Destination {
-                    charges: vec![Arc::clone(&self.charge)].into(),
-                    is_shared: true,
-                    is_blocked: false,
-                    changes_at: None,
-                };
+                let to = destination(&self.charge);
                 self.line.enter(Waiter::new(ticket, OnError::Deny), &to, now);
                 self.poll(self.calls.len() - 1);
             }
@@ -250,11 +238,11 @@ impl Play {
                 let (Some(asked), Some(reply)) = (self.pending.take(), self.reply.take()) else {
                     return;
                 };
-                let first = self.line.queued.first().copied();
+                let first = self.line.waiters.first();
                 let first = first.filter(|_| self.model.fault == Some(Fault::FirstCallQueuesAgain));
-                first.into_iter().for_each(|first| self.line.dequeue(first));
+                first.and_then(|first| self.line.waiters.set(first, Stage::Asleep));
                 self.line.replied(asked, reply, now);
-                first.into_iter().for_each(|first| self.line.queue(first));
+                first.and_then(|first| self.line.queue(first));
             }
             Action::Lose => {
                 self.lost += 1;
@@ -340,6 +328,12 @@ impl Play {
         }
         actions
     }
+}
+
+/// Returns the line of a call of the count.
+fn destination(charge: &Arc<Charge>) -> Destination {
+    let charges = vec![Arc::clone(charge)].into();
+    Destination { charges, is_shared: true, is_blocked: false, changes_at: None }
 }
 
 /// Returns the outcomes of the admitted calls of a request.

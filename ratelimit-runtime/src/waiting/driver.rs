@@ -43,7 +43,7 @@ impl Waiting {
     /// Acts on a change of a line.
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
         line.wake_calls();
-        if line.is_shared() {
+        if line.spec.is_shared {
             return self.hand_over(line);
         }
         let wake = self.drive_line(line);
@@ -75,16 +75,16 @@ impl Waiting {
     /// Drives a line until it waits. Returns when to look again without a change; `None` if there is nothing left to do.
     fn drive_line(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
         loop {
-            let others_return = line.is_shared() && self.others_return(line);
+            let others_return = line.spec.is_shared && self.others_return(line);
             let duty = lock(&line.line).duty(others_return, self.now());
             line.wake_calls();
             match duty {
-                Duty::Request(asked) if line.is_shared() => self.ask(line, *asked),
+                Duty::Request(asked) if line.spec.is_shared => self.ask(line, *asked),
                 Duty::Request(asked) => {
                     let reply = self.backend.execute_here(&asked.request);
                     lock(&line.line).replied(*asked, reply, self.now());
                 }
-                Duty::Return(returned) if line.is_shared() => self.give_back(line, returned),
+                Duty::Return(returned) if line.spec.is_shared => self.give_back(line, returned),
                 Duty::Return(returned) => self.give_back_here(line, returned),
                 Duty::FollowRules => self.follow_rules(),
                 Duty::Sleep(wake) => return Some(wake),
@@ -102,20 +102,17 @@ impl Waiting {
             let correction = Correction::give_back(charged, charge.cost);
             self.backend.local().correct((&*charge).into(), correction);
         }
-        let mut inner = lock(&line.line);
-        inner.returned();
-        let counts: Vec<_> = inner.counts().iter().map(|count| count.key_id).collect();
-        drop(inner);
+        lock(&line.line).returned();
         // Other lines ask once all of it is back.
-        for key_id in counts {
-            self.backend.notices().released(key_id);
+        for count in &line.spec.counts {
+            self.backend.notices().released(count.key_id);
         }
     }
 
     /// Returns whether other lines of the same bucket are giving moments back: `line` would reserve moments behind
     /// these. Drives the lines that have moments to give back.
     fn others_return(self: &Arc<Self>, line: &Arc<SharedLine>) -> bool {
-        let Some(key_id) = lock(&line.line).bucket() else { return false };
+        let Some(key_id) = line.spec.bucket() else { return false };
         let (now, mut are_returning) = (self.now(), false);
         for other in self.lines_of(key_id).iter().filter(|other| !Arc::ptr_eq(other, line)) {
             let inner = lock(&other.line);
@@ -176,14 +173,11 @@ impl Waiting {
         };
         send(loss, move |loss| {
             waiting.record_loss(loss.unwrap_or_else(|| Some(ended())));
-            let bucket = {
-                let mut inner = lock(&line.line);
-                inner.returned();
-                inner.bucket()
-            };
+            lock(&line.line).returned();
             waiting.drive(&line);
             // Other lines of the bucket have waited for this.
-            for other in bucket.map_or_else(Vec::new, |key_id| waiting.lines_of(key_id)) {
+            for other in line.spec.bucket().map_or_else(Vec::new, |key_id| waiting.lines_of(key_id))
+            {
                 waiting.drive(&other);
             }
             drop(pending);
@@ -192,10 +186,6 @@ impl Waiting {
 }
 
 impl SharedLine {
-    pub(super) fn is_shared(&self) -> bool {
-        lock(&self.line).is_shared()
-    }
-
     /// Wakes the calls that have changed. The line is not locked: a waker is foreign code.
     fn wake_calls(&self) {
         let wakers = {
@@ -422,14 +412,14 @@ impl WaitingCall {
         let (arrival, now) = (self.ticket.arrival, self.waiting.now());
         let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
-        let (has_duty, is_shared) = (line.has_duty(now), line.is_shared());
+        let has_duty = line.has_duty(now);
         drop(line);
         if !has_duty {
             shared.wake_calls();
             return result;
         }
         self.waiting.drive(shared);
-        if is_shared || result.is_ready() {
+        if shared.spec.is_shared || result.is_ready() {
             return result;
         }
         lock(&shared.line).poll(arrival, context.waker(), self.waiting.now())

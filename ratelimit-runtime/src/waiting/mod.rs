@@ -2,11 +2,10 @@
 //! A call that is dropped takes nothing.
 //!
 //! Calls of a process that wait for the same counts are in a [`Line`](line::Line). One task of the background thread
-//! drives all lines: `driver.rs`. Rules that change move calls between lines, in the order of their arrival:
-//! `Waiting::follow_rules`.
+//! drives all lines: `driver.rs`.
 //!
 //! The ticket of a waiting call is what the code says about the call, and the line in which it waits now. Rules that
-//! change move the call to another line, and its ticket stays (`Waiting::follow_rules`).
+//! change move the call to another line by its arrival, and its ticket stays (`Waiting::follow_rules`).
 
 mod driver;
 mod line;
@@ -20,7 +19,7 @@ use tokio::sync::Semaphore;
 use self::driver::{DueLines, WaitingCall};
 #[cfg(model)]
 pub use self::line::model;
-use self::line::{Line, LineSettings, Waiter};
+use self::line::{Line, LineSpec, Waiter};
 use crate::algorithm::Op;
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::{OwnValue, WorkCount, lock_own};
@@ -73,6 +72,7 @@ struct Lines {
 
 /// A line and its policy.
 struct SharedLine {
+    spec: Arc<LineSpec>,
     line: Mutex<Line>,
     /// The name of the first limit.
     name: Name,
@@ -86,7 +86,7 @@ impl Lines {
     fn find(&self, destination: &Destination) -> Option<Arc<SharedLine>> {
         let first = destination.charges.first()?.key_id;
         let mut known = self.by_count.get(&first).into_iter().flatten();
-        known.find(|known| lock(&known.line).is_of(destination)).cloned()
+        known.find(|known| known.spec.is_of(destination)).cloned()
     }
 }
 
@@ -178,7 +178,7 @@ impl Waiting {
             let ruled = ticket.under(&self.backend, table.as_deref());
             let destination = ticket.destination(&self.backend, &ruled);
             let mut inner = lock(&line.line);
-            if let Some(same) = destination.as_ref().filter(|it| inner.is_of(it)) {
+            if let Some(same) = destination.as_ref().filter(|it| line.spec.is_of(it)) {
                 inner.change_by(same.changes_at);
                 drop(inner);
                 place.ruled = ruled;
@@ -258,16 +258,11 @@ impl Waiting {
     }
 
     fn new_line(&self, policy: Policy, destination: &Destination) -> Arc<SharedLine> {
-        let Destination { charges, is_shared, is_blocked, .. } = destination;
-        let settings = LineSettings {
-            is_shared: *is_shared,
-            is_blocked: *is_blocked,
-            is_virtual: self.clock().is_virtual(),
-            validity: self.backend.deadline(),
-        };
-        let line = Mutex::new(Line::new(charges.clone(), settings));
-        let name = charges.first().map_or(Name::new(""), |charge| *charge.terms.name());
-        Arc::new(SharedLine { line, name, policy, waking: AtomicUsize::new(0) })
+        let (is_virtual, validity) = (self.clock().is_virtual(), self.backend.deadline());
+        let spec = Arc::new(LineSpec::new(destination, is_virtual, validity));
+        let line = Mutex::new(Line::new(Arc::clone(&spec)));
+        let name = spec.counts.first().map_or(Name::new(""), |charge| *charge.terms.name());
+        Arc::new(SharedLine { spec, line, name, policy, waking: AtomicUsize::new(0) })
     }
 
     /// Removes a line that holds nothing.
@@ -277,7 +272,7 @@ impl Waiting {
         if !inner.is_empty() {
             return;
         }
-        for charge in inner.counts() {
+        for charge in &line.spec.counts {
             if let Some(of_count) = lines.by_count.get_mut(&charge.key_id) {
                 of_count.retain(|other| !Arc::ptr_eq(other, line));
                 if of_count.is_empty() {

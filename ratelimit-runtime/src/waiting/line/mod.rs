@@ -3,7 +3,7 @@
 //! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does
 //! (`waiting/driver.rs`).
 //!
-//! In `calls.rs`, calls enter, get grants, are polled and leave. `requests.rs` makes the requests, applies the replies,
+//! `waiters.rs` has the calls by their stages. In `calls.rs`, calls enter, get grants, are polled and leave. `requests.rs` makes the requests, applies the replies,
 //! and rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
@@ -20,9 +20,9 @@ mod calls;
 #[path = "../../../../models/src/lines/mod.rs"]
 pub mod model;
 mod requests;
+mod waiters;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
@@ -30,31 +30,22 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::requests::Asked;
 use self::requests::{LOOK_AGAIN, PAUSE};
-use super::{Destination, Ticket};
+pub(super) use self::waiters::Waiter;
+use self::waiters::Waiters;
+use super::Destination;
 use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Algorithm, OnError, Terms};
+use crate::limit::{Algorithm, Terms};
 use crate::one_or_many::OneOrMany;
-use crate::owner::Agenda;
-use crate::reply::{Source, StoreError};
+use crate::reply::Source;
 use crate::store::{Charge, Reply};
 
 /// The number of calls of a long line, which an event reports.
 const LONG_LINE: usize = 1_000;
 
 pub(super) struct Line {
-    /// The counts. Their costs have no meaning.
-    counts: OneOrMany<Arc<Charge>>,
-    /// Whether the line waits for one bucket, which grants moments ahead.
-    is_bucket: bool,
-    settings: LineSettings,
-    waiters: HashMap<u64, Waiter>,
-    /// The calls without a grant that are polled, by arrival.
-    queued: BTreeSet<u64>,
-    /// The units that the queued calls take from each count.
-    queued_units: Vec<u128>,
-    /// The moments of the calls with a grant, and the arrivals of these calls.
-    granted: BTreeSet<(u64, u64)>,
+    spec: Arc<LineSpec>,
+    waiters: Waiters,
     /// How much later the moments of a store are used, because calls with moments of another store are before them.
     delay: Option<(Source, u64)>,
     /// The latest arrival of a call that has entered.
@@ -63,12 +54,10 @@ pub(super) struct Line {
     passing: Vec<(u64, Grant)>,
     /// Grants that no call uses. They go back to the store: a moment ahead once no call has a later one.
     spares: Vec<Grant>,
-    /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
+    /// When a call can be admitted that was the first queued one; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
     /// The wait for units in flight.
     overdue: OverdueWait,
-    /// The time of the next request, by the clock of the limiter.
-    next_request: u64,
     last_request: Option<Now>,
     /// The time before which no request is made, if the next one must not follow the last one at once.
     pause_end: Option<Instant>,
@@ -82,8 +71,6 @@ pub(super) struct Line {
     has_changed: bool,
     /// When a rule of a call ends, by the clock of the limiter.
     changes_at: Option<u64>,
-    /// When to look at each queued call: at the end of its wait, and when the store is late.
-    looks: Agenda<u64, u64>,
     /// The calls whose waits have ended, but which the next reply may admit.
     overstaying: Vec<u64>,
     /// The time up to which calls were woken at their moments.
@@ -95,43 +82,20 @@ pub(super) struct Line {
     long: usize,
 }
 
-#[derive(Clone, Copy)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
-pub(super) struct LineSettings {
+/// What all calls of a line have in common.
+pub(super) struct LineSpec {
+    /// The counts. Their costs have no meaning.
+    pub(super) counts: OneOrMany<Arc<Charge>>,
+    /// Whether the line waits for one bucket, which grants moments ahead.
+    is_bucket: bool,
     pub(super) is_shared: bool,
     /// Whether rules block the calls. The line then sends no request.
-    pub(super) is_blocked: bool,
+    is_blocked: bool,
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
-    pub(super) is_virtual: bool,
+    is_virtual: bool,
     /// How long a grant is valid once its moment has come.
-    pub(super) validity: Duration,
-}
-
-/// A call in a line.
-pub(super) struct Waiter {
-    pub(super) ticket: Arc<Ticket>,
-    costs: OneOrMany<u64>,
-    /// The end of the wait, by the clock of the limiter.
-    pub(super) deadline: u64,
-    on_error: OnError,
-    waker: Waker,
-    /// The time of a wake-up after which the call was not polled yet.
-    pinged: Option<Instant>,
-    stage: WaiterStage,
-    /// Whether rules have changed after its turn had come. Without its grant, the call leaves the line.
-    has_old_rules: bool,
-}
-
-#[derive(Debug)]
-enum WaiterStage {
-    Queued,
-    /// The call is part of the pending request.
-    Asked,
-    Granted(Grant),
-    /// The call was not polled when its turn came. It queues again when it is polled.
-    Asleep,
-    Ended(Result<Reply, StoreError>),
+    validity: Duration,
 }
 
 /// The next step of the driver of a line.
@@ -148,23 +112,51 @@ pub(super) enum Duty {
     Rest,
 }
 
-impl Line {
-    pub(super) fn new(counts: OneOrMany<Arc<Charge>>, settings: LineSettings) -> Self {
+impl LineSpec {
+    pub(super) fn new(to: &Destination, is_virtual: bool, validity: Duration) -> Self {
+        let Destination { charges, is_shared, is_blocked, .. } = to;
         Self {
-            queued_units: vec![0; counts.len()],
-            is_bucket: matches!(&counts[..], [only] if only.terms.is_bucket()),
-            counts,
-            settings,
-            waiters: HashMap::new(),
-            queued: BTreeSet::new(),
-            granted: BTreeSet::new(),
+            counts: charges.clone(),
+            is_bucket: matches!(&charges[..], [only] if only.terms.is_bucket()),
+            is_shared: *is_shared,
+            is_blocked: *is_blocked,
+            is_virtual,
+            validity,
+        }
+    }
+
+    /// Returns whether calls with this destination wait in a line of this kind: counts and amounts agree.
+    pub(super) fn is_of(&self, destination: &Destination) -> bool {
+        let Destination { charges, is_shared, is_blocked, .. } = destination;
+        let same =
+            |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
+        self.is_shared == *is_shared
+            && self.is_blocked == *is_blocked
+            && self.counts.len() == charges.len()
+            && self.counts.iter().zip(&**charges).all(same)
+    }
+
+    /// Returns the only count of the line if it is a bucket.
+    pub(super) fn bucket(&self) -> Option<KeyId> {
+        self.counts.first().filter(|_| self.is_bucket).map(|count| count.key_id)
+    }
+
+    fn validity_us(&self) -> u64 {
+        u64::try_from(self.validity.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Line {
+    pub(super) fn new(spec: Arc<LineSpec>) -> Self {
+        Self {
+            waiters: Waiters::new(spec.counts.len()),
+            spec,
             delay: None,
             last_arrival: 0,
             passing: Vec::new(),
             spares: Vec::new(),
             estimate: None,
             overdue: OverdueWait::default(),
-            next_request: 0,
             last_request: None,
             pause_end: None,
             last_scan: None,
@@ -173,7 +165,6 @@ impl Line {
             changed_counts: Vec::new(),
             has_changed: false,
             changes_at: None,
-            looks: Agenda::default(),
             overstaying: Vec::new(),
             woken: 0,
             wakers: Vec::new(),
@@ -182,40 +173,21 @@ impl Line {
         }
     }
 
-    /// Returns whether calls with this destination wait in this line: counts and amounts agree.
-    pub(super) fn is_of(&self, destination: &Destination) -> bool {
-        let Destination { charges, is_shared, is_blocked, .. } = destination;
-        let same =
-            |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
-        self.settings.is_shared == *is_shared
-            && self.settings.is_blocked == *is_blocked
-            && self.counts.len() == charges.len()
-            && self.counts.iter().zip(&**charges).all(same)
-    }
-
-    pub(super) fn counts(&self) -> &[Arc<Charge>] {
-        &self.counts
-    }
-
-    pub(super) fn is_shared(&self) -> bool {
-        self.settings.is_shared
-    }
-
     /// Returns whether the line holds nothing: no call, no grant.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && !self.holds_units()
+        self.is_deserted() && !self.holds_units()
     }
 
-    /// Returns whether a driver has something to do, now or later.
-    pub(super) fn has_work(&self) -> bool {
-        !(self.queued.is_empty() && self.granted.is_empty()) || self.has_spares()
+    /// Returns the rejection of the first queued call, if the line has one.
+    fn estimate(&self) -> Option<&Estimate> {
+        self.estimate.as_ref().filter(|estimate| self.waiters.first() == Some(estimate.of))
     }
 
     /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
-        let looks = WakeTimes { local: self.looks.first(), real: None };
+        let looks = WakeTimes { local: self.waiters.looks.first(), real: None };
         // A blocked line waits for the end of a rule.
-        let is_due = !self.is_asking && (!self.is_idle(now) || self.settings.is_blocked);
+        let is_due = !self.is_asking && (!self.is_idle(now) || self.spec.is_blocked);
         is_due || self.is_unplanned(Some(looks))
     }
 
@@ -225,7 +197,10 @@ impl Line {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };
         !self.is_asking
-            && self.looks.first().into_iter().chain(self.changes_at).all(|at| at > now.local)
+            && [self.waiters.looks.first(), self.changes_at]
+                .iter()
+                .flatten()
+                .all(|at| *at > now.local)
             && self.returning == 0
             && !self.has_returns(now)
             && self.request_time(now).is_none_or(is_later)
@@ -243,19 +218,14 @@ impl Line {
 
     /// Returns whether no call is in the line.
     pub(super) fn is_deserted(&self) -> bool {
-        self.waiters.is_empty()
+        self.waiters.len() == 0
     }
 
     /// Returns the last moment ahead that a call has. Only a bucket has moments: the clock can have stepped back since
     /// another grant.
     fn last_moment(&self, now: Now) -> Option<u64> {
-        let last = self.granted.last().map(|(at, _)| *at);
-        last.filter(|at| self.is_bucket && *at > now.local)
-    }
-
-    /// Returns the only count of the line if it is a bucket.
-    pub(super) fn bucket(&self) -> Option<KeyId> {
-        self.counts.first().filter(|_| self.is_bucket).map(|count| count.key_id)
+        let last = self.waiters.granted.last().map(|(at, _)| *at);
+        last.filter(|at| self.spec.is_bucket && *at > now.local)
     }
 
     /// Returns whether grants go back now.
@@ -270,12 +240,15 @@ impl Line {
 
     /// Returns whether grants are about to go back.
     pub(super) fn is_returning(&self, now: Now) -> bool {
-        self.is_bucket && (self.has_returns(now) || self.returning > 0)
+        self.spec.is_bucket && (self.has_returns(now) || self.returning > 0)
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
     pub(super) fn holds_units(&self) -> bool {
-        !self.granted.is_empty() || self.has_spares() || self.returning > 0 || self.is_asking
+        !self.waiters.granted.is_empty()
+            || self.has_spares()
+            || self.returning > 0
+            || self.is_asking
     }
 
     /// Returns what the driver does next. `others_return` says whether other lines of its bucket give moments back.
@@ -285,7 +258,7 @@ impl Line {
         }
         self.end_waits(now);
         let mut wake = self.expire(now);
-        for local in [self.looks.first(), self.changes_at] {
+        for local in [self.waiters.looks.first(), self.changes_at] {
             wake = wake.or_earlier(WakeTimes { local, real: None });
         }
         self.pass_all_on(now);
@@ -293,13 +266,13 @@ impl Line {
             let last = self.last_moment(now);
             let spares = self.spares.extract_if(.., |grant| grant.returns(last, now)).collect();
             self.returning += 1;
-            return Duty::Return(returned(&self.counts, spares));
+            return Duty::Return(returned(&self.spec.counts, spares));
         }
         // No other spare goes back before its moment.
         let spare = self.spares.iter().map(|grant| grant.at).min();
         wake = wake.or_earlier(WakeTimes { local: spare, real: None });
         // A moment that is about to go back would be before the ones that a request reserves.
-        if self.is_asking || self.is_bucket && self.returning > 0 {
+        if self.is_asking || self.spec.is_bucket && self.returning > 0 {
             return Duty::Sleep(wake);
         }
         if others_return {
@@ -316,10 +289,8 @@ impl Line {
             Some(time) => wake = wake.or_earlier(time),
             None => {}
         }
-        if !self.has_work() {
-            return Duty::Rest;
-        }
-        Duty::Sleep(wake)
+        let has_calls = !(self.waiters.queued.is_empty() && self.waiters.granted.is_empty());
+        if has_calls || self.has_spares() { Duty::Sleep(wake) } else { Duty::Rest }
     }
 
     pub(super) fn has_wakers(&self) -> bool {
@@ -342,40 +313,6 @@ impl Line {
             (Some(wake), known) => wake.is_before(known.unwrap_or_default()),
             (None, known) => known.is_some(),
         }
-    }
-}
-
-impl Waiter {
-    pub(super) fn new(ticket: Arc<Ticket>, on_error: OnError) -> Self {
-        Self {
-            deadline: ticket.deadline,
-            ticket,
-            costs: Vec::new().into(),
-            on_error,
-            waker: Waker::noop().clone(),
-            pinged: None,
-            stage: WaiterStage::Queued,
-            has_old_rules: false,
-        }
-    }
-
-    fn into_grant(self) -> Option<Grant> {
-        match self.stage {
-            WaiterStage::Granted(grant) => Some(grant),
-            _ => None,
-        }
-    }
-}
-
-impl LineSettings {
-    fn validity_us(&self) -> u64 {
-        u64::try_from(self.validity.as_micros()).unwrap_or(u64::MAX)
-    }
-}
-
-fn add_units(sums: &mut [u128], costs: &[u64]) {
-    for (sum, cost) in sums.iter_mut().zip(costs) {
-        *sum += u128::from(*cost);
     }
 }
 
@@ -472,8 +409,6 @@ struct Grant {
     at: u64,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     due: Option<Instant>,
-    /// Whether a call before this one did not take the grant. This call has the rest of its time.
-    was_passed: bool,
 }
 
 /// Units that go back: the store that has charged them, and the charge.
@@ -488,7 +423,7 @@ impl Grant {
         due: Option<Instant>,
     ) -> Self {
         let (outcomes, receipts) = (outcomes.to_vec().into(), receipts.to_vec().into());
-        Self { costs, outcomes, receipts, source, at, due, was_passed: false }
+        Self { costs, outcomes, receipts, source, at, due }
     }
 
     /// Returns the moment that a bucket has reserved; `None` if it has admitted the call at once.
@@ -559,12 +494,16 @@ fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant
     returned.into_iter().map(charge).collect()
 }
 
-/// The rejection of the first queued call.
+/// The rejection of a call that was the first queued one.
 #[derive(Debug)]
 struct Estimate {
+    /// The arrival of the call.
+    of: u64,
     /// The time at which the call can be admitted, by the clock of the limiter; the earliest possible one if it is
     /// [busy](Self::is_busy).
     at: u64,
+    /// The time of the next request, by the clock of the limiter.
+    next: u64,
     costs: OneOrMany<u64>,
     outcomes: OneOrMany<Outcome>,
     source: Source,
@@ -574,17 +513,6 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn new(
-        at: u64,
-        costs: OneOrMany<u64>,
-        outcomes: &[Outcome],
-        source: Source,
-        received: u64,
-        is_busy: bool,
-    ) -> Self {
-        Self { at, costs, outcomes: outcomes.to_vec().into(), source, received, is_busy }
-    }
-
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
     /// costs of all of them, the first included.
     fn earliest(&self, counts: &[Arc<Charge>], units: &[u128]) -> u64 {

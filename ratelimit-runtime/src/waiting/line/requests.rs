@@ -1,11 +1,11 @@
 //! The requests of a line: which calls it asks for, and when. It rejects calls that cannot be admitted in time as soon
 //! as that is known.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Estimate, Grant, Line, Now, ReplyTimes, WaiterStage, WakeTimes, add_units};
+use super::waiters::{Stage, Waiter};
+use super::{Estimate, Grant, Line, Now, ReplyTimes, WakeTimes};
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
@@ -56,12 +56,12 @@ impl Line {
             // The moment was not given up.
             self.spares.extend(replaced);
         }
-        let mut receipts = receipts.chunks(self.counts.len());
+        let mut receipts = receipts.chunks(self.spec.counts.len());
         let (mut granted, mut rejected) = (0, None);
         let times = ReplyTimes { asked: self.last_request.unwrap_or(now), received: now };
         // Replies take different times. The moments of a bucket stay in their order all the same.
-        let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
-        for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
+        let mut last = self.waiters.granted.last().map_or(0, |(at, _)| *at).max(now.local);
+        for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.spec.counts.len())) {
             let Some(costs) = request.costs_of(granted) else { break };
             if !outcomes.iter().all(Outcome::is_allowed) {
                 rejected = Some((*arrival, outcomes));
@@ -70,7 +70,7 @@ impl Line {
             granted += 1;
             let moment = self.moment_of(outcomes, now);
             let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
-            last = if self.is_bucket { at } else { last };
+            last = if self.spec.is_bucket { at } else { last };
             let due = self.due_of(at, now);
             let charged = (outcomes, receipts.next().unwrap_or(&[]));
             let grant = Grant::new(costs.clone(), charged, source, at, due);
@@ -90,14 +90,20 @@ impl Line {
             // The run had a shorter wait than this call. If the store rejected the call because of that, the line asks
             // again at once.
             let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
-            if self.queued.first() == Some(&arrival) && !was_cut_short {
-                let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
+            if self.waiters.first() == Some(arrival) && !was_cut_short {
                 let is_busy = self.is_busy(outcomes);
-                self.estimate = costs
-                    .map(|costs| Estimate::new(at, costs, outcomes, source, now.local, is_busy));
                 // The end of a call in flight wakes the line.
                 let next = if is_busy { self.overdue.next_look(now.local) } else { at };
-                self.next_request = self.next_after(next, now);
+                self.estimate = self.waiters.costs_of(arrival).map(|costs| Estimate {
+                    of: arrival,
+                    at,
+                    next: self.next_after(next, now),
+                    costs: costs.clone(),
+                    outcomes: outcomes.to_vec().into(),
+                    source,
+                    received: now.local,
+                    is_busy,
+                });
                 self.scan(now);
             }
         }
@@ -119,22 +125,21 @@ impl Line {
             self.restore(&asked.calls, replaced);
         }
         self.pause_if(true);
-        for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
-            let Some(waiter) = self.waiters.get(&arrival) else { continue };
-            match waiter.on_error {
-                OnError::Local => {}
-                // The call then falls back by itself.
-                OnError::Allow | OnError::Deny => self.end(arrival, Err(error.clone())),
+        // The others then fall back by themselves.
+        let is_local = |waiter: &Waiter| waiter.on_error == OnError::Local;
+        for arrival in self.waiters.queued.iter().copied().collect::<Vec<_>>() {
+            if !self.waiters.get(arrival).is_some_and(is_local) {
+                self.end(arrival, Err(error.clone()));
             }
         }
-        let is_left = !self.queued.is_empty();
+        let is_left = !self.waiters.queued.is_empty();
         if is_left { self.ask_for(None, now) } else { None }
     }
 
     /// Gives its grant back to the first call of a request, because the store has not replaced it.
     fn restore(&mut self, calls: &[u64], replaced: Option<Grant>) {
         let (Some(grant), Some(first)) = (replaced, calls.first()) else { return };
-        if self.queued.contains(first) {
+        if self.waiters.queued.contains(first) {
             self.grant(*first, grant);
         } else {
             self.spares.push(grant);
@@ -152,43 +157,43 @@ impl Line {
     /// Returns the call whose moment is farther ahead than a line reserves others, if this process does not decide it.
     fn far_call(&self, now: Now) -> Option<u64> {
         let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
-        let (_, arrival) = self.granted.last().filter(|(at, _)| self.is_bucket && *at > near)?;
-        let stage = &self.waiters.get(arrival)?.stage;
-        let is_of_fallback =
-            matches!(stage, WaiterStage::Granted(it) if it.source == Source::Fallback);
-        (!is_of_fallback).then_some(*arrival)
+        let last = self.waiters.granted.last();
+        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket && *at > near)?;
+        let grant = self.waiters.get(arrival).and_then(Waiter::grant)?;
+        (grant.source != Source::Fallback).then_some(arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
-        if self.settings.is_blocked {
+        if self.spec.is_blocked {
             return None;
         }
         let replaces = self.replaced(now).is_some();
         let again = self.looks_again();
-        if self.queued.is_empty() && !replaces {
+        if self.waiters.queued.is_empty() && !replaces {
             // Another process may have given units back.
             let at = again.filter(|_| self.far_call(now).is_some());
             return at.map(|at| WakeTimes { local: Some(at), real: None });
         }
         let earliest = self.pause_end.unwrap_or(now.real);
-        if replaces || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
-        {
-            return Some(WakeTimes { local: None, real: Some(earliest) });
+        match self.estimate() {
+            Some(estimate) if !replaces && !self.has_changed && now.local < estimate.next => {
+                let next = again.into_iter().fold(estimate.next, u64::min);
+                Some(WakeTimes { local: Some(next), real: None })
+            }
+            _ => Some(WakeTimes { local: None, real: Some(earliest) }),
         }
-        let next = again.into_iter().fold(self.next_request, u64::min);
-        Some(WakeTimes { local: Some(next), real: None })
     }
 
     /// Makes the next request to a shared store a little later than the last one, if it `pauses`.
     fn pause_if(&mut self, pauses: bool) {
-        let last = self.last_request.filter(|_| self.settings.is_shared && pauses);
+        let last = self.last_request.filter(|_| self.spec.is_shared && pauses);
         self.pause_end = last.map(|last| last.real + PAUSE);
     }
 
     /// Returns when the line asks at the latest, by the clock of the limiter.
     fn looks_again(&self) -> Option<u64> {
-        let last = self.last_request.filter(|_| self.settings.is_shared)?;
+        let last = self.last_request.filter(|_| self.spec.is_shared)?;
         Some(last.local.saturating_add(LOOK_AGAIN))
     }
 
@@ -203,7 +208,7 @@ impl Line {
         self.put_pinged_to_sleep(now);
         let replaced = replaced.and_then(|arrival| Some((arrival, self.take_moment(arrival)?)));
         let first = replaced.as_ref().map(|(arrival, _)| *arrival);
-        let behind = self.queued.iter().copied().filter(|arrival| Some(*arrival) != first);
+        let behind = self.waiters.queued.iter().copied().filter(|arrival| Some(*arrival) != first);
         let calls: Vec<u64> = first.into_iter().chain(behind).take(MAX_CALLS).collect();
         let has_moments = first.is_none() && self.last_moment(now).is_some();
         let (runs, calls) = self.runs(calls, has_moments, now);
@@ -212,16 +217,14 @@ impl Line {
             return None;
         }
         for arrival in &calls {
-            if let Some(waiter) = self.waiters.get_mut(arrival) {
-                waiter.stage = WaiterStage::Asked;
-            }
+            self.waiters.set(*arrival, Stage::Asked);
         }
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
         let replaced = replaced.map(|(_, grant)| grant);
         let request = Calls {
             op: Op::ACQUIRE,
-            charges: self.counts.clone(),
+            charges: self.spec.counts.clone(),
             runs: runs.into(),
             replaces: replaced.as_ref().and_then(Grant::reservation),
             is_mixed: false,
@@ -235,15 +238,15 @@ impl Line {
     fn runs(&self, calls: Vec<u64>, has_moments: bool, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
         let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
         for arrival in calls {
-            let Some(waiter) = self.waiters.get(&arrival) else { continue };
+            let Some(waiter) = self.waiters.get(arrival) else { continue };
             let is_first = runs.is_empty() && !has_moments;
             let longest = if is_first { 1 << 52 } else { RESERVED_AHEAD };
             let ahead = waiter.deadline.saturating_sub(now.local).min(longest);
-            let wait = if self.is_bucket { ahead } else { 0 };
+            let wait = if self.spec.is_bucket { ahead } else { 0 };
             // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
-            let is_second = runs.len() == 1 && self.is_bucket;
+            let is_second = runs.len() == 1 && self.spec.is_bucket;
             let is_open = |run: &&mut EqualCalls| {
-                let has_time = !self.is_bucket || run.wait.min(wait) >= SHARED_WAIT;
+                let has_time = !self.spec.is_bucket || run.wait.min(wait) >= SHARED_WAIT;
                 !is_second && has_time && run.costs == waiter.costs
             };
             let is_full = runs.len() == MAX_RUNS;
@@ -262,7 +265,7 @@ impl Line {
 
     /// Returns whether the bucket would reserve the moment `at` for a queued call.
     fn may_reserve(&self, arrival: u64, at: u64, now: Now) -> bool {
-        let waiter = self.waiters.get(&arrival).filter(|_| self.is_bucket);
+        let waiter = self.waiters.get(arrival).filter(|_| self.spec.is_bucket);
         let is_near = at <= now.local.saturating_add(RESERVED_AHEAD);
         waiter.is_some_and(|waiter| {
             at <= waiter.deadline && (is_near || self.last_moment(now).is_none())
@@ -274,21 +277,15 @@ impl Line {
         let is_busy = |(charge, outcome): (&Arc<Charge>, &Outcome)| {
             charge.terms.is_in_flight() && outcome.verdict == Verdict::Rejected
         };
-        self.counts.iter().zip(outcomes).any(is_busy)
+        self.spec.counts.iter().zip(outcomes).any(is_busy)
     }
 
     fn end_request(&mut self, calls: &[u64]) {
         self.is_asking = false;
         for arrival in calls {
-            if let Some(waiter) = self.waiters.get_mut(arrival)
-                && matches!(waiter.stage, WaiterStage::Asked)
-            {
-                waiter.stage = WaiterStage::Queued;
-            }
-        }
-        for arrival in mem::take(&mut self.overstaying) {
-            if self.queued.contains(&arrival) {
-                self.looks.plan(arrival, Some(0));
+            let stage = self.waiters.get(*arrival).map(Waiter::stage);
+            if matches!(stage, Some(Stage::Asked)) {
+                self.waiters.set(*arrival, Stage::Queued);
             }
         }
     }
@@ -298,7 +295,7 @@ impl Line {
         // A virtual clock may have moved since the decision, so the time of the decision counts. The other stores have
         // clocks of their own, so the time of the reply counts.
         let of = |outcome: &Outcome| {
-            let from = if self.settings.is_virtual { outcome.clock } else { now.local };
+            let from = if self.spec.is_virtual { outcome.clock } else { now.local };
             from.saturating_add(outcome.retry_us)
         };
         outcomes.iter().map(of).max().unwrap_or(now.local)
@@ -308,7 +305,8 @@ impl Line {
     /// now on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would
     /// be used at once.
     fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
-        let last = self.granted.last().filter(|(at, _)| self.is_bucket && *at > now.local);
+        let last = self.waiters.granted.last();
+        let last = last.filter(|(at, _)| self.spec.is_bucket && *at > now.local);
         let Some((last, arrival)) = last.copied() else {
             self.delay = None;
             return 0;
@@ -318,11 +316,8 @@ impl Line {
         {
             return delay;
         }
-        let is_other = self.waiters.get(&arrival).is_some_and(|waiter| match &waiter.stage {
-            WaiterStage::Granted(grant) => grant.source != source,
-            _ => false,
-        });
-        if !is_other {
+        let before = self.waiters.get(arrival).and_then(Waiter::grant);
+        if before.is_none_or(|grant| grant.source == source) {
             return 0;
         }
         let delay = last.saturating_sub(moment);
@@ -348,13 +343,13 @@ impl Line {
 
     /// Returns the `retry_after` of a call that can be admitted at `earliest`, in microseconds.
     fn retry_until(&self, earliest: u64, now: Now) -> u64 {
-        let shortest = if self.settings.is_shared { PAUSE } else { Duration::from_millis(1) };
+        let shortest = if self.spec.is_shared { PAUSE } else { Duration::from_millis(1) };
         earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
     }
 
     pub(super) fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {
         let retry = self.retry_until(earliest, now);
-        if let Some(estimate) = &self.estimate {
+        if let Some(estimate) = self.estimate() {
             let reply = estimate.rejection(retry, now.local);
             self.end(arrival, Ok(reply));
         }
@@ -362,54 +357,55 @@ impl Line {
 
     /// Rejects the queued calls that cannot be admitted in time.
     fn scan(&mut self, now: Now) {
-        let is_long = self.queued.len() > MAX_CALLS;
+        let is_long = self.waiters.queued.len() > MAX_CALLS;
         if is_long && self.last_scan.is_some_and(|last| now.real < last + 20 * PAUSE) {
             return;
         }
         self.last_scan = Some(now.real);
-        let Some(estimate) = &self.estimate else { return };
-        let mut units = vec![0; self.counts.len()];
-        let (mut late, first) = (Vec::new(), self.queued.first().copied());
-        let mut is_first_late = false;
-        for arrival in &self.queued {
-            let Some(waiter) = self.waiters.get(arrival) else { continue };
+        let Some(estimate) = self.estimate() else { return };
+        let mut units = vec![0; self.spec.counts.len()];
+        let (mut late, mut is_first_late) = (Vec::new(), false);
+        for arrival in &self.waiters.queued {
+            let Some(waiter) = self.waiters.get(*arrival) else { continue };
             // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
             if is_first_late && !estimate.holds_for(&waiter.costs) {
                 break;
             }
             add_units(&mut units, &waiter.costs);
-            let earliest = estimate.earliest(&self.counts, &units);
+            let earliest = estimate.earliest(&self.spec.counts, &units);
             if earliest > waiter.deadline {
-                is_first_late |= Some(*arrival) == first;
-                late.push((*arrival, earliest));
+                is_first_late |= *arrival == estimate.of;
+                let retry = self.retry_until(earliest, now);
+                late.push((*arrival, estimate.rejection(retry, now.local)));
                 for (sum, cost) in units.iter_mut().zip(&*waiter.costs) {
                     *sum -= u128::from(*cost);
                 }
             }
         }
-        for (arrival, earliest) in late {
-            self.reject(arrival, earliest, now);
-        }
-        if self.queued.first().copied() != first {
-            self.estimate = None;
+        for (arrival, rejection) in late {
+            self.end(arrival, Ok(rejection));
         }
     }
 
     /// Returns the earliest time at which the last queued call can be admitted.
     pub(super) fn earliest_of_last(&self) -> Option<u64> {
-        let estimate = self.estimate.as_ref()?;
-        Some(estimate.earliest(&self.counts, &self.queued_units))
+        Some(self.estimate()?.earliest(&self.spec.counts, &self.waiters.units))
     }
 
     /// Returns the earliest time at which a queued call can be admitted, from the calls of the first request.
     pub(super) fn earliest_of(&self, arrival: u64) -> u64 {
-        let Some(estimate) = &self.estimate else { return 0 };
-        let mut units = vec![0; self.counts.len()];
-        for other in self.queued.range(..=arrival).take(MAX_CALLS) {
-            if let Some(waiter) = self.waiters.get(other) {
-                add_units(&mut units, &waiter.costs);
-            }
+        let Some(estimate) = self.estimate() else { return 0 };
+        let mut units = vec![0; self.spec.counts.len()];
+        let before = self.waiters.queued.range(..=arrival).take(MAX_CALLS);
+        for costs in before.filter_map(|other| self.waiters.costs_of(*other)) {
+            add_units(&mut units, costs);
         }
-        estimate.earliest(&self.counts, &units)
+        estimate.earliest(&self.spec.counts, &units)
+    }
+}
+
+fn add_units(sums: &mut [u128], costs: &[u64]) {
+    for (sum, cost) in sums.iter_mut().zip(costs) {
+        *sum += u128::from(*cost);
     }
 }
