@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::{lines, lines_are_idle};
-use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Clock, Limit, RateLimiter, Source, VirtualClock};
 use support::limits::{MINUTE, SECOND, is_bucket, limits};
 use support::proxy::Proxy;
 use support::server::Server;
@@ -108,6 +108,26 @@ async fn a_call_that_is_not_polled_does_not_hold_up_others() {
         }
         rest(&limiter).await;
     }
+}
+
+/// Its turn comes, and nothing polls it until its wait and a deadline more have passed. Redis has replied all the time.
+#[tokio::test]
+async fn a_call_that_slept_beyond_its_wait_is_decided_by_redis() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = server.limiter_on(&clock);
+    let limit = Limit::sliding("slept", 1, SECOND);
+    limiter.check(&limit, "key", 1).await.expect("a new key");
+    let mut call = Box::pin(limiter.check(&limit.wait(2 * SECOND), "key", 1));
+    assert!(futures::poll!(call.as_mut()).is_pending());
+    wait_until(async || lines_are_idle(&limiter)).await;
+    clock.advance(SECOND);
+    for left in [0, 1] {
+        let peek = async || limiter.peek(&limit, "key", 1).await.expect("a reply").remaining;
+        wait_until(async || peek().await == left).await;
+    }
+    clock.advance(MINUTE);
+    let decision = call.await.expect("a unit is free");
+    assert_eq!(decision.source, Source::Redis);
 }
 
 #[tokio::test]
