@@ -326,12 +326,6 @@ impl Acquire {
     pub(crate) fn into_array(self) -> CallFuture<[Permit; 1]> {
         self.0.map(|permit| [permit])
     }
-
-    /// Returns this call, which then resolves to its decision and its permit.
-    #[cfg(feature = "tower")]
-    pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
-        self.0.map(|permit| AdmittedCall { decision: permit.decision(), permits: vec![permit] })
-    }
 }
 
 impl Future for Acquire {

@@ -17,8 +17,6 @@ use std::time::Duration;
 pub use self::annotated::{AnnotatedLimit, limits};
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
-#[cfg(feature = "tower")]
-pub(crate) use self::global::with_set;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 pub use self::operator::Operator;
 #[cfg(feature = "rules")]

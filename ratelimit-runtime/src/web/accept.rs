@@ -1,8 +1,6 @@
 //! The format that a client prefers, JSON or plain text: content negotiation by the `Accept` header (RFC 9110, section
 //! 12.5.1).
 
-use std::iter;
-
 /// The media ranges of JSON and of plain text, the most specific first.
 const JSON: [&str; 4] = ["application/problem+json", "application/json", "*/json", "application/*"];
 const TEXT: [&str; 3] = ["text/plain", "text/*", "*/*"];
@@ -12,12 +10,8 @@ const MAX_LENGTH: usize = 4096;
 
 /// Returns whether a client with these lines of `Accept` prefers JSON: they name JSON, with at least the weight
 /// of plain text. A client that only accepts `*/*`, such as curl, gets plain text.
-pub(crate) fn prefers_json<'a, L: Iterator<Item = &'a [u8]>>(lines: impl Fn() -> L) -> bool {
-    // Most clients do not name JSON. Saves the parser for them (`benches/all -- layer`).
-    lines().any(may_name_json) && prefers_json_to_text(lines())
-}
-
-fn prefers_json_to_text<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
+pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    // Of each format, the index of its most specific range, and the weight of that.
     let (mut json, mut text, mut length) = (None, None, 0);
     for line in lines {
         length += line.len();
@@ -25,68 +19,41 @@ fn prefers_json_to_text<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
         if length > MAX_LENGTH {
             return false;
         }
-        for range in line.split(',').filter_map(media_range) {
-            range.apply_to(&JSON, &mut json);
-            range.apply_to(&TEXT, &mut text);
+        for (name, weight) in line.split(',').filter_map(media_range) {
+            for (names, best) in [(&JSON[..], &mut json), (&TEXT[..], &mut text)] {
+                let at = names.iter().position(|known| known.eq_ignore_ascii_case(name));
+                if let Some(at) = at
+                    && best.is_none_or(|(before, _)| at < before)
+                {
+                    *best = Some((at, weight));
+                }
+            }
         }
     }
-    let text = text.map_or(0, |(_, quality)| quality);
-    json.is_some_and(|(_, json)| json > 0 && json >= text)
-}
-
-/// Returns whether a line can contain one of [`JSON`].
-fn may_name_json(line: &[u8]) -> bool {
-    line.iter().any(|byte| matches!(byte, b'j' | b'J'))
-        || line.windows(3).any(|end| matches!(end, b"n/*" | b"N/*"))
-}
-
-struct MediaRange<'a> {
-    name: &'a str,
-    /// The weight, in thousandths.
-    quality: u32,
-}
-
-impl MediaRange<'_> {
-    /// Sets `best`, an index in `names` and a quality, if this range is one of `names` and more specific than
-    /// `best`.
-    fn apply_to(&self, names: &[&str], best: &mut Option<(usize, u32)>) {
-        let at = names.iter().position(|name| self.name.eq_ignore_ascii_case(name));
-        if let Some(at) = at
-            && best.is_none_or(|(before, _)| at < before)
-        {
-            *best = Some((at, self.quality));
-        }
-    }
+    let text = text.map_or(0.0, |(_, weight)| weight);
+    json.is_some_and(|(_, json)| json > 0.0 && json >= text)
 }
 
 /// Parses a media range with its weight; `None` if it is malformed.
-fn media_range(text: &str) -> Option<MediaRange<'_>> {
+fn media_range(text: &str) -> Option<(&str, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().filter(|name| !name.is_empty())?;
     let is_weight = |part: &&str| part.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("q="));
-    let quality = match parts.find(is_weight) {
-        Some(weight) => thousandths(&weight[2..])?,
-        None => 1000,
-    };
-    Some(MediaRange { name, quality })
+    let weight = parts.find(is_weight).map_or(Some(1.0), |part| weight(&part[2..]));
+    Some((name, weight?))
 }
 
 /// Parses a weight (RFC 9110, section 12.4.2): at most 1, with at most three digits after the point.
-fn thousandths(weight: &str) -> Option<u32> {
-    let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
-    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !matches!(whole, "0" | "1") || fraction.len() > 3 || !is_digits(fraction) {
-        return None;
-    }
-    let digits = whole.bytes().chain(fraction.bytes()).chain(iter::repeat(b'0')).take(4);
-    let thousandths = digits.fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
-    (thousandths <= 1000).then_some(thousandths)
+fn weight(text: &str) -> Option<f32> {
+    let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    let is_short = text.len() <= "0.000".len() && text.bytes().all(is_number);
+    text.parse().ok().filter(|weight| is_short && *weight <= 1.0)
 }
 
 #[cfg(test)]
 mod tests {
     fn prefers_json(accept: &[u8]) -> bool {
-        super::prefers_json(|| [accept].into_iter())
+        super::prefers_json([accept].into_iter())
     }
 
     #[test]
@@ -129,6 +96,6 @@ mod tests {
         assert!(!prefers_json(b"application/json\xff"));
         let long = "application/json,".repeat(300);
         assert!(prefers_json(&long.as_bytes()[..4080]) && !prefers_json(long.as_bytes()));
-        assert!(super::prefers_json(|| [&b"text/x"[..], b"*/json"].into_iter()));
+        assert!(super::prefers_json([&b"text/x"[..], b"*/json"].into_iter()));
     }
 }

@@ -55,14 +55,13 @@ use http::response::Parts;
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::headers::WRITTEN;
-use super::limit_sources::Admission;
 use super::middleware::{MiddlewareConfig, ServerRequest};
 use super::rejected::{RequestHead, TextResponse};
 use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
-use super::slots::{HeldBody, HeldSlots, NO_LAYER_HOLDS};
+use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
@@ -184,42 +183,27 @@ where
 async fn handle<S, B>(
     config: &MiddlewareConfig<ServiceRequest>,
     service: &S,
-    request: ServiceRequest,
+    mut request: ServiceRequest,
 ) -> Result<ServiceResponse<HeldBody<EitherBody<B>>>, Error>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody + 'static,
 {
     let unhandled = |response, request: ServiceRequest| {
-        let response = request.into_response(response).map_into_right_body();
-        response.map_body(|_, body| HeldBody::actix(body, HeldSlots::default()))
+        let response = request.into_response(actix_response(response)).map_into_right_body();
+        response.map_body(|_, body| HeldBody::free(body))
     };
-    if let Some(clients) = &config.settings.clients {
-        request.extensions_mut().insert(clients.clone());
-    }
-    let mut scope = config.scope(&request);
-    let result = match config.start(&request, &mut scope) {
-        Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
-        Ok(Admission::Rejected(rejection)) => Err(rejection),
-        Err(refused) => {
-            return Ok(unhandled(actix_response(refused.into_http(400, None)), request));
-        }
-        Ok(Admission::Pending(mut check)) => {
-            poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
-        }
+    let mut scope = config.scope(&mut request);
+    let mut check = match config.start(&request, &mut scope) {
+        Ok(check) => check,
+        Err(refused) => return Ok(unhandled(refused.into_http(400, None), request)),
     };
-    match result {
-        Ok(decision) => {
-            let mut extensions = request.extensions_mut();
-            let outer = || extensions.get().cloned();
-            let (decision, slots) = config.admit(&mut scope, decision, outer);
-            decision.and_then(|decision| extensions.insert(decision));
-            slots.and_then(|slots| extensions.insert(slots));
-        }
+    match poll_fn(|context| scope.poll_check(&mut check, context)).await {
+        Ok(decision) => config.admit(&scope, decision, &mut request),
         Err(rejection) => {
             let mut rejected = scope.rejected(&rejection).response();
-            config.write_headers(rejected.headers_mut(), scope.log());
-            return Ok(unhandled(actix_response(rejected), request));
+            config.write_headers(&scope, rejected.headers_mut());
+            return Ok(unhandled(rejected, request));
         }
     }
     let mut handler = pin!(service.call(request));
@@ -228,16 +212,15 @@ where
         Ok(response) => {
             let mut response = response.map_into_left_body();
             let mut head = http_head(response.response().head());
-            config.finish(&mut scope, &mut head);
+            config.finish(&scope, &mut head);
             copy_written(&head.headers, response.headers_mut());
-            let slots = scope.take_slots();
-            Ok(response.map_body(|_, body| HeldBody::actix(body, slots)))
+            let (is_at_end, slots) =
+                (response.response().body().size().is_eof(), scope.take_slots());
+            Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
         }
         Err(error) => {
-            if config.is_settled_by_response(&scope) {
-                // The error becomes this response outside of this middleware.
-                config.settle(&mut scope, &http_head(error.error_response().head()));
-            }
+            // The error becomes this response outside of this middleware.
+            config.settle(&scope, |counts| counts(&http_head(error.error_response().head())));
             Err(error)
         }
     }
@@ -309,9 +292,9 @@ fn http_head(head: &ResponseHead) -> Parts {
 
 /// Copies the headers that a middleware has written.
 fn copy_written(from: &http::HeaderMap, to: &mut HeaderMap) {
-    for name in WRITTEN {
+    for name in from.keys() {
         let values = || from.get_all(name).into_iter().map(http::HeaderValue::as_bytes);
-        let name = HeaderName::from_static(name.as_str());
+        let Ok(name) = HeaderName::from_bytes(name.as_str().as_bytes()) else { continue };
         if values().eq(to.get_all(&name).map(HeaderValue::as_bytes)) {
             continue;
         }
@@ -352,6 +335,10 @@ impl ServerRequest for ServiceRequest {
             headers: http_headers(self.headers()),
         }
     }
+
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.extensions_mut().insert(value);
+    }
 }
 
 impl RequestAccess for HttpRequest {
@@ -359,14 +346,18 @@ impl RequestAccess for HttpRequest {
         self.peer_addr().map(|address| address.ip())
     }
 
-    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes).collect()
     }
 
-    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-        let extensions = self.extensions();
-        let of_application = || self.app_data::<web::Data<Clients>>().map(|clients| &***clients);
-        work(extensions.get().or_else(of_application))
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions().get().cloned()
+    }
+
+    fn clients(&self) -> Option<Clients> {
+        let of_application =
+            || self.app_data::<web::Data<Clients>>().map(|clients| (***clients).clone());
+        self.extension().or_else(of_application)
     }
 }
 
@@ -375,11 +366,15 @@ impl RequestAccess for ServiceRequest {
         self.request().peer()
     }
 
-    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
         self.request().lines(name)
     }
 
-    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-        self.request().with_clients(work)
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.request().extension()
+    }
+
+    fn clients(&self) -> Option<Clients> {
+        self.request().clients()
     }
 }

@@ -4,14 +4,17 @@
 //! A translator (NAT64) names its IPv4 clients to an IPv6 server by IPv4 addresses inside IPv6 addresses (RFC 6052).
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, LazyLock};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
+use http::{Extensions, HeaderMap, HeaderValue, Request, request};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use self::sealed::RequestAccess;
 use super::hops::ProxyHeader;
 use super::setup;
 use crate::key::Client;
+use crate::one_or_many::OneOrMany;
 
 /// Identifies clients by their addresses.
 ///
@@ -58,11 +61,8 @@ pub struct Clients {
     header: ProxyHeader,
     ipv6_prefix: u8,
     /// The prefixes of translators beside the well-known one.
-    nat64_prefixes: Arc<[Nat64Prefix]>,
+    nat64_prefixes: Arc<[Ipv6Net]>,
 }
-
-/// Identifies clients for an application that sets no `Clients`.
-static DIRECT: LazyLock<Clients> = LazyLock::new(Clients::direct);
 
 /// The fewest leading bits of a network of proxies: those of `fc00::/7`, the widest private network.
 const FEWEST_BITS: u8 = 7;
@@ -97,10 +97,10 @@ impl Clients {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
             Err(_) => match text.parse().map(canonical) {
                 Ok(network) if network.prefix_len() < FEWEST_BITS => {
-                    Err(ParseNetworkError::of_clients(text))
+                    Err(ParseNetworkError::new(text, HAS_CLIENTS))
                 }
                 Ok(network) => Ok(network),
-                Err(_) => Err(ParseNetworkError::of_proxies(text)),
+                Err(_) => Err(ParseNetworkError::new(text, IS_NO_NETWORK)),
             },
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
@@ -167,7 +167,7 @@ impl Clients {
     /// [`ParseNetworkError`] if the text is not an IPv6 network of 32, 40, 48, 56, 64 or 96 bits (RFC 6052).
     pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, ParseNetworkError> {
         let prefix =
-            Nat64Prefix::parse(prefix).ok_or_else(|| ParseNetworkError::of_nat64(prefix))?;
+            nat64_prefix(prefix).ok_or_else(|| ParseNetworkError::new(prefix, IS_NO_PREFIX))?;
         self.nat64_prefixes = self.nat64_prefixes.iter().copied().chain([prefix]).collect();
         Ok(self)
     }
@@ -178,7 +178,7 @@ impl Clients {
     /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the extensions of the
     /// request; behind a Unix socket, see [`behind_unix_socket`](Self::behind_unix_socket).
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
-        self.client(self.address(request))
+        self.identify_peer(request.peer(), |name| request.lines(name))
     }
 
     /// Returns the client of a request of any framework: `peer` is the address of its connection, and `lines` returns
@@ -200,23 +200,25 @@ impl Clients {
     where
         L: IntoIterator<Item = &'a [u8]>,
     {
-        self.identify(&PeerRequest { peer, lines: &|name| lines(name).into_iter().collect() })
-    }
-
-    fn client(&self, address: Option<IpAddr>) -> Client {
+        let peer = peer.map(|peer| peer.to_canonical());
+        let address = self.address(peer, |name| lines(name).into_iter().collect());
         let address = address.map(|address| translated(address, &self.nat64_prefixes));
         Client::new(address, self.ipv6_prefix)
     }
 
-    fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
-        let peer = peer(request);
+    fn address<'a>(
+        &self,
+        peer: Option<IpAddr>,
+        lines: impl Fn(&str) -> OneOrMany<&'a [u8]>,
+    ) -> Option<IpAddr> {
+        let has = |name: &str| !lines(name).is_empty();
         let is_trusted = peer.map_or(self.trusts_unix_sockets, |peer| self.trusts(peer));
         if !is_trusted {
-            setup::check_untrusted_peer(peer, has(request));
+            setup::check_untrusted_peer(peer, has);
             return peer;
         }
         let mut nearest = peer;
-        for line in request.lines(self.header.name()).rev() {
+        for line in lines(self.header.name()).into_iter().rev() {
             for hop in self.header.hops(line) {
                 // A proxy that hides its peer is the client.
                 let Some(hop) = hop else { return nearest };
@@ -227,7 +229,7 @@ impl Clients {
             }
         }
         if nearest == peer {
-            setup::check_missing_header(peer, &self.header, has(request));
+            setup::check_missing_header(peer, &self.header, has);
         }
         nearest
     }
@@ -235,15 +237,6 @@ impl Clients {
     fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&address))
     }
-}
-
-fn peer<R: IncomingRequest>(request: &R) -> Option<IpAddr> {
-    request.peer().map(|peer| peer.to_canonical())
-}
-
-/// Returns a function that tells whether `request` has a header.
-fn has<R: IncomingRequest>(request: &R) -> impl Fn(&str) -> bool + '_ {
-    |name| request.lines(name).next().is_some()
 }
 
 /// Converts a network of IPv4-mapped IPv6 addresses to IPv4, as `IpAddr::to_canonical` does for an address.
@@ -280,14 +273,12 @@ impl Client {
     /// ```
     #[must_use]
     pub fn of<R: IncomingRequest>(request: &R) -> Self {
-        request.with_clients(|clients| {
-            if let Some(clients) = clients {
-                return clients.identify(request);
-            }
-            let peer = peer(request);
-            setup::check_without_clients(peer, has(request));
-            DIRECT.client(peer)
-        })
+        if let Some(clients) = request.clients() {
+            return clients.identify(request);
+        }
+        let peer = request.peer().map(|peer| peer.to_canonical());
+        setup::check_without_clients(peer, |name| !request.lines(name).is_empty());
+        Self::new(peer, Self::IPV6_PREFIX)
     }
 }
 
@@ -298,21 +289,15 @@ pub struct ParseNetworkError {
     problem: &'static str,
 }
 
+const IS_NO_NETWORK: &str =
+    "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
+const HAS_CLIENTS: &str = "contains clients, so they could choose their keys: write the addresses or the networks of \
+                           the proxies alone, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
+const IS_NO_PREFIX: &str = "is not the prefix of a translator, which has 32, 40, 48, 56, 64 or 96 bits: write \
+                            `2001:db8:64::/96`";
+
 impl ParseNetworkError {
-    fn of_proxies(text: &str) -> Self {
-        let problem = "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
-        Self { text: text.to_owned(), problem }
-    }
-
-    fn of_clients(text: &str) -> Self {
-        let problem = "contains clients, so they could choose their keys: write the addresses or the networks of the \
-                       proxies alone, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
-        Self { text: text.to_owned(), problem }
-    }
-
-    fn of_nat64(text: &str) -> Self {
-        let problem = "is not the prefix of a translator, which has 32, 40, 48, 56, 64 or 96 bits: write \
-                       `2001:db8:64::/96`";
+    fn new(text: &str, problem: &'static str) -> Self {
         Self { text: text.to_owned(), problem }
     }
 }
@@ -336,7 +321,7 @@ impl<R: sealed::RequestAccess> IncomingRequest for R {}
 pub(super) mod sealed {
     use std::net::IpAddr;
 
-    use super::Clients;
+    use super::{Clients, OneOrMany};
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait RequestAccess {
@@ -344,144 +329,97 @@ pub(super) mod sealed {
         fn peer(&self) -> Option<IpAddr>;
 
         /// Returns the lines of the header called `name`.
-        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]>;
+        fn lines(&self, name: &str) -> OneOrMany<&[u8]>;
 
-        /// Calls `work` with the `Clients` that the application has set for the request.
-        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T;
+        /// Returns a value in the extensions of the request.
+        fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+
+        /// Returns the `Clients` that the application has set for the request.
+        fn clients(&self) -> Option<Clients> {
+            self.extension()
+        }
     }
 }
 
-/// The parts of a request that identify its client.
-struct PeerRequest<'a> {
-    peer: Option<IpAddr>,
-    lines: &'a dyn Fn(&str) -> Vec<&'a [u8]>,
-}
-
-impl sealed::RequestAccess for PeerRequest<'_> {
+impl RequestAccess for request::Parts {
     fn peer(&self) -> Option<IpAddr> {
-        self.peer
+        peer(&self.extensions)
     }
 
-    fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        (self.lines)(name).into_iter()
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+        lines(&self.headers, name)
     }
 
-    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-        work(None)
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions.get().cloned()
     }
 }
 
-mod requests {
-    use std::net::{IpAddr, SocketAddr};
-
-    use http::request::Parts;
-    use http::{Extensions, HeaderMap, HeaderValue, Request};
-
-    use super::Clients;
-    use super::sealed::RequestAccess;
-
-    impl RequestAccess for Parts {
-        fn peer(&self) -> Option<IpAddr> {
-            peer(&self.extensions)
-        }
-
-        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-            lines(&self.headers, name)
-        }
-
-        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-            work(self.extensions.get())
-        }
+impl<B> RequestAccess for Request<B> {
+    fn peer(&self) -> Option<IpAddr> {
+        peer(self.extensions())
     }
 
-    impl<B> RequestAccess for Request<B> {
-        fn peer(&self) -> Option<IpAddr> {
-            peer(self.extensions())
-        }
-
-        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-            lines(self.headers(), name)
-        }
-
-        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-            work(self.extensions().get())
-        }
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+        lines(self.headers(), name)
     }
 
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions().get().cloned()
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<M> RequestAccess for tonic::Request<M> {
+    fn peer(&self) -> Option<IpAddr> {
+        self.remote_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+        lines(self.metadata().as_ref(), name)
+    }
+
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions().get().cloned()
+    }
+}
+
+fn lines<'a>(headers: &'a HeaderMap, name: &str) -> OneOrMany<&'a [u8]> {
+    headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+}
+
+/// Returns the address of the peer, from the extension that the server of each framework adds.
+fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(ip) = super::axum::peer(extensions) {
+        return Some(ip);
+    }
     #[cfg(feature = "tonic")]
-    impl<T> RequestAccess for tonic::Request<T> {
-        fn peer(&self) -> Option<IpAddr> {
-            self.remote_addr().map(|address| address.ip())
-        }
-
-        fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-            lines(self.metadata().as_ref(), name)
-        }
-
-        fn with_clients<V>(&self, work: impl FnOnce(Option<&Clients>) -> V) -> V {
-            work(self.extensions().get())
-        }
+    if let Some(ip) = super::tonic::peer(extensions) {
+        return Some(ip);
     }
-
-    fn lines<'a>(
-        headers: &'a HeaderMap,
-        name: &str,
-    ) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a> {
-        headers.get_all(name).iter().map(HeaderValue::as_bytes)
-    }
-
-    /// Returns the address of the peer, from the extension that the server of each framework adds.
-    fn peer(extensions: &Extensions) -> Option<IpAddr> {
-        #[cfg(feature = "axum")]
-        if let Some(ip) = crate::web::axum::peer(extensions) {
-            return Some(ip);
-        }
-        #[cfg(feature = "tonic")]
-        if let Some(ip) = crate::web::tonic::peer(extensions) {
-            return Some(ip);
-        }
-        extensions.get::<SocketAddr>().map(SocketAddr::ip)
-    }
+    extensions.get::<SocketAddr>().map(SocketAddr::ip)
 }
 
-/// The IPv6 prefix of a translator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Nat64Prefix {
-    bits: u128,
-    length: u8,
-}
-
-impl Nat64Prefix {
-    /// Parses a network; `None` if a translator cannot have it.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let network: Ipv6Net = text.parse().ok()?;
-        let length = network.prefix_len();
-        let has_length = [32, 40, 48, 56, 64, 96].contains(&length);
-        has_length.then(|| Self { bits: network.network().to_bits(), length })
-    }
-
-    /// Returns the IPv4 address in `address`; `None` if `address` does not have this prefix.
-    fn find(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
-        let mask = u128::MAX << (128 - u32::from(self.length));
-        if address.to_bits() & mask != self.bits {
-            return None;
-        }
-        // The octet after the first 64 bits is never used.
-        let octets = address.octets();
-        let places = (usize::from(self.length) / 8..).filter(|place| *place != 8);
-        let mut plain = [0; 4];
-        for (octet, place) in plain.iter_mut().zip(places) {
-            *octet = octets[place];
-        }
-        Some(plain.into())
-    }
+/// Parses the prefix of a translator; `None` if a translator cannot have it.
+fn nat64_prefix(text: &str) -> Option<Ipv6Net> {
+    let prefix: Ipv6Net = text.parse().ok()?;
+    [32, 40, 48, 56, 64, 96].contains(&prefix.prefix_len()).then_some(prefix)
 }
 
 /// Returns the IPv4 address of a client that a translator with one of these prefixes brings, and any other address as
 /// it is. [`Client`](super::Client) knows the prefix that all translators share.
-fn translated(address: IpAddr, prefixes: &[Nat64Prefix]) -> IpAddr {
+fn translated(address: IpAddr, prefixes: &[Ipv6Net]) -> IpAddr {
     let IpAddr::V6(mapped) = address else { return address };
-    prefixes.iter().find_map(|prefix| prefix.find(mapped)).map_or(address, IpAddr::V4)
+    let Some(prefix) = prefixes.iter().find(|prefix| prefix.contains(&mapped)) else {
+        return address;
+    };
+    // The octet after the first 64 bits is never used.
+    let octets = mapped.octets();
+    let mut places = (usize::from(prefix.prefix_len()) / 8..).filter(|place| *place != 8);
+    let mut plain = [0; 4];
+    plain.fill_with(|| places.next().map_or(0, |place| octets[place]));
+    Ipv4Addr::from(plain).into()
 }
 
 #[cfg(test)]
@@ -499,7 +437,7 @@ mod tests {
             ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
             ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
         ] {
-            let prefix = Nat64Prefix::parse(prefix).expect("a prefix");
+            let prefix = nat64_prefix(prefix).expect("a prefix");
             let address: IpAddr = address.parse().expect("an address");
             assert_eq!(translated(address, &[prefix]).to_string(), "192.0.2.33", "{address}");
         }
@@ -508,7 +446,7 @@ mod tests {
     #[test]
     fn rejects_what_a_translator_cannot_have() {
         for wrong in ["", "64:ff9b::", "2001:db8::/33", "2001:db8::/128", "10.0.0.0/8"] {
-            assert_eq!(Nat64Prefix::parse(wrong), None, "{wrong}");
+            assert_eq!(nat64_prefix(wrong), None, "{wrong}");
         }
     }
 }

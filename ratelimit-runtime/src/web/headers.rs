@@ -8,13 +8,15 @@
 //! first, and its `t` is the wait that `Retry-After` reports. Items of calls in flight have `qu="concurrent-requests"`
 //! instead of `w`, and no `t`.
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::fmt::Write as _;
 use std::iter;
 
 use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::limit::{Name, Quota};
+use crate::one_or_many::OneOrMany;
 use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog, whole_seconds};
 
 // Statics, so that no call checks and copies a name (`benches/all -- layer`).
@@ -24,18 +26,6 @@ static LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
-
-/// The headers of a response that can be written here.
-#[cfg(feature = "actix")]
-pub(super) const WRITTEN: [&HeaderName; 7] = [
-    &RETRY_AFTER,
-    &CACHE_CONTROL,
-    &POLICY,
-    &STATE,
-    &LEGACY_LIMIT,
-    &LEGACY_REMAINING,
-    &LEGACY_RESET,
-];
 
 /// The value of `Cache-Control` in each response of a rejected request. A cache must not store a 429 (RFC
 /// 6585, section 4), and should not store the others.
@@ -51,46 +41,23 @@ pub(crate) enum ListPlace {
     Last,
 }
 
-/// The parts of the headers that depend on the limits only, and not on their decisions.
-#[derive(Clone, Default)]
-pub(crate) struct LimitTexts {
-    /// The value of `RateLimit-Policy`; `None` if there are no limits.
-    policy: Option<HeaderValue>,
-    /// The name of each limit as a string of RFC 9651.
-    names: Vec<String>,
-}
-
-impl LimitTexts {
-    /// Returns the texts of the limits in `log`.
-    pub(crate) fn of(log: &RequestLog) -> Self {
-        let mut names: Vec<String> = Vec::new();
-        for (index, limit) in log.limits().enumerate() {
-            let namesakes = log.limits().take(index).filter(|other| other.name == limit.name);
-            let mut name = String::new();
-            push_name(&mut name, limit.name.as_str(), namesakes.count());
-            names.push(name);
-        }
-        Self { policy: policy(log, &names), names }
-    }
-}
-
 /// Writes the headers that report the limits in `log`, unless caches store the response for other clients. Existing
-/// values of these headers follow the new ones, unless they report the limit that rejected the request. `texts` are
-/// those of `log`.
+/// values of these headers follow the new ones, unless they report the limit that rejected the request. `policy` is
+/// that of `log`.
 pub(crate) fn write(
     headers: &mut HeaderMap,
     log: &RequestLog,
-    texts: &LimitTexts,
+    policy: Option<HeaderValue>,
     has_legacy_headers: bool,
 ) {
     if log.is_empty() || is_for_all_clients(headers) {
         return;
     }
     let retry_after = number(headers, &RETRY_AFTER);
-    if let Some(policy) = &texts.policy {
-        join(headers, &POLICY, policy.clone(), ListPlace::First);
+    if let Some(policy) = policy {
+        join(headers, &POLICY, policy, ListPlace::First);
     }
-    if let Some(state) = state(log, &texts.names, retry_after) {
+    if let Some(state) = state(log, retry_after) {
         let has_rejected = log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
         let place = match retry_after {
             None => ListPlace::First,
@@ -149,14 +116,13 @@ fn is_for_all_clients(headers: &HeaderMap) -> bool {
 }
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
-fn policy(log: &RequestLog, names: &[String]) -> Option<HeaderValue> {
-    list(log.limits().zip(names), |text, limit| {
+pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
+    list(log, log.limits(), |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
+        push_parameter(text, ";q=", units);
         if limit.quota.is_in_flight() {
-            push_parameter(text, ";q=", units);
-            text.push_str(";qu=\"concurrent-requests\"");
-            return true;
+            return text.push_str(";qu=\"concurrent-requests\"");
         }
         let window = if units == threshold {
             whole_seconds(period)
@@ -164,10 +130,8 @@ fn policy(log: &RequestLog, names: &[String]) -> Option<HeaderValue> {
             let micros = period.as_micros() * u128::from(units) / u128::from(threshold.max(1));
             u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX)
         };
-        push_parameter(text, ";q=", units);
         // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
         push_parameter(text, ";w=", window.max(1));
-        true
     })
 }
 
@@ -223,28 +187,17 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
-fn state(log: &RequestLog, names: &[String], retry_after: Option<u64>) -> Option<HeaderValue> {
-    let push = |text: &mut String, limit: &LoggedLimit| {
-        let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
+fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
+    let mut limits: OneOrMany<_> = log.limits().filter(|it| it.decision.is_some()).collect();
+    limits.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
+    list(log, limits.into_iter(), |text, limit| {
+        let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return };
         push_parameter(text, ";r=", remaining);
         // The end of a call in flight is unknown.
         if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {
             push_parameter(text, ";t=", seconds);
         }
-        true
-    };
-    let limits = log.limits().zip(names);
-    if !limits.clone().any(|(limit, _)| rejected_after(limit, retry_after).is_some()) {
-        return list(limits, push);
-    }
-    let mut sorted = Vec::new();
-    // There are few limits, and the sort of the standard library makes a program larger (`benches/all -- footprint`).
-    for limit in limits {
-        let wait = |(limit, _): &(&LoggedLimit, _)| rejected_after(limit, retry_after);
-        let at = sorted.partition_point(|other| wait(other) >= wait(&limit));
-        sorted.insert(at, limit);
-    }
-    list(sorted.into_iter(), push)
+    })
 }
 
 /// Returns the wait in seconds after a limit that rejected the request; `None` if the limit admitted the request, or
@@ -266,71 +219,49 @@ fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) ->
     (!is_kept).then_some([limit.quota.capacity(), decision.remaining, decision.seconds])
 }
 
-/// A list of items with parameters (RFC 9651, section 3.1): the limits for which `push_parameters` returns
-/// true. `None` if there are none.
+/// A list of items with parameters (RFC 9651, section 3.1): `limits`, which are some of those in `log`. `None` if there
+/// are none.
 fn list<'a>(
-    limits: impl Iterator<Item = (&'a LoggedLimit, &'a String)>,
-    push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
+    log: &RequestLog,
+    limits: impl Iterator<Item = &'a LoggedLimit>,
+    push_parameters: impl Fn(&mut String, &LoggedLimit),
 ) -> Option<HeaderValue> {
-    thread_local! {
-        /// The text that is written. Saves an allocation for each header (`benches/all -- layer`).
-        static TEXT: RefCell<String> = const { RefCell::new(String::new()) };
-    }
-    TEXT.with_borrow_mut(|text| {
-        text.clear();
-        push_list(text, limits, push_parameters);
-        if text.is_empty() { None } else { HeaderValue::from_str(text).ok() }
-    })
-}
-
-fn push_list<'a>(
-    text: &mut String,
-    limits: impl Iterator<Item = (&'a LoggedLimit, &'a String)>,
-    push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
-) {
-    for (limit, name) in limits {
-        let before = text.len();
-        if before > 0 {
+    let mut text = String::new();
+    for limit in limits {
+        if !text.is_empty() {
             text.push_str(", ");
         }
-        text.push_str(name);
-        if !push_parameters(text, limit) {
-            text.truncate(before);
-        }
+        push_name(&mut text, limit.name.as_str(), namesakes(log, limit.identity()));
+        push_parameters(&mut text, limit);
     }
+    if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+}
+
+/// Returns how many limits before `limit` in `log` have its name.
+pub(crate) fn namesakes(log: &RequestLog, limit: (&Name, Quota)) -> usize {
+    let before = log.limits().take_while(|other| other.identity() != limit);
+    before.filter(|other| other.name == *limit.0).count()
 }
 
 /// Appends a name as a string (RFC 9651, section 3.3.3). If `namesakes` limits before it have the same name,
 /// it gets a number. A byte that is not printable ASCII is percent-encoded, and so is `%`: two different
 /// names stay different.
 pub(crate) fn push_name(text: &mut String, name: &str, namesakes: usize) {
-    let is_plain = |byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
     text.push('"');
-    if name.bytes().all(is_plain) {
-        text.push_str(name);
-    } else {
-        push_escaped(text, name);
-    }
-    if namesakes > 0 {
-        text.push('#');
-        text.push_str(itoa::Buffer::new().format(namesakes + 1));
-    }
-    text.push('"');
-}
-
-fn push_escaped(text: &mut String, name: &str) {
-    const HEX: [u8; 16] = *b"0123456789ABCDEF";
     for byte in name.bytes() {
         match byte {
             b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-            b'%' | ..=0x1f | 0x7f.. => text.extend([
-                '%',
-                char::from(HEX[usize::from(byte >> 4)]),
-                char::from(HEX[usize::from(byte & 15)]),
-            ]),
+            b'%' | ..=0x1f | 0x7f.. => {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "%{byte:02X}");
+            }
             _ => text.push(char::from(byte)),
         }
     }
+    if namesakes > 0 {
+        push_parameter(text, "#", namesakes as u64 + 1);
+    }
+    text.push('"');
 }
 
 fn push_parameter(text: &mut String, name: &str, number: u64) {

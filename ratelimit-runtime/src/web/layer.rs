@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::limit_sources::Admission;
 use super::middleware::{MiddlewareConfig, RequestScope};
 use super::outbound::OutboundLayer;
 use super::rejected::TextResponse;
 use super::response::{Http, ResponseFormat};
 use super::settings::{body_setting, limit_settings, server_settings};
-use super::slots::{HeldBody, HeldSlots};
+use super::slots::HeldBody;
 use super::unread::UnreadBody;
 use crate::check::{AdmittedCall, CallFuture};
 #[cfg(doc)]
 use crate::limit::Limit;
-use crate::reply::{Decision, Rejection};
+#[cfg(doc)]
+use crate::reply::Rejection;
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
 /// before they are handled and before their bodies are read. Each response reports the limits of the layer and
@@ -296,29 +296,15 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        if let Some(clients) = &self.layer.config.settings.clients {
-            parts.extensions.insert(clients.clone());
-        }
-        let mut scope = self.layer.config.scope(&parts);
-        let admission = self.layer.config.start(&parts, &mut scope);
-        let mut request = Request::from_parts(parts, body);
-        let stage = match admission {
-            Ok(Admission::Admitted(call)) => {
-                let decision = call.map(|call| call.decision);
-                self.layer.admit(&mut scope, decision, request.extensions_mut());
-                RequestStage::Admitted { handler: self.inner.call(request) }
-            }
-            Ok(Admission::Pending(check)) => {
-                let service = Some((self.take_ready(), request));
-                RequestStage::Pending { pending: Box::new(PendingRequest { check, service }) }
-            }
-            Ok(Admission::Rejected(rejection)) => {
-                drop(self.take_ready());
-                RequestStage::unhandled(Ok(rejection), request)
-            }
+        let config = &self.layer.config;
+        let mut scope = config.scope(&mut parts);
+        let started = config.start(&parts, &mut scope);
+        let service = self.take_ready();
+        let stage = match started {
+            Ok(check) => RequestStage::Arrived { check, request: Some((service, parts, body)) },
             Err(response) => {
-                drop(self.take_ready());
-                RequestStage::unhandled(Err(response), request)
+                drop(service);
+                RequestStage::unhandled(F::refuse(response, scope.is_grpc()), &parts, body)
             }
         };
         ResponseFuture { stage, scope, layer: self.layer.clone() }
@@ -334,21 +320,6 @@ impl<S: Clone, F> RateLimitService<S, F> {
     }
 }
 
-impl<F> RateLimitLayer<F> {
-    /// Puts into the extensions of an admitted request what its handler finds there.
-    #[inline]
-    fn admit(
-        &self,
-        scope: &mut RequestScope,
-        decision: Option<Decision>,
-        extensions: &mut Extensions,
-    ) {
-        let (decision, slots) = self.config.admit(scope, decision, || extensions.get().cloned());
-        decision.and_then(|decision| extensions.insert(decision));
-        slots.and_then(|slots| extensions.insert(slots));
-    }
-}
-
 pin_project! {
     /// The response future of [`RateLimitService`]. Dropped before the response, it frees the slots of its request.
     pub struct ResponseFuture<S, F, B>
@@ -356,7 +327,7 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        stage: RequestStage<S, S::Future, B>,
+        stage: RequestStage<S, S::Future, S::Response, B>,
         scope: RequestScope,
         layer: RateLimitLayer<F>,
     }
@@ -364,27 +335,18 @@ pin_project! {
 
 pin_project! {
     #[project = RequestStageProjection]
-    enum RequestStage<S, H, B> {
-        // Boxed, because few requests wait.
-        Pending { pending: Box<PendingRequest<S, B>> },
+    enum RequestStage<S, H, R, B> {
+        // With the service that is ready for the request.
+        Arrived { check: Option<CallFuture<AdmittedCall>>, request: Option<(S, Parts, B)> },
         Admitted { #[pin] handler: H },
         // Boxed, because few requests with a body are rejected.
-        Unhandled {
-            reason: Option<Result<Rejection, TextResponse>>,
-            unread: Option<Pin<Box<UnreadBody<B>>>>,
-        },
+        Unhandled { response: Option<R>, unread: Option<Pin<Box<UnreadBody<B>>>> },
     }
 }
 
-/// A request that waits for its check, and the service that is ready for it.
-struct PendingRequest<S, B> {
-    check: CallFuture<AdmittedCall>,
-    service: Option<(S, Request<B>)>,
-}
-
-impl<S, H, B: Body> RequestStage<S, H, B> {
-    fn unhandled(reason: Result<Rejection, TextResponse>, request: Request<B>) -> Self {
-        Self::Unhandled { reason: Some(reason), unread: UnreadBody::of(request) }
+impl<S, H, R, B: Body> RequestStage<S, H, R, B> {
+    fn unhandled(response: R, request: &Parts, body: B) -> Self {
+        Self::Unhandled { response: Some(response), unread: UnreadBody::of(request, body) }
     }
 }
 
@@ -402,15 +364,21 @@ where
         let (config, scope) = (&this.layer.config, this.scope);
         loop {
             let next = match this.stage.as_mut().project() {
-                RequestStageProjection::Pending { pending } => {
-                    let decided = ready!(scope.poll_check(&mut pending.check, context));
-                    let (mut service, mut request) = pending.service.take().expect(COMPLETED);
+                RequestStageProjection::Arrived { check, request } => {
+                    let decided = ready!(scope.poll_check(check, context));
+                    let (mut service, mut parts, body) = request.take().expect(COMPLETED);
                     match decided {
                         Ok(decision) => {
-                            this.layer.admit(scope, Some(decision), request.extensions_mut());
-                            RequestStage::Admitted { handler: service.call(request) }
+                            config.admit(scope, decision, &mut parts);
+                            let handler = service.call(Request::from_parts(parts, body));
+                            RequestStage::Admitted { handler }
                         }
-                        Err(rejection) => RequestStage::unhandled(Ok(rejection), request),
+                        Err(rejection) => {
+                            drop(service);
+                            let mut response = F::build(&scope.rejected(&rejection));
+                            config.write_headers(scope, response.headers_mut());
+                            RequestStage::unhandled(response, &parts, body)
+                        }
                     }
                 }
                 RequestStageProjection::Admitted { handler } => {
@@ -423,23 +391,16 @@ where
                     // An error frees the slots.
                     let slots = scope.take_slots();
                     return Poll::Ready(finished.map(|(head, body)| {
-                        Response::from_parts(head, HeldBody::http(body, slots))
+                        let is_at_end = body.is_end_stream();
+                        Response::from_parts(head, HeldBody::new(body, slots, is_at_end))
                     }));
                 }
-                RequestStageProjection::Unhandled { reason, unread } => {
+                RequestStageProjection::Unhandled { response, unread } => {
                     if let Some(unread) = unread {
                         ready!(unread.as_mut().poll(context));
                     }
-                    let response = match reason.take().expect(COMPLETED) {
-                        Ok(rejection) => {
-                            let mut response = F::build(&scope.rejected(&rejection));
-                            config.write_headers(response.headers_mut(), scope.log());
-                            response
-                        }
-                        Err(response) => F::refuse(response, scope.is_grpc()),
-                    };
-                    let body = |body| HeldBody::http(body, HeldSlots::default());
-                    return Poll::Ready(Ok(response.map(body)));
+                    let response = response.take().expect(COMPLETED);
+                    return Poll::Ready(Ok(response.map(HeldBody::free)));
                 }
             };
             this.stage.set(next);

@@ -2,22 +2,21 @@
 //! of the check.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
-use crate::check::{
-    Acquire, AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided,
-};
-use crate::key::{Key, OwnedKey};
-use crate::limit::{Limit, Scope};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided};
+use crate::key::{Key, KeyWriter, OwnedKey};
+use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
 use crate::local::Few;
-use crate::reply::{Rejection, Source};
+use crate::one_or_many::OneOrMany;
 use crate::report;
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
+    /// The limits that each request has.
+    fixed: Vec<Limit>,
+    /// What adds the limits of a request: one for each fixed limit, and those of the application.
     sources: Vec<LimitSource<R, E>>,
     is_exempt: Option<ExemptFn<R>>,
     /// Whether the charges of each request can be settled.
@@ -28,36 +27,17 @@ pub(super) struct LimitSources<R, E> {
     limiter: Option<RateLimiter>,
 }
 
-/// Where a limit of a request comes from.
-enum LimitSource<R, E> {
-    /// One limit for each request.
-    Fixed(Limit, ChargeFn<R>),
-    /// Limits that the application chooses for each request.
-    Chosen(ChooseFn<R, E>),
-}
-
-/// Adds the limits of a request, or returns why it ends.
-type ChooseFn<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
-
-/// Calls back with the key and the cost of a request. The key may borrow from the request, so it is not returned.
-type ChargeFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key, u64)) + Send + Sync>;
+/// Adds limits of a request, or returns why it ends.
+type LimitSource<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
-/// The state of the check of a request that has arrived.
-pub(crate) enum Admission {
-    /// `None` if the request has no limits.
-    Admitted(Option<AdmittedCall>),
-    Rejected(Rejection),
-    /// Redis decides the check, or it waits.
-    Pending(CallFuture<AdmittedCall>),
-}
-
 impl<R, E> LimitSources<R, E> {
     /// Creates sources without limits. If the middleware `holds` slots, calls in flight can be limited.
     pub(super) fn new(holds: bool) -> Self {
-        Self { sources: Vec::new(), is_exempt: None, settles: false, holds, limiter: None }
+        let (fixed, sources) = (Vec::new(), Vec::new());
+        Self { fixed, sources, is_exempt: None, settles: false, holds, limiter: None }
     }
 
     /// Adds a limit of each request.
@@ -73,7 +53,7 @@ impl<R, E> LimitSources<R, E> {
         cost: impl Fn(&R) -> u64 + Send + Sync + 'static,
     ) {
         let agrees =
-            self.fixed().next().is_none_or(|first| limit.policy().agrees_with(first.policy()));
+            self.fixed.first().is_none_or(|first| limit.policy().agrees_with(first.policy()));
         assert!(
             agrees,
             "the limits of one layer or middleware are decided together, but `{}` disagrees about \
@@ -91,8 +71,11 @@ impl<R, E> LimitSources<R, E> {
         } else if self.settles {
             assert_settles(&limit);
         }
-        let charge: ChargeFn<R> = Arc::new(move |request, call| call(&key(request), cost(request)));
-        self.sources.push(LimitSource::Fixed(limit, charge));
+        self.fixed.push(limit);
+        self.add_chosen(move |request, limits| {
+            limits.add(&limit, key(request), cost(request));
+            Ok(())
+        });
     }
 
     /// Adds limits that are chosen for each request.
@@ -100,7 +83,7 @@ impl<R, E> LimitSources<R, E> {
         &mut self,
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
     ) {
-        self.sources.push(LimitSource::Chosen(Arc::new(choose)));
+        self.sources.push(Arc::new(choose));
     }
 
     /// Makes charges that can be settled.
@@ -109,17 +92,14 @@ impl<R, E> LimitSources<R, E> {
     ///
     /// If a limit has a lease.
     pub(super) fn set_settled(&mut self) {
-        self.fixed().for_each(assert_settles);
+        self.fixed.iter().for_each(assert_settles);
         self.settles = true;
     }
 
     /// Returns whether a request can hold slots.
     pub(super) fn may_hold(&self) -> bool {
-        let may_hold = |source: &LimitSource<R, E>| match source {
-            LimitSource::Fixed(limit, _) => limit.is_in_flight(),
-            LimitSource::Chosen(_) => true,
-        };
-        self.sources.iter().any(may_hold)
+        let is_chosen = self.sources.len() > self.fixed.len();
+        is_chosen || self.fixed.iter().any(Limit::is_in_flight)
     }
 
     pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -134,132 +114,28 @@ impl<R, E> LimitSources<R, E> {
         self.limiter = Some(limiter);
     }
 
-    /// Returns the limits of each request.
-    pub(super) fn fixed(&self) -> impl Iterator<Item = &Limit> {
-        self.sources.iter().filter_map(|source| match source {
-            LimitSource::Fixed(limit, _) => Some(limit),
-            LimitSource::Chosen(_) => None,
-        })
+    /// Returns the limits that each request has.
+    pub(super) fn fixed(&self) -> &[Limit] {
+        &self.fixed
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.sources.is_empty()
-    }
-
-    /// Returns the limit of each request, if it is one and the same, this process counts it, and no rule can apply to
-    /// it.
-    pub(super) fn single(&self) -> Option<&Limit> {
-        let [LimitSource::Fixed(limit, _)] = &*self.sources else { return None };
-        let is_plain = |limiter: &RateLimiter| {
-            limiter.source() == Source::Embedded && !limiter.checker().rules.may_apply(limit)
-        };
-        let is_plain = match &self.limiter {
-            Some(limiter) => is_plain(limiter),
-            None => limiter::with_set(is_plain).unwrap_or(false),
-        };
-        is_plain.then_some(limit)
-    }
-
-    /// Starts the check of a request. If this process decides, the decision is made at once, unless the call waits. A
-    /// call to Redis is sent when the check is polled.
-    pub(super) fn start(&self, request: &R) -> Result<Admission, E> {
-        match &self.limiter {
-            Some(limiter) => self.start_with(limiter, request),
-            None => limiter::with_current(
-                || self.scope(request),
-                |limiter| self.start_with(limiter, request),
-                |error| {
-                    // No limiter decides the request.
-                    let limits = self.limits_of(request)?;
-                    let first = limits.first();
-                    let check = |first| Check::from(undecided(first, error)).into_admitted();
-                    Ok(Admission::of(first.map(check), true))
-                },
-            ),
-        }
-    }
-
-    fn start_with(&self, limiter: &RateLimiter, request: &R) -> Result<Admission, E> {
-        let is_local = limiter.source() == Source::Embedded;
-        let is_chosen = |source: &_| matches!(source, LimitSource::Chosen(_));
-        if self.sources.iter().any(is_chosen) {
-            let limits = self.limits_of(request)?;
-            let settles = self.settles || self.holds && limits.are_in_flight();
-            return Ok(Admission::of(limits.check(limiter, settles), is_local));
-        }
-        let mut admission = Admission::Admitted(None);
-        // Saves a usual layer the copies of its part (`benches/all -- layer`).
-        if let ([LimitSource::Fixed(limit, charge)], false) = (&*self.sources, self.settles) {
-            charge(request, &mut |key, cost| {
-                let check = limiter.check(limit, key, cost).into_admitted();
-                admission = Admission::of(Some(check), is_local);
-            });
-            return Ok(admission);
-        }
-        with_fixed_parts(&self.sources, request, &[], &mut |parts| {
-            admission = Admission::of(start(limiter, parts, self.settles), is_local);
-        });
-        Ok(admission)
-    }
-
-    /// Returns the scope of the limits of a request, which are decided together.
-    fn scope(&self, request: &R) -> Scope {
-        let scope = |limit: &Limit| limit.policy().scope();
-        match self.sources.first() {
-            Some(LimitSource::Fixed(limit, _)) => scope(limit),
-            _ => self
-                .limits_of(request)
-                .ok()
-                .and_then(|it| it.first().map(scope))
-                .unwrap_or(Scope::Global),
-        }
-    }
-
-    fn limits_of(&self, request: &R) -> Result<RequestLimits, E> {
+    /// Starts the check of a request; `None` if it has no limits. If this process decides, the check is ready at once,
+    /// unless the call waits. A call to Redis is sent when the check is polled.
+    pub(super) fn start(&self, request: &R) -> Result<Option<CallFuture<AdmittedCall>>, E> {
         let mut limits = RequestLimits::default();
-        for source in &self.sources {
-            match source {
-                LimitSource::Fixed(limit, charge) => {
-                    charge(request, &mut |key, cost| limits.add(limit, key, cost));
-                }
-                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
-            }
-        }
-        Ok(limits)
-    }
-}
-
-/// Calls `start` with `parts` and those of the fixed sources. A key lives only while its source
-/// calls back, so the next source is asked inside this callback.
-fn with_fixed_parts<R, E>(
-    sources: &[LimitSource<R, E>],
-    request: &R,
-    parts: &[AnyPart<'_>],
-    start: &mut impl FnMut(&[AnyPart<'_>]),
-) {
-    let [LimitSource::Fixed(limit, charge), rest @ ..] = sources else {
-        debug_assert!(sources.is_empty(), "a chosen source has no part of its own");
-        return start(parts);
-    };
-    charge(request, &mut |key, cost| {
-        let mut all: Few<_> = parts.into();
-        all.push(Part::of(limit, key, cost));
-        with_fixed_parts(rest, request, &all, start);
-    });
-}
-
-impl Admission {
-    /// `is_local` means that this process decides the check at once, unless it waits.
-    fn of(check: Option<CallFuture<AdmittedCall>>, is_local: bool) -> Self {
-        let Some(mut check) = check else { return Self::Admitted(None) };
-        if !is_local {
-            return Self::Pending(check);
-        }
-        match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(call)) => Self::Admitted(Some(call)),
-            Poll::Ready(Err(rejection)) => Self::Rejected(rejection),
-            Poll::Pending => Self::Pending(check),
-        }
+        self.sources.iter().try_for_each(|source| source(request, &mut limits))?;
+        let Some(RequestCharge { limit: first, .. }) = limits.charges.first() else {
+            return Ok(None);
+        };
+        let settles = self.settles || self.holds && limits.are_in_flight();
+        Ok(Some(match &self.limiter {
+            Some(limiter) => limits.check(limiter, settles),
+            None => limiter::with_current(
+                || first.policy().scope(),
+                |limiter| limits.check(limiter, settles),
+                |error| Check::from(undecided(first, error)).into_admitted(),
+            ),
+        }))
     }
 }
 
@@ -273,24 +149,15 @@ fn assert_settles(limit: &Limit) {
     );
 }
 
-// Not derived: a request type need not implement `Clone` or `Default`.
+// Not derived: a request type need not implement `Clone`.
 impl<R, E> Clone for LimitSources<R, E> {
     fn clone(&self) -> Self {
         Self {
+            fixed: self.fixed.clone(),
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
-            settles: self.settles,
-            holds: self.holds,
             limiter: self.limiter.clone(),
-        }
-    }
-}
-
-impl<R, E> Clone for LimitSource<R, E> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Fixed(limit, charge) => Self::Fixed(*limit, Arc::clone(charge)),
-            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
+            ..*self
         }
     }
 }
@@ -298,61 +165,57 @@ impl<R, E> Clone for LimitSource<R, E> {
 /// The limits of one request: see [`limits`](super::RateLimitLayer::limits). They are decided together, all or nothing.
 #[derive(Default)]
 pub struct RequestLimits {
-    charges: Vec<(Limit, OwnedKey, u64)>,
+    charges: OneOrMany<RequestCharge>,
+}
+
+/// What a request takes of one limit.
+struct RequestCharge {
+    limit: Limit,
+    key: OwnedKey,
+    lacks_secret: bool,
+    cost: u64,
 }
 
 impl RequestLimits {
     /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
     pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u64) {
-        self.charges.push((*limit, OwnedKey::of(&key), cost));
+        let (lacks_secret, key) = (key.lacks_secret(), OwnedKey::of(&key));
+        self.charges.push(RequestCharge { limit: *limit, key, lacks_secret, cost });
     }
 
-    /// Starts the check of the request; `None` if it has no limits.
-    pub(super) fn check(
-        &self,
-        limiter: &RateLimiter,
-        settles: bool,
-    ) -> Option<CallFuture<AdmittedCall>> {
-        if let [(limit, ..)] = &*self.charges {
-            report::expect(limit);
+    /// Starts the check of the request. If it `settles`, it has permits: the response decides whether the request
+    /// counts, or the request holds slots.
+    fn check(&self, limiter: &RateLimiter, settles: bool) -> CallFuture<AdmittedCall> {
+        if let [charge] = &*self.charges {
+            report::expect(&charge.limit);
         }
-        let parts = self.charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
-        let parts: Vec<AnyPart<'_>> = parts.collect();
-        start(limiter, &parts, settles)
+        let parts = self.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
+        let parts: Few<AnyPart<'_>> = parts.collect();
+        if settles {
+            limiter.checker().start_all(&parts, CallOptions::ACQUIRE).into()
+        } else {
+            limiter.checker().check_all(&parts).into_admitted()
+        }
     }
 
     /// Returns whether one of them limits calls in flight.
     fn are_in_flight(&self) -> bool {
-        self.charges.iter().any(|(limit, ..)| limit.is_in_flight())
-    }
-
-    pub(super) fn first(&self) -> Option<&Limit> {
-        self.charges.first().map(|(limit, ..)| limit)
+        self.charges.iter().any(|charge| charge.limit.is_in_flight())
     }
 }
 
-/// Starts the check of a request with these limits; `None` if there are none. It has permits if the response decides
-/// whether the request counts, or if the request holds slots.
-pub(super) fn start(
-    limiter: &RateLimiter,
-    parts: &[AnyPart<'_>],
-    settles: bool,
-) -> Option<CallFuture<AdmittedCall>> {
-    let (checker, options) = (limiter.checker(), CallOptions::ACQUIRE);
-    Some(match (parts, settles) {
-        ([], _) => return None,
-        (parts, false) => checker.check_all(parts).into_admitted(),
-        ([part], true) => {
-            let part = Part::of(part.limit, &part.key, part.cost);
-            checker.start::<Acquire>(part, options, None).into_admitted()
-        }
-        (parts, true) => checker.start_all(parts, options).into(),
-    })
+impl Key for RequestCharge {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        self.key.write(out);
+    }
+
+    fn lacks_secret(&self) -> bool {
+        self.lacks_secret
+    }
 }
 
 impl fmt::Debug for RequestLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = self.charges.iter().map(|(limit, ..)| limit);
-        f.debug_list().entries(limits).finish()
+        f.debug_list().entries(self.charges.iter().map(|charge| &charge.limit)).finish()
     }
 }

@@ -1,22 +1,21 @@
 //! The part of a rate-limiting middleware that is the same in every framework. `service` (tower) and `actix` call it.
 
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::response::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::headers::{self, LimitTexts, NO_STORE};
-use super::limit_sources::{Admission, LimitSources};
+use super::headers::{self, NO_STORE};
+use super::limit_sources::LimitSources;
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead, TextResponse};
-use super::slots::{HeldSlots, RequestPermits, RequestSlots};
-use crate::check::{AdmittedCall, CallFuture};
+use super::slots::{HeldSlots, RequestSlots};
+use crate::check::{AdmittedCall, CallFuture, Permit};
 use crate::reply::{Decision, Rejection};
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
@@ -30,6 +29,9 @@ pub(crate) trait ServerRequest: RequestAccess {
     /// Returns the part of the request that the body of a rejection can show.
     fn head(&self) -> RequestHead;
 
+    /// Puts a value into the extensions of the request.
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+
     fn is_grpc(&self) -> bool {
         false
     }
@@ -39,10 +41,6 @@ pub(crate) trait ServerRequest: RequestAccess {
 pub(crate) struct MiddlewareConfig<R> {
     pub(super) limits: LimitSources<R, TextResponse>,
     pub(super) settings: ServerSettings,
-    /// A log with `limits`: the start of each request that is not exempt.
-    log: RequestLog,
-    /// The texts of the limits in `log`.
-    texts: LimitTexts,
 }
 
 /// Returns whether a request with this response counts.
@@ -58,6 +56,10 @@ pub(super) struct ServerSettings {
     pub(super) exposes_decision: bool,
     pub(super) requires_decision: bool,
     pub(super) has_legacy_headers: bool,
+    /// A log with the limits of each request: the start of each request that is not exempt.
+    log: RequestLog,
+    /// `RateLimit-Policy` of this log. Saves writing it for each response (`benches/all -- layer`).
+    policy: Option<HeaderValue>,
 }
 
 /// A request between its arrival and its response.
@@ -65,7 +67,8 @@ pub(super) struct ServerSettings {
 pub(crate) struct RequestScope {
     log: RequestLog,
     facts: RequestFacts,
-    permits: RequestPermits,
+    /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
+    permits: HeldSlots,
     /// The request, if a limit must decide about it.
     undecided: Option<Arc<RequestHead>>,
 }
@@ -74,101 +77,65 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
     /// Changes the settings.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
-        self.log = RequestLog::default();
-        self.limits.fixed().for_each(|limit| self.log.announce(limit));
-        self.texts = LimitTexts::of(&self.log);
-    }
-
-    /// Returns what an admitted request has in its extensions: the decision, and its slots with those of the layers
-    /// outside of this one, which are there already.
-    #[inline]
-    pub(crate) fn admit(
-        &self,
-        scope: &mut RequestScope,
-        decision: Option<Decision>,
-        outer: impl FnOnce() -> Option<RequestSlots>,
-    ) -> (Option<Decision>, Option<RequestSlots>) {
-        let slots = self.limits.may_hold().then(|| {
-            let mut slots = outer().unwrap_or_default();
-            scope.permits.share_with(&mut slots);
-            slots
-        });
-        (decision.filter(|_| self.settings.exposes_decision), slots)
+        let mut log = RequestLog::default();
+        self.limits.fixed().iter().for_each(|limit| log.announce(limit));
+        self.settings.policy = headers::policy(&log);
+        self.settings.log = log;
     }
 
     /// Returns the scope of a request that has arrived.
-    pub(crate) fn scope(&self, request: &R) -> RequestScope {
-        let (body, head) = match &self.settings.body {
-            Some(body) => (Some(Arc::clone(body)), Some(Arc::new(request.head()))),
-            // The body that an outer layer has set.
-            None => {
-                FACTS.try_with(|outer| (outer.body.clone(), outer.head.clone())).unwrap_or_default()
-            }
-        };
+    pub(crate) fn scope(&self, request: &mut R) -> RequestScope {
+        let ServerSettings { clients, body, requires_decision, log, .. } = &self.settings;
+        if let Some(clients) = clients {
+            request.insert(clients.clone());
+        }
+        // An outer layer can set the body.
+        let outer = FACTS.try_with(RequestFacts::clone).unwrap_or_default();
+        let head = (body.is_some() || *requires_decision).then(|| Arc::new(request.head()));
         let facts = RequestFacts {
-            prefers_json: prefers_json(|| request.lines("accept")),
+            prefers_json: prefers_json(request.lines("accept").into_iter()),
             is_grpc: request.is_grpc(),
-            body,
-            head,
+            body: body.clone().or(outer.body),
+            head: head.clone().or(outer.head),
         };
-        let undecided = self.settings.requires_decision.then(|| Arc::new(request.head()));
-        let permits = RequestPermits::default();
-        RequestScope { log: self.log.clone(), facts, permits, undecided }
+        let undecided = head.filter(|_| *requires_decision);
+        RequestScope { log: log.clone(), facts, permits: HeldSlots::default(), undecided }
     }
 
-    /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
+    /// Starts the check of a request; `None` if it has no limits. Returns the response to a request whose limits cannot
+    /// be chosen.
     pub(crate) fn start(
         &self,
         request: &R,
         scope: &mut RequestScope,
-    ) -> Result<Admission, TextResponse> {
-        let RequestScope { log, permits, undecided, .. } = scope;
+    ) -> Result<Option<CallFuture<AdmittedCall>>, TextResponse> {
         if self.limits.is_exempt(request) {
-            *log = RequestLog::default();
-            *undecided = None;
-            return Ok(Admission::Admitted(None));
+            scope.log = RequestLog::default();
+            scope.undecided = None;
+            return Ok(None);
         }
-        if self.limits.is_empty() {
-            return Ok(Admission::Admitted(None));
-        }
-        let mut admission = match self.limits.single() {
-            // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
-            Some(limit)
-                if !limit.is_shadow()
-                    && !self.settings.requires_decision
-                    && !request_log::is_open() =>
-            {
-                let admission = self.limits.start(request);
-                match &admission {
-                    Ok(Admission::Admitted(Some(call))) => {
-                        log.record(limit.terms().name(), limit.quota(), &call.decision);
-                    }
-                    Ok(Admission::Rejected(rejection)) => record_rejection(log, rejection),
-                    _ => {}
-                }
-                admission
-            }
-            _ => log.sync_scope(|| self.limits.start(request)),
-        }?;
-        if let Admission::Admitted(Some(call)) = &mut admission {
-            *permits = RequestPermits::Own(mem::take(&mut call.permits));
-        }
-        Ok(admission)
+        scope.log.sync_scope(|| self.limits.start(request))
     }
 
-    /// Returns whether the response decides if the request counts.
-    #[cfg(feature = "actix")]
-    pub(crate) fn is_settled_by_response(&self, scope: &RequestScope) -> bool {
-        self.settings.count_if.is_some() && !scope.permits.is_empty()
+    /// Puts into the extensions of an admitted request what its handler finds there: the decision, and its slots with
+    /// those of the layers outside of this one, which are there already.
+    pub(crate) fn admit(&self, scope: &RequestScope, decision: Option<Decision>, request: &mut R) {
+        if self.limits.may_hold() {
+            let mut slots = request.extension::<RequestSlots>().unwrap_or_default();
+            slots.add(&scope.permits);
+            request.insert(slots);
+        }
+        if let Some(decision) = decision.filter(|_| self.settings.exposes_decision) {
+            request.insert(decision);
+        }
     }
 
-    /// Gives back the charges of a request whose response does not count.
-    pub(crate) fn settle(&self, scope: &mut RequestScope, head: &Parts) {
-        if let Some(counts) = &self.settings.count_if
-            && !scope.permits.is_empty()
-            && !counts(head)
-        {
-            scope.permits.refund();
+    /// Gives the charges of rates back if the response does not count. `counts` applies the setting to the response.
+    pub(crate) fn settle(&self, scope: &RequestScope, counts: impl FnOnce(&CountFn) -> bool) {
+        let Some(count_if) = &self.settings.count_if else { return };
+        let rates = scope.permits.take(|permit| !permit.is_held());
+        if !rates.is_empty() && !counts(count_if) {
+            rates.into_iter().for_each(Permit::refund);
         }
     }
 
@@ -177,7 +144,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
     /// # Panics
     ///
     /// If a limit had to decide about the request, and none has.
-    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut Parts) {
+    pub(crate) fn finish(&self, scope: &RequestScope, head: &mut Parts) {
         if let Some(request) = &scope.undecided {
             assert!(
                 scope.log.has_decided(),
@@ -187,7 +154,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
                 request.uri.path()
             );
         }
-        self.settle(scope, head);
+        self.settle(scope, |counts| counts(head));
         // A status or an error of the application is a response without the headers of the rejection.
         if let Some(retry_after) = scope.log.retry_after()
             && head.status == StatusCode::TOO_MANY_REQUESTS
@@ -195,34 +162,29 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
             head.headers.entry(RETRY_AFTER).or_insert_with(|| retry_after.into());
             head.headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         }
-        self.write_headers(&mut head.headers, scope.log());
+        self.write_headers(scope, &mut head.headers);
     }
 
-    /// Adds the headers that report the limits in `log`.
-    pub(crate) fn write_headers(&self, headers: &mut HeaderMap, log: &RequestLog) {
-        let expected = self.log.limits().map(LoggedLimit::identity);
-        if log.limits().map(LoggedLimit::identity).eq(expected) {
-            headers::write(headers, log, &self.texts, self.settings.has_legacy_headers);
-        } else {
-            let texts = LimitTexts::of(log);
-            headers::write(headers, log, &texts, self.settings.has_legacy_headers);
-        }
+    /// Adds the headers that report the limits of a request.
+    pub(crate) fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
+        let ServerSettings { log: expected, policy, has_legacy_headers, .. } = &self.settings;
+        let [limits, expected] =
+            [&scope.log, expected].map(|log| log.limits().map(LoggedLimit::identity));
+        let policy = if limits.eq(expected) { policy.clone() } else { headers::policy(&scope.log) };
+        headers::write(headers, &scope.log, policy, *has_legacy_headers);
     }
 }
 
 // Not derived: a request type need not implement `Clone` or `Default`.
 impl<R> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
-        let Self { limits, settings, log, texts } = self;
-        let (limits, settings) = (limits.clone(), settings.clone());
-        Self { limits, settings, log: log.clone(), texts: texts.clone() }
+        Self { limits: self.limits.clone(), settings: self.settings.clone() }
     }
 }
 
 impl<R> Default for MiddlewareConfig<R> {
     fn default() -> Self {
-        let (settings, log, texts) = Default::default();
-        Self { limits: LimitSources::new(true), settings, log, texts }
+        Self { limits: LimitSources::new(true), settings: ServerSettings::default() }
     }
 }
 
@@ -230,12 +192,13 @@ impl RequestScope {
     /// Polls the check of the request. Keeps its permits until the response.
     pub(crate) fn poll_check(
         &mut self,
-        check: &mut CallFuture<AdmittedCall>,
+        check: &mut Option<CallFuture<AdmittedCall>>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Decision, Rejection>> {
+    ) -> Poll<Result<Option<Decision>, Rejection>> {
+        let Some(check) = check else { return Poll::Ready(Ok(None)) };
         let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;
-        self.permits = RequestPermits::Own(call.permits);
-        Poll::Ready(Ok(call.decision))
+        self.permits = HeldSlots::of(call.permits);
+        Poll::Ready(Ok(Some(call.decision)))
     }
 
     /// Polls the handler of the request.
@@ -244,10 +207,6 @@ impl RequestScope {
         handler: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        // Without facts of an outer layer, the default needs no scope (`benches/all -- layer`).
-        if self.facts.is_default() && FACTS.try_with(|_| ()).is_err() {
-            return self.log.sync_scope(|| handler.poll(context));
-        }
         let facts = self.facts.clone();
         FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
     }
@@ -258,11 +217,7 @@ impl RequestScope {
 
     /// Returns what holds the slots of the request from its response on.
     pub(crate) fn take_slots(&mut self) -> HeldSlots {
-        self.permits.take_slots()
-    }
-
-    pub(crate) fn log(&self) -> &RequestLog {
-        &self.log
+        std::mem::take(&mut self.permits)
     }
 
     /// Returns the request as rejected by `rejection`.
@@ -289,8 +244,8 @@ pub(crate) fn respond<B>(
     let mut scope = RequestScope::default();
     record_rejection(&mut scope.log, rejection);
     let mut response = build(&scope.rejected(rejection));
-    let texts = LimitTexts::of(&scope.log);
-    headers::write(response.headers_mut(), &scope.log, &texts, false);
+    let policy = headers::policy(&scope.log);
+    headers::write(response.headers_mut(), &scope.log, policy, false);
     response
 }
 

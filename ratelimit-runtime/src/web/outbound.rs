@@ -15,7 +15,7 @@ use httpdate::parse_http_date;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::limit_sources::{Admission, LimitSources};
+use super::limit_sources::LimitSources;
 use super::settings::limit_settings;
 #[cfg(doc)]
 use crate::limit::Limit;
@@ -197,16 +197,15 @@ where
         let (expose, clone) = (*expose, self.inner.clone());
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
-        let admission = if limits.is_exempt(&request) {
-            Ok(Admission::Admitted(None))
+        let started = if limits.is_exempt(&request) {
+            Ok(None)
         } else {
             request_log::without(|| limits.start(&request))
         };
         Box::pin(async move {
-            let call = match admission? {
-                Admission::Admitted(call) => call,
-                Admission::Rejected(rejection) => return Err(rejection.into()),
-                Admission::Pending(mut check) => {
+            let call = match started? {
+                None => None,
+                Some(mut check) => {
                     let poll = |context: &mut Context<'_>| {
                         request_log::without(|| Pin::new(&mut check).poll(context))
                     };

@@ -2,13 +2,12 @@
 //! instead.
 
 use std::fmt;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
-use super::headers::{NO_STORE, push_name};
+use super::headers::{NO_STORE, namesakes, push_name};
 use crate::reply::Rejection;
 use crate::report::request_log::{self, RequestLog};
 
@@ -33,13 +32,6 @@ pub(crate) struct RequestFacts {
     pub(crate) head: Option<Arc<RequestHead>>,
 }
 
-impl RequestFacts {
-    /// Returns whether a response is the same without these facts.
-    pub(crate) fn is_default(&self) -> bool {
-        !self.prefers_json && !self.is_grpc && self.body.is_none() && self.head.is_none()
-    }
-}
-
 /// Returns the body of a rejection.
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
@@ -55,10 +47,7 @@ impl<'a> RejectedRequest<'a> {
         let namesakes = match rejection {
             Rejection::Limited { name, quota, .. }
             | Rejection::Blocked { name, quota, .. }
-            | Rejection::Busy { name, quota, .. } => {
-                let before = log.limits().take_while(|it| it.identity() != (name, *quota));
-                before.filter(|it| it.name == *name).count()
-            }
+            | Rejection::Busy { name, quota, .. } => namesakes(log, (name, *quota)),
             _ => 0,
         };
         Self { rejection, facts, namesakes }
@@ -131,10 +120,10 @@ impl<'a> RejectedRequest<'a> {
             Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
             Rejection::Mistake { .. } => ("about:blank", "Internal Server Error", false),
         };
-        let status = self.status();
-        let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{status}"#);
-        text.push_str(r#","detail":"#);
-        push_json_string(&mut text, &self.rejection.to_string());
+        // The text of a rejection is that of this crate, and numbers: no character of it is escaped.
+        let (status, detail) = (self.status(), self.rejection);
+        let mut text =
+            format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}""#);
         if has_policies && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
@@ -191,22 +180,6 @@ pub(crate) fn status(rejection: &Rejection) -> u16 {
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-
-/// Appends a string of JSON (RFC 8259, section 7).
-fn push_json_string(text: &mut String, value: &str) {
-    text.push('"');
-    for character in value.chars() {
-        match character {
-            '"' | '\\' => text.extend(['\\', character]),
-            '\0'..='\x1f' => {
-                // Writing to a string cannot fail.
-                let _ = write!(text, "\\u{:04x}", u32::from(character));
-            }
-            _ => text.push(character),
-        }
-    }
-    text.push('"');
-}
 
 /// A status, a content type and a text: the body of a rejected request, or the response to a request without a key. See
 /// [`rejection_body`](super::RateLimitLayer::rejection_body) and [`limits`](super::RateLimitLayer::limits).

@@ -126,6 +126,10 @@ impl ServerRequest for Parts {
         RequestHead { method, uri, headers }
     }
 
+    fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.extensions.insert(value);
+    }
+
     #[cfg(feature = "tonic")]
     fn is_grpc(&self) -> bool {
         super::tonic::is_grpc(self)

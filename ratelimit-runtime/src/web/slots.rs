@@ -1,9 +1,8 @@
-//! The slots of a request: who holds them, and how a handler takes them.
+//! The permits of a request: who holds its slots, and how a handler takes them.
 //!
 //! [`HeldBody`] is a response body that holds the slots of its request, for all frameworks.
 
 use std::fmt;
-use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
@@ -47,17 +46,10 @@ pub struct RequestSlots {
 /// The permits of a request in one layer: those with slots, and those of rates.
 type SharedPermits = Mutex<Vec<Permit>>;
 
-/// Holds the slots of a request in one layer until it is dropped; `None` if there are none.
+/// Holds the permits of a request in one layer until it is dropped; `None` if there are none. The handler can take
+/// those with slots.
 #[derive(Default)]
 pub(crate) struct HeldSlots(Option<Arc<SharedPermits>>);
-
-/// The permits of a request in one layer, until its response. Dropped, they keep the charges of rates, and free slots.
-pub(super) enum RequestPermits {
-    Own(Vec<Permit>),
-    /// With slots, which the handler can take. One field saves requests of other layers the larger scope
-    /// (`benches/all -- layer`).
-    Shared(HeldSlots),
-}
 
 /// What a handler that extracts [`RequestSlots`] responds if no layer around it can hold slots.
 #[cfg(any(feature = "axum", feature = "actix"))]
@@ -75,6 +67,11 @@ impl RequestSlots {
         let held = self.layers.iter().filter_map(Weak::upgrade);
         held.flat_map(|permits| take(&permits, Permit::is_held)).collect()
     }
+
+    /// Adds the slots of a layer inside of those before.
+    pub(super) fn add(&mut self, slots: &HeldSlots) {
+        self.layers.extend(slots.0.as_ref().map(Arc::downgrade));
+    }
 }
 
 impl fmt::Debug for RequestSlots {
@@ -87,54 +84,20 @@ impl fmt::Debug for RequestSlots {
 }
 
 impl HeldSlots {
-    /// Frees the slots, unless the handler has taken them.
-    pub(super) fn free(&mut self) {
-        self.0 = None;
+    pub(super) fn of(permits: Vec<Permit>) -> Self {
+        Self((!permits.is_empty()).then(|| Arc::new(Mutex::new(permits))))
     }
-}
 
-impl RequestPermits {
-    pub(super) fn is_empty(&self) -> bool {
-        match self {
-            Self::Own(permits) => permits.is_empty(),
-            Self::Shared(HeldSlots(permits)) => permits.is_none(),
+    /// Takes the permits for which `is_taken` returns true.
+    pub(super) fn take(&self, is_taken: impl Fn(&Permit) -> bool) -> Vec<Permit> {
+        self.0.as_ref().map(|permits| take(permits, is_taken)).unwrap_or_default()
+    }
+
+    /// Frees the slots, unless the handler has taken them, if nothing follows `item`, the next part of a body.
+    fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
+        if is_at_end || !matches!(item, Some(Ok(_))) {
+            self.0 = None;
         }
-    }
-
-    /// Shares the permits with the handler, which finds them in `slots`, if some have slots.
-    pub(super) fn share_with(&mut self, slots: &mut RequestSlots) {
-        if let Self::Own(permits) = self
-            && permits.iter().any(Permit::is_held)
-        {
-            let permits = Arc::new(Mutex::new(mem::take(permits)));
-            slots.layers.push(Arc::downgrade(&permits));
-            *self = Self::Shared(HeldSlots(Some(permits)));
-        }
-    }
-
-    /// Returns what holds the slots from the response on.
-    pub(super) fn take_slots(&mut self) -> HeldSlots {
-        match mem::take(self) {
-            Self::Own(_) => HeldSlots::default(),
-            Self::Shared(held) => held,
-        }
-    }
-
-    /// Gives the charges of rates back: the request does not count.
-    pub(super) fn refund(&mut self) {
-        match self {
-            Self::Own(permits) => permits.drain(..).for_each(Permit::refund),
-            Self::Shared(HeldSlots(permits)) => {
-                let rates = permits.iter().flat_map(|permits| take(permits, |it| !it.is_held()));
-                rates.for_each(Permit::refund);
-            }
-        }
-    }
-}
-
-impl Default for RequestPermits {
-    fn default() -> Self {
-        Self::Own(Vec::new())
     }
 }
 
@@ -159,29 +122,15 @@ pin_project! {
 }
 
 impl<B> HeldBody<B> {
-    /// Frees `slots` at once if `is_at_end`: a server does not ask such a body for data.
-    fn new(body: B, mut slots: HeldSlots, is_at_end: bool) -> Self {
-        if is_at_end {
-            slots.free();
-        }
+    /// Frees `slots` at once if the body `is_at_end`: a server does not ask such a body for data.
+    pub(super) fn new(body: B, slots: HeldSlots, is_at_end: bool) -> Self {
+        let slots = if is_at_end { HeldSlots::default() } else { slots };
         Self { body, slots }
     }
-}
 
-impl HeldSlots {
-    /// Frees the slots if nothing follows `item`, the next part of a body.
-    fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
-        if is_at_end || !matches!(item, Some(Ok(_))) {
-            self.free();
-        }
-    }
-}
-
-impl<B: http_body::Body> HeldBody<B> {
-    /// Returns the body of a response of the `http` crate.
-    pub(super) fn http(body: B, slots: HeldSlots) -> Self {
-        let is_at_end = body.is_end_stream();
-        Self::new(body, slots, is_at_end)
+    /// Returns the body of a response without slots.
+    pub(super) fn free(body: B) -> Self {
+        Self { body, slots: HeldSlots::default() }
     }
 }
 
@@ -205,15 +154,6 @@ impl<B: http_body::Body> http_body::Body for HeldBody<B> {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(feature = "actix")]
-impl<B: actix_web::body::MessageBody> HeldBody<B> {
-    /// Returns the body of a response of actix-web.
-    pub(super) fn actix(body: B, slots: HeldSlots) -> Self {
-        let is_at_end = body.size().is_eof();
-        Self::new(body, slots, is_at_end)
     }
 }
 
@@ -244,14 +184,14 @@ impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<
 /// The body of a rejection by an outer layer.
 impl<B: From<String>> From<String> for HeldBody<B> {
     fn from(text: String) -> Self {
-        Self { body: text.into(), slots: HeldSlots::default() }
+        Self::free(text.into())
     }
 }
 
 /// The body of a rejection over gRPC by an outer layer.
 impl<B: Default> Default for HeldBody<B> {
     fn default() -> Self {
-        Self { body: B::default(), slots: HeldSlots::default() }
+        Self::free(B::default())
     }
 }
 

@@ -2,12 +2,13 @@
 //! connection before the client has sent its body. So a layer reads a small body to its end before it responds.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Buf;
+use http::Version;
 use http::header::EXPECT;
-use http::{Request, Version};
+use http::request::Parts;
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
@@ -25,23 +26,20 @@ pin_project! {
         #[pin]
         body: B,
         left: u64,
-        // `None` outside of Tokio, which has the timer: then nothing waits for the client.
         #[pin]
-        end: Option<Sleep>,
+        end: Sleep,
     }
 }
 
 impl<B: Body> UnreadBody<B> {
-    /// Returns the body of `request`; `None` if there is nothing to read, or if reading would not help.
-    pub(super) fn of(request: Request<B>) -> Option<Pin<Box<Self>>> {
-        let (head, body) = request.into_parts();
+    /// Returns the body of `request`; `None` if there is nothing to read, if reading would not help, or outside of
+    /// Tokio, which has the timer.
+    pub(super) fn of(request: &Parts, body: B) -> Option<Pin<Box<Self>>> {
         // Over HTTP/2, the end of a stream resets no connection. A client that expects `100 Continue` waits.
-        let is_lost = head.version < Version::HTTP_2 && !head.headers.contains_key(EXPECT);
-        if !is_lost || body.is_end_stream() || body.size_hint().lower() > MOST {
-            return None;
-        }
-        let end = Handle::try_current().is_ok().then(|| sleep(LONGEST));
-        Some(Box::pin(Self { body, left: MOST, end }))
+        let is_lost = request.version < Version::HTTP_2 && !request.headers.contains_key(EXPECT);
+        let is_short = !body.is_end_stream() && body.size_hint().lower() <= MOST;
+        let is_read = is_lost && is_short && Handle::try_current().is_ok();
+        is_read.then(|| Box::pin(Self { body, left: MOST, end: sleep(LONGEST) }))
     }
 }
 
@@ -56,9 +54,6 @@ impl<B: Body> Future for UnreadBody<B> {
             let Some(left) = this.left.checked_sub(length as u64) else { return Poll::Ready(()) };
             *this.left = left;
         }
-        if let Some(end) = this.end.as_pin_mut() {
-            ready!(end.poll(context));
-        }
-        Poll::Ready(())
+        this.end.poll(context)
     }
 }
