@@ -1,6 +1,7 @@
 //! The future of an operation that is not a check. It is ready at once on the embedded store.
 
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,47 +11,29 @@ use super::StoreError;
 ///
 /// It borrows nothing and is `Send`. On the embedded store, it is ready at once.
 #[must_use = "futures do nothing unless polled"]
-pub struct Answer<T>(AnswerStage<T>);
+pub struct Answer<T>(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>);
 
-enum AnswerStage<T> {
-    Ready(Option<Result<T, StoreError>>),
-    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
-}
-
-impl<T> Answer<T> {
+impl<T: Send + 'static> Answer<T> {
     pub(crate) fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(AnswerStage::Ready(Some(answer)))
+        Self::pending(ready(answer))
     }
 
-    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
-    where
-        T: 'static,
-    {
-        Answer(match self.0 {
-            AnswerStage::Ready(answer) => AnswerStage::Ready(answer.map(|it| it.map(change))),
-            AnswerStage::Pending(answer) => {
-                AnswerStage::Pending(Box::pin(async move { answer.await.map(change) }))
-            }
-        })
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U> {
+        Answer(Box::pin(async move { self.await.map(change) }))
     }
 
     pub(crate) fn pending(
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Self {
-        Self(AnswerStage::Pending(Box::pin(answer)))
+        Self(Box::pin(answer))
     }
 }
 
-impl<T: Unpin> Future for Answer<T> {
+impl<T> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            AnswerStage::Ready(answer) => {
-                Poll::Ready(answer.take().expect("polled after it was ready"))
-            }
-            AnswerStage::Pending(answer) => answer.as_mut().poll(context),
-        }
+        self.0.as_mut().poll(context)
     }
 }
 
