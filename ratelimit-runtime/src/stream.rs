@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 
-use crate::check::{Check, undecided};
+use crate::check::undecided;
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
-use crate::limiter::{self, Pause, RateLimiter};
-use crate::reply::{BuildError, Rejection};
+use crate::limiter::{self, RateLimiter};
+use crate::reply::{Decision, Rejection};
 
 /// Adds [`rate_limited`](Self::rate_limited) to each stream.
 pub trait RateLimitStreamExt: Stream + Sized {
@@ -44,7 +44,7 @@ pub trait RateLimitStreamExt: Stream + Sized {
             limit = limit.wait(Duration::MAX);
         }
         let key = OwnedKey::of(&key);
-        RateLimited { stream: self, limit, key, limiter: None, item: None, stage: Stage::Ask }
+        RateLimited { stream: self, limit, key, limiter: None, item: None, turn: None }
     }
 }
 
@@ -77,17 +77,13 @@ pin_project! {
         limiter: Option<RateLimiter>,
         // The item that waits.
         item: Option<S::Item>,
-        stage: Stage,
+        // Takes its unit: after a pause, if it was rejected before.
+        turn: Option<Turn>,
     }
 }
 
-/// What the stream does about its item.
-enum Stage {
-    Ask,
-    Check(Check),
-    /// Pauses after a rejection.
-    Pause(Pause),
-}
+/// Takes the unit of an item.
+type Turn = Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>;
 
 /// The pause after a rejection without a time, for instance while Redis is down.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -110,38 +106,13 @@ impl<S: Stream> Stream for RateLimited<S> {
         if this.item.is_none() {
             return Poll::Ready(None);
         }
-        let result = loop {
-            *this.stage = match this.stage {
-                Stage::Ask => {
-                    Stage::Check(with_limiter(this.limiter.as_ref(), this.limit, |limiter| {
-                        let (limit, key) = (&*this.limit, &*this.key);
-                        match limiter {
-                            Ok(limiter) => limiter.check(limit, key, 1),
-                            Err(error) => undecided(limit, error).into(),
-                        }
-                    }))
-                }
-                Stage::Check(check) => break ready!(Pin::new(check).poll(context)),
-                Stage::Pause(pause) => {
-                    ready!(pause.as_mut().poll(context));
-                    Stage::Ask
-                }
-            };
-        };
-        *this.stage = Stage::Ask;
-        match result {
-            Ok(_) => Poll::Ready(this.item.take().map(Ok)),
-            Err(rejection) => {
-                let wait = rejection.retry_after().unwrap_or(PAUSE);
-                let pause =
-                    with_limiter(this.limiter.as_ref(), this.limit, |limiter| match limiter {
-                        Ok(limiter) => Some(limiter.pause(wait)),
-                        Err(_) => None,
-                    });
-                *this.stage = pause.map_or(Stage::Ask, Stage::Pause);
-                Poll::Ready(Some(Err(rejection)))
-            }
-        }
+        let start = |wait| take_unit(this.limiter.clone(), *this.limit, this.key.clone(), wait);
+        let result = ready!(this.turn.get_or_insert_with(|| start(None)).as_mut().poll(context));
+        *this.turn = None;
+        let Err(rejection) = result else { return Poll::Ready(this.item.take().map(Ok)) };
+        let wait = rejection.retry_after().unwrap_or(PAUSE);
+        *this.turn = Some(start(Some(wait)));
+        Poll::Ready(Some(Err(rejection)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -151,20 +122,27 @@ impl<S: Stream> Stream for RateLimited<S> {
     }
 }
 
-/// Calls `work` with this limiter, or with the current one for `limit`.
-fn with_limiter<T>(
-    limiter: Option<&RateLimiter>,
-    limit: &Limit,
-    work: impl Fn(Result<&RateLimiter, BuildError>) -> T,
-) -> T {
-    match limiter {
-        Some(limiter) => work(Ok(limiter)),
-        None => limiter::with_current(
-            || limit.policy().scope(),
-            |limiter| work(Ok(limiter)),
-            |error| work(Err(error)),
-        ),
-    }
+/// Starts to take a unit from `limiter`, or from the current one, after `wait`.
+fn take_unit(
+    limiter: Option<RateLimiter>,
+    limit: Limit,
+    key: OwnedKey,
+    wait: Option<Duration>,
+) -> Turn {
+    let limiter = move || match &limiter {
+        Some(limiter) => Ok(limiter.clone()),
+        None => limiter::with_current(|| limit.policy().scope(), |it| Ok(it.clone()), Err),
+    };
+    let pause = wait.and_then(|wait| Some(limiter().ok()?.pause(wait)));
+    Box::pin(async move {
+        if let Some(pause) = pause {
+            pause.await;
+        }
+        match limiter() {
+            Ok(limiter) => limiter.check(&limit, &key, 1).await,
+            Err(error) => undecided(&limit, error),
+        }
+    })
 }
 
 impl<S: Stream + fmt::Debug> fmt::Debug for RateLimited<S> {
