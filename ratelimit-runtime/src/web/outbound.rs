@@ -203,17 +203,14 @@ where
             request_log::without(|| limits.start(&request))
         };
         Box::pin(async move {
-            let call = match started? {
-                None => None,
-                Some(mut check) => {
-                    let poll = |context: &mut Context<'_>| {
-                        request_log::without(|| Pin::new(&mut check).poll(context))
-                    };
-                    Some(poll_fn(poll).await?)
+            if let Some(mut check) = started? {
+                let poll = |context: &mut Context<'_>| {
+                    request_log::without(|| Pin::new(&mut check).poll(context))
+                };
+                let call = poll_fn(poll).await?;
+                if let Some(expose) = expose {
+                    expose(&mut request, call.decision);
                 }
-            };
-            if let (Some(call), Some(expose)) = (call, expose) {
-                expose(&mut request, call.decision);
             }
             ready.call(request).await.map_err(Into::into)
         })

@@ -109,22 +109,12 @@ impl<'a> RejectedRequest<'a> {
     /// draft-ietf-httpapi-ratelimit-headers-11, section 5.
     #[must_use]
     pub fn problem_json(&self) -> String {
-        let (kind, title, has_policies) = match self.rejection {
-            Rejection::Limited { .. }
-            | Rejection::Blocked { .. }
-            | Rejection::Busy { .. }
-            | Rejection::CostExceedsCapacity { varies: true, .. } => {
-                (QUOTA_EXCEEDED, "Quota Exceeded", true)
-            }
-            Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
-            Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
-            Rejection::Mistake { .. } => ("about:blank", "Internal Server Error", false),
-        };
+        let (status, kind, title) = problem(self.rejection);
         // The text of a rejection is that of this crate, and numbers: no character of it is escaped.
-        let (status, detail) = (self.status(), self.rejection);
+        let detail = self.rejection;
         let mut text =
             format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}""#);
-        if has_policies && !self.rejection.is_hidden() {
+        if kind != NO_KIND && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
             push_name(&mut text, self.rejection.name(), self.namesakes);
@@ -166,17 +156,26 @@ impl fmt::Debug for RequestFacts {
 
 /// The status code of a rejection.
 pub(crate) fn status(rejection: &Rejection) -> u16 {
+    problem(rejection).0
+}
+
+/// The status code of a rejection, and the type and the title of its problem details.
+fn problem(rejection: &Rejection) -> (u16, &'static str, &'static str) {
     match rejection {
         Rejection::Limited { .. }
         | Rejection::Blocked { .. }
         | Rejection::Busy { .. }
-        | Rejection::CostExceedsCapacity { varies: true, .. } => 429,
-        Rejection::CostExceedsCapacity { .. } => 413,
-        Rejection::Unavailable { .. } => 503,
-        Rejection::Mistake { .. } => 500,
+        | Rejection::CostExceedsCapacity { varies: true, .. } => {
+            (429, QUOTA_EXCEEDED, "Quota Exceeded")
+        }
+        Rejection::CostExceedsCapacity { .. } => (413, NO_KIND, "Content Too Large"),
+        Rejection::Unavailable { .. } => (503, REDUCED_CAPACITY, "Temporary Reduced Capacity"),
+        Rejection::Mistake { .. } => (500, NO_KIND, "Internal Server Error"),
     }
 }
 
+/// The type of a problem that its status describes. It names no limit.
+const NO_KIND: &str = "about:blank";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -285,15 +284,8 @@ impl From<(u16, &'static str, String)> for TextResponse {
 }
 
 /// A status and a plain text.
-impl From<(u16, &str)> for TextResponse {
-    fn from((status, body): (u16, &str)) -> Self {
-        Self::new(PLAIN_TEXT, body).status(status)
-    }
-}
-
-/// A status and a plain text.
-impl From<(u16, String)> for TextResponse {
-    fn from((status, body): (u16, String)) -> Self {
+impl<T: Into<String>> From<(u16, T)> for TextResponse {
+    fn from((status, body): (u16, T)) -> Self {
         Self::new(PLAIN_TEXT, body).status(status)
     }
 }
