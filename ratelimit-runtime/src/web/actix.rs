@@ -39,6 +39,7 @@
 
 use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
+use std::mem::take;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -215,7 +216,7 @@ where
             config.finish(&scope, &mut head);
             copy_written(&head.headers, response.headers_mut());
             let (is_at_end, slots) =
-                (response.response().body().size().is_eof(), scope.take_slots());
+                (response.response().body().size().is_eof(), take(&mut scope.permits));
             Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
         }
         Err(error) => {

@@ -120,13 +120,11 @@ impl Clients {
     /// Sets the header that the proxies write; [`ProxyHeader::XForwardedFor`] unless set. No other header is read,
     /// because a proxy that writes one header forwards the others as the client sent them.
     #[must_use]
-    pub fn header(mut self, header: ProxyHeader) -> Self {
-        self.header = match header {
-            ProxyHeader::OneAddress(name) => {
-                ProxyHeader::OneAddress(name.to_ascii_lowercase().into())
-            }
-            header => header,
-        };
+    pub fn header(mut self, mut header: ProxyHeader) -> Self {
+        if let ProxyHeader::OneAddress(name) = &mut header {
+            name.to_mut().make_ascii_lowercase();
+        }
+        self.header = header;
         self
     }
 

@@ -304,7 +304,7 @@ where
             Ok(check) => RequestStage::Arrived { check, request: Some((service, parts, body)) },
             Err(response) => {
                 drop(service);
-                RequestStage::unhandled(F::refuse(response, scope.is_grpc()), &parts, body)
+                RequestStage::unhandled(F::refuse(response, scope.facts.is_grpc), &parts, body)
             }
         };
         ResponseFuture { stage, scope, layer: self.layer.clone() }
@@ -389,7 +389,7 @@ where
                         (head, body)
                     });
                     // An error frees the slots.
-                    let slots = scope.take_slots();
+                    let slots = mem::take(&mut scope.permits);
                     return Poll::Ready(finished.map(|(head, body)| {
                         let is_at_end = body.is_end_stream();
                         Response::from_parts(head, HeldBody::new(body, slots, is_at_end))

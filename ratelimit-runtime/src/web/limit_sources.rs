@@ -15,16 +15,16 @@ use crate::report;
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
     /// The limits that each request has.
-    fixed: Vec<Limit>,
+    pub(super) fixed: Vec<Limit>,
     /// What adds the limits of a request: one for each fixed limit, and those of the application.
     sources: Vec<LimitSource<R, E>>,
-    is_exempt: Option<ExemptFn<R>>,
+    pub(super) is_exempt: Option<ExemptFn<R>>,
     /// Whether the charges of each request can be settled.
     settles: bool,
     /// Whether requests can hold slots: the middleware is one of a server.
     holds: bool,
     /// `None` for the current limiter.
-    limiter: Option<RateLimiter>,
+    pub(super) limiter: Option<RateLimiter>,
 }
 
 /// Adds limits of a request, or returns why it ends.
@@ -102,21 +102,8 @@ impl<R, E> LimitSources<R, E> {
         is_chosen || self.fixed.iter().any(Limit::is_in_flight)
     }
 
-    pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
-        self.is_exempt = Some(Arc::new(is_exempt));
-    }
-
     pub(super) fn is_exempt(&self, request: &R) -> bool {
         self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request))
-    }
-
-    pub(super) fn set_limiter(&mut self, limiter: RateLimiter) {
-        self.limiter = Some(limiter);
-    }
-
-    /// Returns the limits that each request has.
-    pub(super) fn fixed(&self) -> &[Limit] {
-        &self.fixed
     }
 
     /// Starts the check of a request; `None` if it has no limits. If this process decides, the check is ready at once,

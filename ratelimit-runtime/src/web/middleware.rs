@@ -66,9 +66,9 @@ pub(super) struct ServerSettings {
 #[derive(Default)]
 pub(crate) struct RequestScope {
     log: RequestLog,
-    facts: RequestFacts,
+    pub(super) facts: RequestFacts,
     /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
-    permits: HeldSlots,
+    pub(super) permits: HeldSlots,
     /// The request, if a limit must decide about it.
     undecided: Option<Arc<RequestHead>>,
 }
@@ -78,7 +78,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
         let mut log = RequestLog::default();
-        self.limits.fixed().iter().for_each(|limit| log.announce(limit));
+        self.limits.fixed.iter().for_each(|limit| log.announce(limit));
         self.settings.policy = headers::policy(&log);
         self.settings.log = log;
     }
@@ -209,15 +209,6 @@ impl RequestScope {
     ) -> Poll<F::Output> {
         let facts = self.facts.clone();
         FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
-    }
-
-    pub(crate) fn is_grpc(&self) -> bool {
-        self.facts.is_grpc
-    }
-
-    /// Returns what holds the slots of the request from its response on.
-    pub(crate) fn take_slots(&mut self) -> HeldSlots {
-        std::mem::take(&mut self.permits)
     }
 
     /// Returns the request as rejected by `rejection`.

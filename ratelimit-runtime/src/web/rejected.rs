@@ -15,7 +15,7 @@ use crate::report::request_log::{self, RequestLog};
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    facts: &'a RequestFacts,
+    pub(super) facts: &'a RequestFacts,
     /// The number of limits in the log before this one that have the same name.
     namesakes: usize,
 }
@@ -122,11 +122,6 @@ impl<'a> RejectedRequest<'a> {
         }
         text.push('}');
         text
-    }
-
-    #[cfg(feature = "tonic")]
-    pub(crate) fn is_grpc(&self) -> bool {
-        self.facts.is_grpc
     }
 
     /// Returns the response over HTTP, without the headers that report limits.

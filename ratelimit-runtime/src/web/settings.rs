@@ -68,14 +68,14 @@ macro_rules! limit_settings {
         /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
         #[must_use]
         pub fn exempt(self, is_exempt: impl Fn(&$request) -> bool + Send + Sync + 'static) -> Self {
-            self.configure(|config| config.limits.set_exempt(is_exempt))
+            self.configure(|config| config.limits.is_exempt = Some(std::sync::Arc::new(is_exempt)))
         }
 
         /// Uses `limiter` for these limits, instead of the [current](crate::current) one. Annotated functions are not
         /// affected.
         #[must_use]
         pub fn limiter(self, limiter: crate::RateLimiter) -> Self {
-            self.configure(|config| config.limits.set_limiter(limiter))
+            self.configure(|config| config.limits.limiter = Some(limiter))
         }
     };
 }

@@ -73,29 +73,23 @@ impl FromRejection for Status {
 impl From<&Rejection> for Status {
     fn from(rejection: &Rejection) -> Self {
         let text = rejection.to_string();
-        match rejection {
+        let quota_value = match rejection {
+            Rejection::Limited { quota, .. }
+            | Rejection::Blocked { quota, .. }
+            | Rejection::Busy { quota, .. } => quota.threshold(),
+            Rejection::CostExceedsCapacity { capacity, .. } => *capacity,
             Rejection::Unavailable { .. } => return Self::new(Code::Unavailable, text),
             Rejection::Mistake { .. } => return Self::new(Code::Internal, text),
-            _ => {}
-        }
-        if rejection.is_hidden() {
-            let mut details = ErrorDetails::new();
-            details.set_retry_info(request_log::wait(rejection));
-            return Self::with_error_details(Code::ResourceExhausted, text, details);
-        }
-        let name = rejection.name();
-        let violation = QuotaViolation {
-            quota_id: name.to_owned(),
-            quota_value: match rejection {
-                Rejection::Limited { quota, .. }
-                | Rejection::Blocked { quota, .. }
-                | Rejection::Busy { quota, .. } => quota.threshold().cast_signed(),
-                Rejection::CostExceedsCapacity { capacity, .. } => capacity.cast_signed(),
-                Rejection::Unavailable { .. } | Rejection::Mistake { .. } => 0,
-            },
-            ..QuotaViolation::new(name, &*text)
         };
-        let mut details = ErrorDetails::with_quota_failure(vec![violation]);
+        let mut details = ErrorDetails::new();
+        if !rejection.is_hidden() {
+            let name = rejection.name();
+            details.set_quota_failure(vec![QuotaViolation {
+                quota_id: name.to_owned(),
+                quota_value: quota_value.cast_signed(),
+                ..QuotaViolation::new(name, &*text)
+            }]);
+        }
         if let Some(wait) = request_log::wait(rejection) {
             details.set_retry_info(Some(wait));
         }
