@@ -339,51 +339,42 @@ pub(super) mod sealed {
     }
 }
 
-impl RequestAccess for request::Parts {
-    fn peer(&self) -> Option<IpAddr> {
-        peer(&self.extensions)
-    }
+/// A request with the types of the `http` crate.
+trait HttpRequest {
+    fn fields(&self) -> (&HeaderMap, &Extensions);
+}
 
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
-        lines(&self.headers, name)
-    }
-
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.extensions.get().cloned()
+impl HttpRequest for request::Parts {
+    fn fields(&self) -> (&HeaderMap, &Extensions) {
+        (&self.headers, &self.extensions)
     }
 }
 
-impl<B> RequestAccess for Request<B> {
-    fn peer(&self) -> Option<IpAddr> {
-        peer(self.extensions())
-    }
-
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
-        lines(self.headers(), name)
-    }
-
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.extensions().get().cloned()
+impl<B> HttpRequest for Request<B> {
+    fn fields(&self) -> (&HeaderMap, &Extensions) {
+        (self.headers(), self.extensions())
     }
 }
 
 #[cfg(feature = "tonic")]
-impl<M> RequestAccess for tonic::Request<M> {
-    fn peer(&self) -> Option<IpAddr> {
-        self.remote_addr().map(|address| address.ip())
-    }
-
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
-        lines(self.metadata().as_ref(), name)
-    }
-
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.extensions().get().cloned()
+impl<M> HttpRequest for tonic::Request<M> {
+    fn fields(&self) -> (&HeaderMap, &Extensions) {
+        (self.metadata().as_ref(), self.extensions())
     }
 }
 
-fn lines<'a>(headers: &'a HeaderMap, name: &str) -> OneOrMany<&'a [u8]> {
-    headers.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+impl<R: HttpRequest> RequestAccess for R {
+    fn peer(&self) -> Option<IpAddr> {
+        peer(self.fields().1)
+    }
+
+    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+        self.fields().0.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    }
+
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.fields().1.get().cloned()
+    }
 }
 
 /// Returns the address of the peer, from the extension that the server of each framework adds.

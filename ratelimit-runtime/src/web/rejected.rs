@@ -192,8 +192,7 @@ const REDUCED_CAPACITY: &str =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextResponse {
     pub(super) status: Option<u16>,
-    content_type: &'static str,
-    headers: Vec<(&'static str, String)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) body: String,
 }
 
@@ -205,7 +204,9 @@ impl TextResponse {
     /// text.
     #[must_use]
     pub fn new(content_type: &'static str, body: impl Into<String>) -> Self {
-        Self { status: None, content_type, headers: Vec::new(), body: body.into() }
+        let content_type = HeaderValue::from_str(content_type);
+        let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
+        Self { status: None, headers: vec![(CONTENT_TYPE, content_type)], body: body.into() }
     }
 
     /// Sets the status code. A number that is not one is replaced by 503.
@@ -227,7 +228,11 @@ impl TextResponse {
     /// ```
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::try_from(name), HeaderValue::try_from(value.into()))
+        {
+            self.headers.push((name, value));
+        }
         self
     }
 
@@ -241,16 +246,7 @@ impl TextResponse {
         let mut response = Response::new(B::from(self.body));
         *response.status_mut() = status_code(self.status.unwrap_or(status));
         let headers = response.headers_mut();
-        let content_type = HeaderValue::from_str(self.content_type);
-        let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
-        headers.insert(CONTENT_TYPE, content_type);
-        for (name, value) in self.headers {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
-            {
-                headers.append(name, value);
-            }
-        }
+        headers.extend(self.headers);
         headers.insert(CACHE_CONTROL, NO_STORE);
         if let Some(seconds) = retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

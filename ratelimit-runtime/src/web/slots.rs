@@ -174,11 +174,6 @@ impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<
         this.slots.free_after(chunk.as_ref(), false);
         Poll::Ready(chunk)
     }
-
-    fn try_into_bytes(self) -> Result<actix_web::web::Bytes, Self> {
-        let Self { body, slots } = self;
-        body.try_into_bytes().map_err(|body| Self { body, slots })
-    }
 }
 
 /// The body of a rejection by an outer layer.
