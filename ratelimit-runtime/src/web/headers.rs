@@ -12,12 +12,12 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::iter;
 
-use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
 use crate::one_or_many::OneOrMany;
-use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog, whole_seconds};
+use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog};
 
 // Statics, so that no call checks and copies a name (`benches/all -- layer`).
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -32,8 +32,8 @@ static CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-contro
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Where the items of a layer are, in a list that has items of inner layers and of the handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListPlace {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListPlace {
     First,
     /// The first item is about the limit that rejected the request.
     FirstAsRejection,
@@ -82,18 +82,38 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Makes one line of `value` and the lines that a header has, as [`joined`] does.
+/// Makes one line of `value` and of the lines that a header has. Of the items of `RateLimit` with one name, keeps the
+/// one with the fewest remaining units, but a rejection. Of equal items, keeps the first.
 fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, place: ListPlace) {
-    match headers.entry(name) {
-        Entry::Vacant(entry) => {
-            entry.insert(value);
-        }
-        Entry::Occupied(mut entry) => {
-            let lines = entry.iter().map(HeaderValue::as_bytes);
-            let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines, place));
-            entry.insert(line.unwrap_or(value));
+    if !headers.contains_key(name) {
+        headers.insert(name, value);
+        return;
+    }
+    let lines = iter::once(&value).chain(headers.get_all(name));
+    let mut lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
+    if place == ListPlace::Last {
+        lines.rotate_left(1);
+    }
+    let mut items: Vec<&[u8]> = Vec::new();
+    for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+        let is_same = |known: &&[u8]| {
+            let has_units = remaining(known).is_some() && remaining(item).is_some();
+            *known == item || has_units && item_name(known) == item_name(item)
+        };
+        match items.iter().position(is_same) {
+            None => items.push(item),
+            Some(0) if place != ListPlace::First => {}
+            Some(index) if remaining(item) < remaining(items[index]) => items[index] = item,
+            Some(_) => {}
         }
     }
+    let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
+    headers.insert(name, line.unwrap_or(value));
+}
+
+/// Returns the name of an item of a list.
+fn item_name(item: &[u8]) -> Option<&[u8]> {
+    split(item, b';').next()
 }
 
 /// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).
@@ -124,47 +144,11 @@ pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
         if limit.quota.is_in_flight() {
             return text.push_str(";qu=\"concurrent-requests\"");
         }
-        let window = if units == threshold {
-            whole_seconds(period)
-        } else {
-            let micros = period.as_micros() * u128::from(units) / u128::from(threshold.max(1));
-            u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX)
-        };
+        let micros = period.as_micros() * u128::from(units.max(1)) / u128::from(threshold.max(1));
+        let window = u64::try_from(micros.div_ceil(1_000_000)).unwrap_or(u64::MAX);
         // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
         push_parameter(text, ";w=", window.max(1));
     })
-}
-
-/// The lines of a list as one line: `ours`, and each of `theirs`. Of the items of `RateLimit` with one name, keeps the
-/// one with the fewest remaining units, but a rejection. Of equal items, keeps the first.
-pub(crate) fn joined<'a>(
-    ours: &'a [u8],
-    theirs: impl Iterator<Item = &'a [u8]>,
-    place: ListPlace,
-) -> Vec<u8> {
-    let mut lines: Vec<_> = iter::once(ours).chain(theirs).collect();
-    if place == ListPlace::Last {
-        lines.rotate_left(1);
-    }
-    let mut items: Vec<&[u8]> = Vec::new();
-    for item in lines.into_iter().flat_map(|line| split(line, b',')) {
-        let is_same = |known: &&[u8]| {
-            let has_units = remaining(known).is_some() && remaining(item).is_some();
-            *known == item || has_units && name(known) == name(item)
-        };
-        match items.iter().position(is_same) {
-            None => items.push(item),
-            Some(0) if place != ListPlace::First => {}
-            Some(index) if remaining(item) < remaining(items[index]) => items[index] = item,
-            Some(_) => {}
-        }
-    }
-    items.join(&b", "[..])
-}
-
-/// Returns the name of an item of a list.
-fn name(item: &[u8]) -> Option<&[u8]> {
-    split(item, b';').next()
 }
 
 /// Returns the `r` of an item of `RateLimit`.

@@ -114,7 +114,8 @@ impl<R, E> LimitSources<R, E> {
         let Some(RequestCharge { limit: first, .. }) = limits.charges.first() else {
             return Ok(None);
         };
-        let settles = self.settles || self.holds && limits.are_in_flight();
+        let mut added = limits.charges.iter().map(|charge| &charge.limit);
+        let settles = self.settles || self.holds && added.any(Limit::is_in_flight);
         Ok(Some(match &self.limiter {
             Some(limiter) => limits.check(limiter, settles),
             None => limiter::with_current(
@@ -183,11 +184,6 @@ impl RequestLimits {
         } else {
             limiter.checker().check_all(&parts).into_admitted()
         }
-    }
-
-    /// Returns whether one of them limits calls in flight.
-    fn are_in_flight(&self) -> bool {
-        self.charges.iter().any(|charge| charge.limit.is_in_flight())
     }
 }
 

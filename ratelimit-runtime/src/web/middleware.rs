@@ -63,7 +63,6 @@ pub(super) struct ServerSettings {
 }
 
 /// A request between its arrival and its response.
-#[derive(Default)]
 pub(crate) struct RequestScope {
     log: RequestLog,
     pub(super) facts: RequestFacts,
@@ -232,11 +231,10 @@ pub(crate) fn respond<B>(
         let facts = FACTS.try_with(RequestFacts::clone).unwrap_or_default();
         return build(&RejectedRequest::new(rejection, &facts, &log));
     }
-    let mut scope = RequestScope::default();
-    record_rejection(&mut scope.log, rejection);
-    let mut response = build(&scope.rejected(rejection));
-    let policy = headers::policy(&scope.log);
-    headers::write(response.headers_mut(), &scope.log, policy, false);
+    let (facts, mut log) = (RequestFacts::default(), RequestLog::default());
+    record_rejection(&mut log, rejection);
+    let mut response = build(&RejectedRequest::new(rejection, &facts, &log));
+    headers::write(response.headers_mut(), &log, headers::policy(&log), false);
     response
 }
 
