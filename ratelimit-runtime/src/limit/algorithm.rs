@@ -3,61 +3,42 @@
 
 use std::fmt;
 
-/// Defines the variants, the constants `RATES` and `ALL`, and the words of the algorithms from one list.
-macro_rules! algorithms {
-    (
-        rates { $($(#[$doc:meta])* $algorithm:ident = $word:literal,)* }
-        slots { $(#[$slots_doc:meta])* $slots:ident = $slots_word:literal, }
-    ) => {
-        /// The algorithm by which a limit counts.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Algorithm {
-            $($(#[$doc])* $algorithm,)*
-            $(#[$slots_doc])* $slots,
-        }
-
-        impl Algorithm {
-            /// The algorithms that limit a rate.
-            pub(crate) const RATES: [Self; [$(Self::$algorithm),*].len()] = [$(Self::$algorithm),*];
-
-            /// All algorithms.
-            #[cfg(feature = "redis")]
-            pub(crate) const ALL: [Self; Self::RATES.len() + 1] = [$(Self::$algorithm,)* Self::$slots];
-
-            /// Returns the word for this algorithm in the attribute and in Redis keys.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$algorithm => $word,)*
-                    Self::$slots => $slots_word,
-                }
-            }
-        }
-    };
-}
-
-algorithms! {
-    rates {
-        /// A log of the calls that were admitted in the last period: exact.
-        Sliding = "sliding",
-        /// A count that starts at zero in each window.
-        Fixed = "fixed",
-        /// The counts of two windows, and an estimate from them: close to `Sliding`, with as little memory as
-        /// `Fixed`.
-        SlidingCounter = "sliding_counter",
-        /// A bucket whose tokens refill continuously, up to its burst.
-        TokenBucket = "token_bucket",
-        /// A token bucket whose burst is 1 unless set: evenly spaced calls.
-        LeakyBucket = "leaky_bucket",
-    }
-    slots {
-        /// The units of the calls that run now: [`Limit::in_flight`](crate::Limit::in_flight).
-        InFlight = "in_flight",
-    }
+/// The algorithm by which a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// A log of the calls that were admitted in the last period: exact.
+    Sliding,
+    /// A count that starts at zero in each window.
+    Fixed,
+    /// The counts of two windows, and an estimate from them: close to `Sliding`, with as little memory as `Fixed`.
+    SlidingCounter,
+    /// A bucket whose tokens refill continuously, up to its burst.
+    TokenBucket,
+    /// A token bucket whose burst is 1 unless set: evenly spaced calls.
+    LeakyBucket,
+    /// The units of the calls that run now: [`Limit::in_flight`](crate::Limit::in_flight).
+    InFlight,
 }
 
 impl Algorithm {
+    /// The algorithms that limit a rate.
+    pub(crate) const RATES: [Self; 5] =
+        [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::TokenBucket, Self::LeakyBucket];
+
+    /// Returns the word for this algorithm in the attribute and in Redis keys.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding",
+            Self::Fixed => "fixed",
+            Self::SlidingCounter => "sliding_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::InFlight => "in_flight",
+        }
+    }
+
     /// Returns the capacity of a limit without a burst.
     pub(super) const fn default_capacity(self, threshold: u64) -> u64 {
         match self {

@@ -10,16 +10,6 @@ use crate::text::duration::parse_text;
 use crate::text::limit;
 use crate::text::limit::LimitText;
 
-/// The words of the algorithms.
-const WORDS: [&str; Algorithm::RATES.len()] = {
-    let (mut words, mut index) = ([""; Algorithm::RATES.len()], 0);
-    while index < words.len() {
-        words[index] = Algorithm::RATES[index].as_str();
-        index += 1;
-    }
-    words
-};
-
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParseLimitError {
@@ -95,7 +85,8 @@ impl Limit {
             ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
         };
         let LimitText { threshold, period_us, burst, algorithm } =
-            LimitText::read(text, &WORDS).map_err(|message| failed(&message))?;
+            LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
+                .map_err(|message| failed(&message))?;
         let (algorithm, period) = (algorithm.map(with_word), Duration::from_micros(period_us));
         limit_of(Name::kept(name), algorithm, threshold, period, burst)
             .map_err(|error| failed(&error))
@@ -124,8 +115,8 @@ pub(super) fn limit_of(
 /// Reads an algorithm, by its word in the attribute.
 #[cfg(feature = "serde")]
 pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
-    let word = limit::algorithm_of(word, &WORDS).map_err(ParseLimitError::new)?;
-    Ok(with_word(word))
+    let word = limit::algorithm_of(word, &Algorithm::RATES.map(Algorithm::as_str));
+    word.map(with_word).map_err(ParseLimitError::new)
 }
 
 fn with_word(word: &str) -> Algorithm {

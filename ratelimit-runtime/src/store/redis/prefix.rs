@@ -26,7 +26,8 @@ pub(super) fn check(prefix: &str) -> Result<(), BuildError> {
 }
 
 fn is_algorithm(segment: &str) -> bool {
-    Algorithm::ALL.iter().any(|algorithm| algorithm.as_str() == segment)
+    let mut algorithms = Algorithm::RATES.into_iter().chain([Algorithm::InFlight]);
+    algorithms.any(|algorithm| algorithm.as_str() == segment)
 }
 
 /// Returns whether a segment can be the period of a limit: a number and a unit, and for aligned windows an
