@@ -13,9 +13,6 @@ const MIN_HOLD: Duration = Duration::from_secs(1);
 /// The longest hold, which is the longest time for which a process that was killed holds its slots.
 const MAX_HOLD: Duration = Duration::from_secs(86_400);
 
-/// The most units that can be in flight. The sum of all processes then fits the numbers of the scripts.
-pub(super) const MOST_IN_FLIGHT: u64 = 1_000_000_000;
-
 /// The period of a limit without one. It tells nothing: only the amounts of rates are derived from a period.
 const NO_PERIOD: Period = Period::SECOND;
 
@@ -70,9 +67,6 @@ impl Limit {
     pub(super) const fn in_flight_named(name: Name, in_flight: u64) -> Result<Self, LimitError> {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
-        }
-        if in_flight > MOST_IN_FLIGHT {
-            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
         match Amounts::new(Algorithm::InFlight, in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
@@ -133,7 +127,6 @@ impl Limit {
     }
 
     /// Returns whether this limits the calls that run at the same time.
-    #[inline]
     pub(crate) const fn is_in_flight(&self) -> bool {
         self.terms.is_in_flight()
     }
@@ -141,7 +134,6 @@ impl Limit {
 
 impl Terms {
     /// Returns whether the units of a call are held until it ends.
-    #[inline]
     pub(crate) const fn is_in_flight(&self) -> bool {
         matches!(self.identity.algorithm, Algorithm::InFlight)
     }

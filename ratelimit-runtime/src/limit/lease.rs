@@ -155,7 +155,6 @@ impl Limit {
         self.policy.lease
     }
 
-    #[inline]
     pub(crate) const fn leases(&self) -> bool {
         !matches!(self.policy.lease, Lease::None)
     }

@@ -111,9 +111,9 @@ impl Limit {
     /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where `gcd`
     /// is the greatest common divisor of the threshold and the period in microseconds. The condition holds if the burst
     /// is at most 52,000 and the period at most a day. It also holds for larger round numbers, such as a million
-    /// tokens a day. Any other bucket refills slower by less than `burst` parts in 2⁵¹, and never faster. With
-    /// 1,000,003 tokens a day, an empty bucket is full again less than a nanosecond late; with 4,000,000,007 tokens a
-    /// day, it is full again less than 0.2 ms late.
+    /// tokens a day. Any other bucket refills slower by less than `burst` parts in 2⁵⁰, and never faster. With
+    /// 1,000,003 tokens a day, an empty bucket is full again less than 50 µs late; with 4,000,000,007 tokens a day, it
+    /// is full again less than 0.1 s late.
     ///
     /// # Panics
     ///
@@ -250,12 +250,10 @@ impl Limit {
     }
 
     /// Returns the identity and the amounts.
-    #[inline]
     pub(crate) const fn terms(&self) -> &Terms {
         &self.terms
     }
 
-    #[inline]
     pub(crate) const fn policy(&self) -> Policy {
         self.policy
     }
@@ -354,7 +352,6 @@ impl Limit {
 
     /// Returns the algorithm.
     #[must_use]
-    #[inline]
     pub const fn algorithm(&self) -> Algorithm {
         self.terms.identity.algorithm
     }

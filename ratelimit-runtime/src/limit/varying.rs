@@ -1,6 +1,5 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::in_flight::MOST_IN_FLIGHT;
 use super::{Amounts, Lease, Limit, LimitError, Name, Policy, Terms};
 
 impl Limit {
@@ -42,9 +41,6 @@ impl Limit {
         if threshold == 0 || burst == Some(0) {
             return Ok(Self { policy: Policy { blocked: true, ..policy }, ..*self });
         }
-        if self.is_in_flight() && threshold > MOST_IN_FLIGHT {
-            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
-        }
         let capacity = self.algorithm().default_capacity(threshold);
         let period = self.terms.identity.period;
         let amounts = Amounts::new(self.algorithm(), threshold, capacity, period)?;
@@ -58,9 +54,6 @@ impl Limit {
     /// Returns this limit with the largest amounts up to `threshold` that it can count, and of a bucket the largest
     /// burst that fills within 100 years.
     pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
-        if self.is_in_flight() {
-            return self.try_amounts(threshold.min(MOST_IN_FLIGHT), None).unwrap_or(*self);
-        }
         let amounts = Amounts::largest(self.algorithm(), threshold, self.terms.identity.period);
         Self { terms: Terms { amounts, ..self.terms }, ..*self }
     }
