@@ -1,19 +1,16 @@
 //! The identity of a limit, which makes two calls share a count: its name, its algorithm, its period and its align.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-use once_cell::sync::Lazy;
 
 use super::{Algorithm, LimitError, Scope};
 use crate::text::duration::parse_text;
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
-#[derive(Clone, Copy, Debug, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(super) name: Name,
     pub(super) algorithm: Algorithm,
@@ -33,9 +30,8 @@ impl Identity {
         identity.hashed()
     }
 
-    const fn hashed(mut self) -> Self {
-        self.hash = hash(&self);
-        self
+    const fn hashed(self) -> Self {
+        Self { hash: hash(&self), ..self }
     }
 
     /// Changes the align.
@@ -61,29 +57,13 @@ impl Identity {
     }
 
     /// Returns a hash of the name, below 64.
-    #[inline]
     pub(crate) const fn name_bit(&self) -> u8 {
         self.name_bit
     }
 
     /// Returns the hash of the identity. [`KeyId`](crate::key::KeyId) combines it with a key.
-    #[inline]
     pub(crate) const fn hash(&self) -> u128 {
         self.hash
-    }
-}
-
-/// Compares hashes: stores distinguish counts by the hash of their identity.
-impl PartialEq for Identity {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-    }
-}
-
-impl Hash for Identity {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
     }
 }
 
@@ -120,21 +100,13 @@ impl Align {
     }
 }
 
-/// Hashes a name to a number below 64, by 64-bit FNV-1a.
+/// Hashes a name to a number below 64.
 pub(crate) const fn bit_of_name(name: &str) -> u8 {
-    let (mut hash, mut index) = (0xcbf2_9ce4_8422_2325_u64, 0);
-    while index < name.len() {
-        hash = (hash ^ name.as_bytes()[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
-        index += 1;
-    }
-    (hash >> 58) as u8
+    (hash_after(0, name.as_bytes()) >> 88) as u8 % 64
 }
 
-/// Hashes an identity by 128-bit FNV-1a. The hash needs no secret, because clients do not choose identities.
+/// Hashes an identity. The hash needs no secret, because clients do not choose identities.
 const fn hash(identity: &Identity) -> u128 {
-    const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
-    let (mut hash, name) =
-        (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, identity.name.as_str().as_bytes());
     let align = match identity.align {
         None => 0,
         // Offsets are at least -14:00.
@@ -144,13 +116,15 @@ const fn hash(identity: &Identity) -> u128 {
         | align << 72
         | (identity.period.micros() as u128) << 8
         | identity.algorithm as u128;
-    let (mut byte, mut index) = (0, 0);
-    while byte < 16 {
-        hash = (hash ^ (head >> (8 * byte) & 0xff)).wrapping_mul(PRIME);
-        byte += 1;
-    }
-    while index < name.len() {
-        hash = (hash ^ name[index] as u128).wrapping_mul(PRIME);
+    let head = hash_after(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, &head.to_le_bytes());
+    hash_after(head, identity.name.as_str().as_bytes())
+}
+
+/// Hashes bytes after others with this `hash`, by 128-bit FNV-1a.
+const fn hash_after(mut hash: u128, bytes: &[u8]) -> u128 {
+    let mut index = 0;
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u128).wrapping_mul(0x0100_0000_0000_0000_0000_013B);
         index += 1;
     }
     hash
@@ -160,14 +134,14 @@ const fn hash(identity: &Identity) -> u128 {
 const MOST_NAMES: usize = 10_000;
 
 /// The names that were made at run time.
-static NAMES: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+static NAMES: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The names that other processes have announced. They have places of their own: any number can be announced.
 #[cfg(feature = "rules")]
-static ANNOUNCED: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+static ANNOUNCED: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The names of the trials of rules, which take no places of other names either.
-static TRIALS: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+static TRIALS: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The end of the name of a trial.
 const OF_TRIAL: &str = ":trial";
@@ -176,7 +150,7 @@ const OF_TRIAL: &str = ":trial";
 #[cfg(feature = "rules")]
 const MAX_ANNOUNCED: usize = 1_000;
 
-type NameTable = HashSet<&'static str>;
+type NameTable = BTreeSet<&'static str>;
 
 /// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
 ///
@@ -327,7 +301,6 @@ impl Period {
         Self::new(Duration::from_micros(parse_text(text).ok()?)).ok()
     }
 
-    #[inline]
     pub(crate) const fn micros(self) -> u64 {
         self.micros
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Lease, Limit, Name, Quota, Terms};
 
 /// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
-/// [`agrees_with`](Self::agrees_with) compares.
+/// [`agrees_with`](Self::agrees_with) compares. A new setting has its place there, in `serde.rs`, and in `Display`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Policy {
@@ -43,7 +43,6 @@ impl Policy {
         has_burst: false,
     };
 
-    #[inline]
     pub(crate) const fn scope(self) -> Scope {
         self.scope
     }
@@ -64,39 +63,24 @@ impl Policy {
 
     /// Returns whether limits with these policies can be decided together.
     pub(crate) const fn agrees_with(self, other: Self) -> bool {
-        let Self {
-            scope,
-            on_error,
-            shadow,
-            wait: _,
-            lease: _,
-            hold_ms: _,
-            hidden: _,
-            varies: _,
-            blocked: _,
-            has_burst: _,
-        } = self;
-        let has_same_wait = match (self.wait(), other.wait()) {
-            (None, None) => true,
+        let has_same_wait = match (self.wait, other.wait) {
             (Some(one), Some(other)) => one.as_nanos() == other.as_nanos(),
-            (None, Some(_)) | (Some(_), None) => false,
+            (one, other) => one.is_none() && other.is_none(),
         };
-        let has_same_on_error = match (on_error, other.on_error) {
-            (None, None) => true,
+        let has_same_on_error = match (self.on_error, other.on_error) {
             (Some(one), Some(other)) => one as u8 == other as u8,
-            (None, Some(_)) | (Some(_), None) => false,
+            (one, other) => one.is_none() && other.is_none(),
         };
         has_same_wait
             && has_same_on_error
-            && scope as u8 == other.scope as u8
-            && shadow == other.shadow
+            && self.scope as u8 == other.scope as u8
+            && self.shadow == other.shadow
     }
 }
 
 impl Limit {
     /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
     /// `Backend::counts_here`.
-    #[inline]
     pub(crate) const fn decides_at_once(&self) -> bool {
         self.policy.wait.is_none()
     }
@@ -189,7 +173,6 @@ impl Limit {
     }
 
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
-    #[inline]
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
         if self.policy.shadow { None } else { self.policy.wait() }
     }
@@ -208,9 +191,8 @@ impl fmt::Display for Policy {
         if let Some(wait) = self.wait() {
             write!(f, ", wait {wait:?}")?;
         }
-        match lease {
-            Lease::None => {}
-            lease => write!(f, ", lease {lease:?}")?,
+        if lease != Lease::None {
+            write!(f, ", lease {lease:?}")?;
         }
         if !self.hold().is_zero() {
             write!(f, ", hold {:?}", self.hold())?;
@@ -267,7 +249,6 @@ pub enum Access {
 
 impl Limit {
     /// Returns how much the code says that a call may take.
-    #[inline]
     pub(crate) const fn access(&self) -> Access {
         if self.policy.blocked { Access::Blocked } else { Access::Limited }
     }

@@ -1,6 +1,6 @@
 //! Limits in configuration, by serde.
 
-use std::fmt;
+use std::error::Error;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer};
@@ -125,55 +125,49 @@ impl LimitFields {
         self,
         make_name: fn(&str) -> Result<Name, LimitError>,
     ) -> Result<Limit, ParseLimitError> {
-        let Self { name, limit, threshold, period, burst, in_flight, algo, .. } = self;
-        let in_limit = |error: &dyn fmt::Display| {
-            ParseLimitError::new(format_args!("the limit `{name}`: {error}"))
-        };
+        self.read(make_name).map_err(|error| {
+            ParseLimitError::new(format_args!("the limit `{}`: {error}", self.name))
+        })
+    }
+
+    fn read(
+        &self,
+        make_name: fn(&str) -> Result<Name, LimitError>,
+    ) -> Result<Limit, Box<dyn Error>> {
+        let Self { name, limit: text, threshold, period, burst, in_flight, algo, .. } = self;
         let has_neither = burst.is_none() && algo.is_none();
-        let mut result = match (limit, threshold, period, in_flight) {
-            (Some(text), None, None, None) if has_neither => Limit::parse(&name, &text)?,
-            (None, None, None, Some(in_flight)) if has_neither => make_name(&name)
-                .and_then(|name| Limit::in_flight_named(name, in_flight))
-                .map_err(|error| in_limit(&error))?,
+        let mut limit = match (text, threshold, period, in_flight) {
+            (Some(text), None, None, None) if has_neither => Limit::parse(name, text)?,
+            (None, None, None, Some(in_flight)) if has_neither => {
+                Limit::in_flight_named(make_name(name)?, *in_flight)?
+            }
             (None, Some(threshold), Some(period), None) => {
-                let period = period.duration().map_err(|error| in_limit(&error))?;
-                let algorithm = algo.map(|word| algorithm_of(&word)).transpose();
-                let algorithm = algorithm.map_err(|error| in_limit(&error))?;
-                limit_of(make_name(&name), algorithm, threshold, period, burst)
-                    .map_err(|error| in_limit(&error))?
+                let algorithm = algo.as_deref().map(algorithm_of).transpose()?;
+                limit_of(make_name(name), algorithm, *threshold, period.duration()?, *burst)?
             }
             _ => {
-                return Err(in_limit(
-                    &"write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`",
-                ));
+                return Err("write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`"
+                    .into());
             }
         };
-        if let Some(align) = self.align {
-            let minutes = offset_minutes(&align).map_err(|error| in_limit(&error))?;
-            let aligned = result.try_align(Align::offset_minutes(minutes));
-            result = aligned.map_err(|error| in_limit(&error))?;
+        if let Some(align) = &self.align {
+            limit = limit.try_align(Align::offset_minutes(offset_minutes(align)?))?;
         }
-        if let Some(hold) = self.hold {
-            let hold = hold.duration().map_err(|error| in_limit(&error))?;
-            result = result.try_hold(hold).map_err(|error| in_limit(&error))?;
+        if let Some(hold) = &self.hold {
+            limit = limit.try_hold(hold.duration()?)?;
         }
-        if let Some(lease) = self.lease {
-            let leased = match lease {
-                LeaseField::Units(units) => result.try_lease(units),
-                LeaseField::Word(AutoField::Auto) => result.try_auto_lease(),
-            };
-            result = leased.map_err(|error| in_limit(&error))?;
-        }
-        if let Some(wait) = self.wait {
-            result = result.wait(wait.duration().map_err(|error| in_limit(&error))?);
-        }
-        if let Some(scope) = self.scope {
-            result = result.scope(scope);
+        limit = match self.lease {
+            Some(LeaseField::Units(units)) => limit.try_lease(units)?,
+            Some(LeaseField::Word(AutoField::Auto)) => limit.try_auto_lease()?,
+            None => limit,
+        };
+        if let Some(wait) = &self.wait {
+            limit = limit.wait(wait.duration()?);
         }
         if let Some(on_error) = self.on_error {
-            result = result.on_error(on_error);
+            limit = limit.on_error(on_error);
         }
-        Ok(result.shadow(self.shadow).hidden(self.hidden))
+        Ok(limit.scope(self.scope.unwrap_or_default()).shadow(self.shadow).hidden(self.hidden))
     }
 }
 
@@ -202,18 +196,7 @@ impl PeriodField {
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Policy {
-            scope,
-            on_error,
-            shadow,
-            wait: _,
-            lease,
-            hold_ms: _,
-            hidden,
-            varies: _,
-            blocked,
-            has_burst,
-        } = self.policy;
+        let Policy { scope, on_error, shadow, lease, hidden, blocked, has_burst, .. } = self.policy;
         if blocked {
             let name = self.name();
             return Err(ser::Error::custom(format_args!(
