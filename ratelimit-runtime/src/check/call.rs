@@ -16,7 +16,7 @@ use super::local::Conclusion;
 use super::{AnyPart, Checker, Part, Permit, may_be_ruled};
 use crate::backend::Backend;
 use crate::clock::complete_by;
-use crate::key::OwnedKey;
+use crate::key::{OwnedKey, lacks_secret};
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
@@ -115,12 +115,12 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
-        let lacks_secret = |part: &&AnyPart<'_>| {
+        let is_mistaken = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
-                && part.key.lacks_secret()
                 && self.backend.is_shared(part.limit.policy().scope())
+                && lacks_secret(part.key)
         };
-        if let Some(part) = parts.iter().find(lacks_secret) {
+        if let Some(part) = parts.iter().find(is_mistaken) {
             return mistake(part.limit.label(), Mistake::NoKeySecret);
         }
         if may_wait(parts, &self.rules) {

@@ -69,26 +69,7 @@ impl fmt::Display for Client {
 
 impl Key for Client {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        // The same text as `Display`, without its formatting: most addresses are IPv4.
-        let Some(IpAddr::V4(address)) = self.address else { return out.display(self) };
-        let (mut text, mut length) = ([0; 15], 0);
-        let mut push = |byte| {
-            text[length] = byte;
-            length += 1;
-        };
-        for (index, octet) in address.octets().into_iter().enumerate() {
-            if index > 0 {
-                push(b'.');
-            }
-            if octet >= 100 {
-                push(b'0' + octet / 100);
-            }
-            if octet >= 10 {
-                push(b'0' + octet / 10 % 10);
-            }
-            push(b'0' + octet % 10);
-        }
-        out.bytes(&text[..length]);
+        out.display(self);
     }
 }
 

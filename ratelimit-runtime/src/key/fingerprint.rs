@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use siphasher::sip128::SipHasher13;
 
 use super::owned::write_text;
-use super::writer::{KeyHasher, KeyText, MAX_TEXT};
+use super::writer::{KeyHasher, MAX_TEXT, text_of};
 use super::{Key, KeyWriter};
 use crate::limit::Identity;
 
@@ -39,7 +39,7 @@ impl Secret {
     #[cold]
     fn of_long(&self, key: &dyn Key) -> u128 {
         let mut hasher = KeyHasher::new(self.0);
-        write_text(KeyText::of(key).as_bytes(), &mut KeyWriter::to_hash(&mut hasher));
+        write_text(&text_of(key), &mut KeyWriter::to_hash(&mut hasher));
         hasher.finish()
     }
 }
@@ -72,11 +72,6 @@ impl KeyId {
     /// Returns the fingerprint of the key, the same under every identity.
     pub(crate) const fn fingerprint(self, identity: &Identity) -> u128 {
         self.0 ^ identity.hash()
-    }
-
-    /// Returns a part of the fingerprint of the key, the same under every identity.
-    pub(crate) const fn fingerprint_part(self, identity: &Identity) -> u64 {
-        ((self.0 ^ identity.hash()) >> 64) as u64
     }
 
     /// Returns the id of the same key under another identity. Saves hashing the key again.

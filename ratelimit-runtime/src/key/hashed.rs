@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hmac_sha256::{HMAC, Hash};
 
-use super::writer::KeyText;
+use super::writer::{lacks_secret, text_of};
 use super::{Key, KeyWriter};
 
 /// The secret under which a limiter hashes credentials and other secret keys, from
@@ -63,10 +63,10 @@ impl KeySecret {
     /// secret to test a guess of the key.
     #[must_use]
     pub fn hash(&self, key: impl Key) -> HashedKey {
-        let digest = HMAC::mac(KeyText::of(&key).as_bytes(), self.secret);
+        let digest = HMAC::mac(text_of(&key), self.secret);
         let (first, _) = digest.split_at(16);
         let digest = first.iter().fold(0, |all, byte| all << 8 | u128::from(*byte));
-        HashedKey { digest, lacks_secret: !self.is_given || key.lacks_secret() }
+        HashedKey { digest, lacks_secret: !self.is_given || lacks_secret(&key) }
     }
 }
 
@@ -85,11 +85,8 @@ impl fmt::Display for HashedKey {
 
 impl Key for HashedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
+        out.lacks_secret |= self.lacks_secret;
         out.display(self);
-    }
-
-    fn lacks_secret(&self) -> bool {
-        self.lacks_secret
     }
 }
 

@@ -28,6 +28,7 @@ pub use self::hashed::{HashedKey, KeySecret};
 pub(crate) use self::owned::shown;
 pub use self::owned::{OwnedKey, ParseKeyError};
 pub use self::writer::KeyWriter;
+pub(crate) use self::writer::lacks_secret;
 #[cfg(any(feature = "redis", test))]
 pub(crate) use self::writer::put_count_name;
 
@@ -67,65 +68,28 @@ pub(crate) use self::writer::put_count_name;
 pub trait Key {
     /// Writes this key.
     fn write(&self, out: &mut KeyWriter<'_>);
-
-    /// Returns whether this is `()`: the limit then has one count for all calls.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn is_nothing(&self) -> bool {
-        false
-    }
-
-    /// Returns whether a part of this key is hashed under a secret that no other process has.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn lacks_secret(&self) -> bool {
-        false
-    }
 }
 
-impl<T: Key + ?Sized> Key for &T {
-    #[inline(always)]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        (**self).write(out);
-    }
-
-    #[inline(always)]
-    fn is_nothing(&self) -> bool {
-        (**self).is_nothing()
-    }
-
-    #[inline(always)]
-    fn lacks_secret(&self) -> bool {
-        (**self).lacks_secret()
-    }
-}
-
-macro_rules! forward_to_target {
-    ($($pointer:ty),*) => {$(
-        impl<T: Key + ?Sized> Key for $pointer {
-            #[inline]
+macro_rules! dereferenced {
+    ($([$($parameter:tt)*] $pointer:ty;)*) => {$(
+        impl<$($parameter)*> Key for $pointer {
+            #[inline(always)]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 (**self).write(out);
-            }
-
-            fn lacks_secret(&self) -> bool {
-                (**self).lacks_secret()
             }
         }
     )*};
 }
 
-forward_to_target!(&mut T, Box<T>, Rc<T>, Arc<T>);
-
-impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        (**self).write(out);
-    }
-
-    fn lacks_secret(&self) -> bool {
-        (**self).lacks_secret()
-    }
+dereferenced! {
+    [T: Key + ?Sized] &T;
+    [T: Key + ?Sized] &mut T;
+    [T: Key + ?Sized] Box<T>;
+    [T: Key + ?Sized] Rc<T>;
+    [T: Key + ?Sized] Arc<T>;
+    [T: Key + ToOwned + ?Sized] Cow<'_, T>;
+    [] String;
+    [] Vec<u8>;
 }
 
 /// `Some(key)` is the same key as `key`. `None` is one key, different from every other: all calls without a value share
@@ -138,27 +102,12 @@ impl<T: Key> Key for Option<T> {
             None => out.no_key(),
         }
     }
-
-    #[inline(always)]
-    fn is_nothing(&self) -> bool {
-        self.as_ref().is_none_or(Key::is_nothing)
-    }
-
-    #[inline(always)]
-    fn lacks_secret(&self) -> bool {
-        self.as_ref().is_some_and(Key::lacks_secret)
-    }
 }
 
 /// No key: one count for the whole limit.
 impl Key for () {
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.no_key();
-    }
-
-    #[inline(always)]
-    fn is_nothing(&self) -> bool {
-        true
     }
 }
 
@@ -169,21 +118,7 @@ impl Key for str {
     }
 }
 
-impl Key for String {
-    #[inline(always)]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.as_bytes());
-    }
-}
-
 impl Key for [u8] {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self);
-    }
-}
-
-impl Key for Vec<u8> {
     #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self);
@@ -258,13 +193,6 @@ macro_rules! tuples {
                     $part.write(out);
                 )*
                 out.structure(b')');
-            }
-
-            #[allow(non_snake_case, reason = "each variable has the name of its type parameter")]
-            #[inline(always)]
-            fn lacks_secret(&self) -> bool {
-                let ($first, $($part,)*) = self;
-                $first.lacks_secret() $(|| $part.lacks_secret())*
             }
         }
     )*};

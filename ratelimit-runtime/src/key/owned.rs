@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::writer::{ESCAPED, KeyText, NO_KEY, escape, split};
+use super::writer::{KeyText, NO_KEY, escape, is_escaped, shorten, split, text_of, unescape};
 use super::{Key, KeyWriter};
 
 /// A key that borrows nothing, such as one of [`key!`](crate::key!).
@@ -21,13 +21,7 @@ pub struct ParseKeyError(&'static str);
 impl OwnedKey {
     /// Returns a copy of `key`.
     pub(crate) fn of(key: &dyn Key) -> Self {
-        Self(KeyText::of(key).as_bytes().into())
-    }
-
-    /// Returns the key with this text.
-    #[cfg(feature = "rules")]
-    pub(crate) fn written(text: &[u8]) -> Self {
-        Self(text.into())
+        Self(text_of(key).as_slice().into())
     }
 
     /// Returns the key in the name of a count: see [`put_count_name`](super::put_count_name).
@@ -72,11 +66,13 @@ impl OwnedKey {
         }
         // The mark of a short text opens a parenthesis, and its beginning can open others.
         let (whole, (text, hash)) = (text, split(text).unwrap_or((text, "")));
-        let (mut depth, mut written) = (0_usize, Vec::with_capacity(whole.len()));
+        let (mut depth, mut written) = (0_usize, KeyText::new());
         let is_value = !whole.contains(['(', ')']);
         let mut at = 0;
         while let Some(&byte) = text.as_bytes().get(at) {
-            if let Some(byte) = shown_byte(&text.as_bytes()[at..]) {
+            let escaped = unescape(&text.as_bytes()[at..]);
+            // As `shown` writes it.
+            if let Some(byte) = escaped.filter(|byte| byte.is_ascii_control() || !byte.is_ascii()) {
                 written.push(byte);
                 at += 3;
                 continue;
@@ -94,17 +90,16 @@ impl OwnedKey {
                 // An escaped byte, or the key `()` as a part of a tuple.
                 b'%' => {
                     let (before, rest) = text.as_bytes().split_at(at);
-                    let is_escaped =
-                        |byte: &u8| escape(*byte).is_some_and(|text| rest.starts_with(text));
                     let is_part = matches!(before.last(), Some(b'(' | b':'))
                         && matches!(rest.get(1), Some(b':' | b')'));
-                    b"():%{}".iter().any(is_escaped) || is_part && !is_value
+                    escaped.is_some_and(is_escaped) || is_part && !is_value
                 }
                 _ => false,
             };
-            match escape(byte) {
-                Some(escaped) if !is_structure => written.extend_from_slice(escaped),
-                _ => written.push(byte),
+            if is_escaped(byte) && !is_structure {
+                written.extend(escape(byte));
+            } else {
+                written.push(byte);
             }
             at += 1;
         }
@@ -112,7 +107,8 @@ impl OwnedKey {
             return Err(ParseKeyError::PARENTHESES);
         }
         written.extend_from_slice(hash.as_bytes());
-        Ok(Self(KeyText::from_bytes(&written).as_bytes().into()))
+        shorten(&mut written);
+        Ok(Self(written.as_slice().into()))
     }
 
     #[cfg(test)]
@@ -179,11 +175,10 @@ pub(super) fn write_text(text: &[u8], out: &mut KeyWriter<'_>) {
         return out.no_key();
     }
     let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+    while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
         out.bytes(&rest[..at]);
-        let escaped = |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
-        if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
-            out.bytes(&[*byte]);
+        if let Some(byte) = unescape(&rest[at..]).filter(|byte| is_escaped(*byte)) {
+            out.bytes(&[byte]);
             rest = &rest[at + 3..];
         } else {
             out.structure(rest[at]);
@@ -198,32 +193,20 @@ pub(super) fn write_text(text: &[u8], out: &mut KeyWriter<'_>) {
 /// character. [`OwnedKey::parse`](super::OwnedKey::parse) reads it.
 pub(crate) fn shown(written: &[u8]) -> String {
     let mut text = String::with_capacity(written.len());
+    let push = |text: &mut String, bytes: &[u8]| {
+        text.extend(bytes.iter().flat_map(|byte| escape(*byte)).map(char::from));
+    };
     for chunk in written.utf8_chunks() {
         for character in chunk.valid().chars() {
             if is_invisible(character) {
-                character
-                    .encode_utf8(&mut [0; 4])
-                    .bytes()
-                    .for_each(|byte| push_hex(&mut text, byte));
+                push(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(character);
             }
         }
-        chunk.invalid().iter().for_each(|byte| push_hex(&mut text, *byte));
+        push(&mut text, chunk.invalid());
     }
     text
-}
-
-/// Returns the byte that `%` and two digits at the start of `text` stand for, if [`shown`] can write it so.
-fn shown_byte(text: &[u8]) -> Option<u8> {
-    let [b'%', high, low, ..] = *text else { return None };
-    let digit = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    };
-    let byte = digit(high)? << 4 | digit(low)?;
-    (byte.is_ascii_control() || !byte.is_ascii()).then_some(byte)
 }
 
 /// Returns whether a character is a control, or has no width, or changes the direction of the text.
@@ -232,14 +215,6 @@ fn is_invisible(character: char) -> bool {
         || matches!(character,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
-
-fn push_hex(text: &mut String, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push('%');
-    for digit in [byte >> 4, byte & 15] {
-        text.push(char::from(DIGITS[usize::from(digit)]));
-    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use std::hash::Hasher;
 
 use hmac_sha256::Hash;
 use siphasher::sip128::{Hasher128, SipHasher13};
+use smallvec::SmallVec;
 
 use super::Key;
 #[cfg(any(feature = "redis", test))]
@@ -41,6 +42,8 @@ pub(super) const NO_KEY: u8 = b'%';
 /// Receives the parts of a [`Key`](super::Key), which says how to implement one.
 pub struct KeyWriter<'a> {
     output: KeyOutput<'a>,
+    /// Whether a part of the key is hashed under a secret that no other process has.
+    pub(super) lacks_secret: bool,
 }
 
 /// The output of a [`KeyWriter`]: a text or a fingerprint.
@@ -70,7 +73,7 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
         out.push(b':');
         put_escaped(part.as_bytes(), |bytes| out.extend_from_slice(bytes));
     }
-    match KeyText::of(key).as_bytes() {
+    match &*text_of(key) {
         [NO_KEY] => out.push(NO_KEY),
         text => {
             out.push(b'{');
@@ -83,19 +86,19 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
 
 impl<'a> KeyWriter<'a> {
     fn to_text(text: &'a mut KeyText) -> Self {
-        Self { output: KeyOutput::Text(text) }
+        Self { output: KeyOutput::Text(text), lacks_secret: false }
     }
 
     #[inline]
     pub(super) fn to_hash(hasher: &'a mut KeyHasher) -> Self {
-        Self { output: KeyOutput::Hash(hasher) }
+        Self { output: KeyOutput::Hash(hasher), lacks_secret: false }
     }
 
     /// Writes a value of any bytes, escaped.
     #[inline(always)]
     pub fn bytes(&mut self, value: &[u8]) {
         match &mut self.output {
-            KeyOutput::Text(text) => put_escaped(value, |bytes| text.push(bytes)),
+            KeyOutput::Text(text) => put_escaped(value, |bytes| text.extend_from_slice(bytes)),
             KeyOutput::Hash(hasher) => hasher.write(value),
         }
     }
@@ -145,19 +148,26 @@ impl<'a> KeyWriter<'a> {
     #[inline(always)]
     pub(super) fn structure(&mut self, byte: u8) {
         match &mut self.output {
-            KeyOutput::Text(text) => text.push(&[byte]),
+            KeyOutput::Text(text) => text.push(byte),
             KeyOutput::Hash(hasher) => hasher.write_structure(byte),
         }
     }
 }
 
-impl KeyText {
-    pub(super) fn of(key: &(impl Key + ?Sized)) -> Self {
-        let mut text = Self::empty();
-        key.write(&mut KeyWriter::to_text(&mut text));
-        text.finish();
-        text
-    }
+/// Returns the text of a key, shortened if it is long.
+pub(super) fn text_of(key: &(impl Key + ?Sized)) -> KeyText {
+    let mut text = KeyText::new();
+    key.write(&mut KeyWriter::to_text(&mut text));
+    shorten(&mut text);
+    text
+}
+
+/// Returns whether a part of a key is hashed under a secret that no other process has.
+pub(crate) fn lacks_secret(key: &(impl Key + ?Sized)) -> bool {
+    let mut text = KeyText::new();
+    let mut out = KeyWriter::to_text(&mut text);
+    key.write(&mut out);
+    out.lacks_secret
 }
 
 impl fmt::Debug for KeyWriter<'_> {
@@ -169,34 +179,34 @@ impl fmt::Debug for KeyWriter<'_> {
 /// Passes a value to `put`, escaped.
 fn put_escaped(value: &[u8], mut put: impl FnMut(&[u8])) {
     let mut rest = value;
-    while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+    while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
         put(&rest[..at]);
-        put(escape(rest[at]).unwrap_or_default());
+        put(&escape(rest[at]));
         rest = &rest[at + 1..];
     }
     put(rest);
 }
 
-/// For each byte, whether it is escaped in a value.
-pub(super) const ESCAPED: [bool; 256] = {
-    let (mut escaped, mut byte) = ([false; 256], 0);
-    while byte < 256 {
-        escaped[byte] = escape(byte as u8).is_some();
-        byte += 1;
-    }
-    escaped
-};
+/// Returns whether a byte is escaped in a value.
+pub(super) fn is_escaped(byte: u8) -> bool {
+    matches!(byte, b'(' | b')' | b':' | b'%' | b'{' | b'}')
+}
 
-pub(super) const fn escape(byte: u8) -> Option<&'static [u8]> {
-    Some(match byte {
-        b'(' => b"%28",
-        b')' => b"%29",
-        b':' => b"%3A",
-        b'%' => b"%25",
-        b'{' => b"%7B",
-        b'}' => b"%7D",
-        _ => return None,
-    })
+/// Returns `%` and the two hexadecimal digits of a byte.
+pub(super) fn escape(byte: u8) -> [u8; 3] {
+    let digit = |digit: u8| b"0123456789ABCDEF"[usize::from(digit)];
+    [b'%', digit(byte >> 4), digit(byte & 15)]
+}
+
+/// Returns the byte whose escape `text` starts with.
+pub(super) fn unescape(text: &[u8]) -> Option<u8> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    };
+    let [b'%', high, low, ..] = *text else { return None };
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// The most bytes of a text that is not shortened.
@@ -211,60 +221,19 @@ const MARK: &[u8] = b"(sha256:";
 /// The number of hexadecimal digits of a hash.
 const DIGITS: usize = 64;
 
-/// The text of a key, as [`KeyWriter`](super::KeyWriter) writes it. Allocates nothing.
-pub(super) struct KeyText {
-    /// The first bytes.
-    bytes: [u8; MAX_TEXT],
-    len: usize,
-    /// The hash of a long text.
-    hash: Option<Hash>,
-}
+/// The text of a key, as [`KeyWriter`](super::KeyWriter) writes it. Only a long text allocates, until it is shortened.
+pub(super) type KeyText = SmallVec<[u8; MAX_TEXT]>;
 
-impl KeyText {
-    /// Returns the text with these bytes.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        let mut text = Self::empty();
-        text.push(bytes);
-        text.finish();
-        text
+/// Shortens a text if it is long.
+pub(super) fn shorten(text: &mut KeyText) {
+    if text.len() <= MAX_TEXT {
+        return;
     }
-
-    fn empty() -> Self {
-        Self { bytes: [0; MAX_TEXT], len: 0, hash: None }
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    /// Appends bytes to a text that is not finished.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        let kept = bytes.len().min(MAX_TEXT - self.len);
-        self.bytes[self.len..self.len + kept].copy_from_slice(&bytes[..kept]);
-        self.len += kept;
-        let rest = &bytes[kept..];
-        if !rest.is_empty() {
-            let hash = self.hash.get_or_insert_with(|| {
-                let mut hash = Hash::new();
-                hash.update(self.bytes);
-                hash
-            });
-            hash.update(rest);
-        }
-    }
-
-    /// Shortens the text if it is long.
-    pub(super) fn finish(&mut self) {
-        let Some(hash) = &self.hash else { return };
-        self.len = end_of_beginning(&self.bytes);
-        let mut append = |bytes: &[u8]| {
-            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-            self.len += bytes.len();
-        };
-        append(MARK);
-        for byte in hash.finalize() {
-            append(&[byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
-        }
+    let hash = Hash::hash(&text);
+    text.truncate(end_of_beginning(text));
+    text.extend_from_slice(MARK);
+    for byte in hash {
+        text.extend([byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
     }
 }
 

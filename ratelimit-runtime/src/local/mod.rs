@@ -63,23 +63,19 @@ impl<'a> From<&'a Charge> for LocalCharge<'a> {
 pub(crate) struct Local {
     shards: Box<[LockedShard; SHARDS]>,
     secret: Secret,
-    /// The fingerprint of `()`, the key of a limit without a key.
-    no_key: u128,
     clock: Clock,
 }
 
 impl Local {
     /// Creates a store of at most `max_keys` counts, rounded up to a multiple of the number of shards.
     pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
-        let secret = Secret::random();
         let shard = || LockedShard(Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))));
         // In a vector first, because all shards together do not fit on a small stack.
         let shards: Vec<_> = iter::repeat_with(shard).take(SHARDS).collect();
         let shards = shards.into_boxed_slice().try_into();
         Self {
             shards: shards.unwrap_or_else(|_| unreachable!("as many as the array has")),
-            no_key: secret.fingerprint(&()),
-            secret,
+            secret: Secret::random(),
             clock,
         }
     }
@@ -96,7 +92,7 @@ impl Local {
     /// Returns the fingerprint of a key, the same for all limits.
     #[inline]
     pub(crate) fn fingerprint(&self, key: &(impl Key + ?Sized)) -> u128 {
-        if key.is_nothing() { self.no_key } else { self.secret.fingerprint(key) }
+        self.secret.fingerprint(key)
     }
 
     /// Decides calls. The reply names `source`: this store, or a fallback to it.

@@ -105,7 +105,7 @@ impl ReportSettings {
 fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
     // Fingerprints are secret: an event that contained them could reveal the key.
     static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
-    SECRET.hash_one(key_id.fingerprint_part(terms.identity()))
+    SECRET.hash_one(key_id.fingerprint(terms.identity()))
 }
 
 fn text_of<K: Key + ?Sized>(key: &K) -> Arc<str> {

@@ -297,13 +297,7 @@ impl Operator<'_> {
 
 /// Returns the key in the rest of the name of a count; `None` if the name is of another limit, or of a segment.
 fn key_of(rest: &[u8]) -> Option<OwnedKey> {
-    match rest {
-        b"%" => Some(OwnedKey::written(b"%")),
-        // See `KeyWriter::count_name`.
-        b"{(}" => Some(OwnedKey::written(b"")),
-        [b'{', key @ .., b'}'] => Some(OwnedKey::written(key)),
-        _ => None,
-    }
+    matches!(rest, b"%" | [b'{', .., b'}']).then(|| OwnedKey::in_count_name(rest))
 }
 
 #[cfg(test)]
