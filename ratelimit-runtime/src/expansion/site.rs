@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use super::CallLimit;
-use crate::limit::{Access, Lease, Limit, LimitError, Name, Period};
+use crate::limit::{Access, Lease, Limit, LimitError};
 use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
 
@@ -21,16 +21,10 @@ pub struct Site {
     place: &'static str,
     name: SiteName,
     is_computed: bool,
-    limit: OnceCell<FirstLimit>,
+    /// The limit of the first call. Generic functions have one site for all types.
+    limit: OnceCell<Limit>,
     tally: Tally,
     has_clamped: AtomicBool,
-}
-
-/// The limit of the first call. Generic functions have one site for all types.
-#[derive(Debug)]
-struct FirstLimit {
-    name: Name,
-    period: Period,
 }
 
 /// Where the name of a limit comes from.
@@ -114,19 +108,13 @@ impl Site {
         limit.varying(lease)
     }
 
-    /// Counts a call.
-    #[inline]
-    pub(super) fn count(&self, end: CallEnd) {
-        self.tally.add(end);
-    }
-
     /// Returns whether a rejection names the limit.
     fn has_rejected(&self, rejection: &Rejection) -> bool {
         self.limit.get().is_some_and(|limit| {
-            limit.name.as_str() == rejection.name()
+            limit.name() == rejection.name()
                 && match rejection {
                     Rejection::Limited { quota, .. } | Rejection::Blocked { quota, .. } => {
-                        quota.period() == limit.period.duration()
+                        quota.period() == limit.period()
                     }
                     _ => true,
                 }
@@ -140,8 +128,7 @@ impl Site {
         self.limit.get_or_init(|| {
             let added = RegisteredLimit { limit: *limit, place, is_computed };
             first = registry::add(added, &self.tally);
-            let terms = limit.terms();
-            FirstLimit { name: *terms.name(), period: terms.period() }
+            *limit
         });
         // Once the site is initialised, because a subscriber can call this function. The first is another site: each
         // registers once. Its place can be the same, if one call of a macro made both functions.
@@ -172,22 +159,17 @@ impl Site {
 
 /// Counts a call at the sites of its limits. Only the limit that a rejection names counts the rejection.
 pub(super) fn count_call(sites: &[&Site], rejection: Option<&Rejection>) {
-    let end = match rejection {
-        None => CallEnd::Admitted,
-        Some(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => CallEnd::Undecided,
-        Some(rejection) => return count_rejection(sites, rejection),
-    };
-    for site in sites {
-        site.count(end);
-    }
-}
-
-fn count_rejection(sites: &[&Site], rejection: &Rejection) {
-    let rejecting = match sites {
-        [site] => Some(site),
-        several => several.iter().find(|site| site.has_rejected(rejection)),
-    };
-    if let Some(site) = rejecting {
-        site.count(CallEnd::Rejected);
+    let count = |site: &&Site, end| site.tally.add(end);
+    match rejection {
+        None => sites.iter().for_each(|site| count(site, CallEnd::Admitted)),
+        Some(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
+            sites.iter().for_each(|site| count(site, CallEnd::Undecided));
+        }
+        Some(rejection) => {
+            let is_rejecting = |site: &&&Site| sites.len() == 1 || site.has_rejected(rejection);
+            if let Some(site) = sites.iter().find(is_rejecting) {
+                count(site, CallEnd::Rejected);
+            }
+        }
     }
 }
