@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::function::Function;
-use crate::values::{Constant, as_literal, as_path, unwrap_parens};
+use crate::values::{Value, as_literal, as_path, unwrap_parens};
 
 /// What happens once the call has ended.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(crate) struct KeyBlock {
     /// A function of the return value that returns for how long the key is blocked, if it is.
     pub(crate) function: Expr,
     /// The longest time; `None` for that of the runtime.
-    pub(crate) at_most: Option<Constant>,
+    pub(crate) at_most: Option<Value>,
 }
 
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl AfterCall {
         function: Option<&Function>,
     ) -> Result<Self, ReportedError> {
         let read = |name| {
-            args.optional(name, |expr| {
+            args.optional(name, |name, expr| {
                 let function_of_result = read_function(name, function, expr)?;
                 if let Some(function) = function {
                     require_no_moved(name, function, expr)?;
@@ -58,14 +58,12 @@ impl AfterCall {
             })
         };
         let (settle, count_if) = (read(ArgumentName::Settle), read(ArgumentName::CountIf));
-        let permit = args.optional(ArgumentName::Permit, |expr| {
+        let permit = args.optional(ArgumentName::Permit, |_, expr| {
             let bindings = function.map(Function::bindings).unwrap_or_default();
             read_permit(expr, &bindings)
         });
         let block = read(ArgumentName::Block);
-        let at_most = args.optional(ArgumentName::BlockAtMost, |expr| {
-            Constant::duration(ArgumentName::BlockAtMost, expr)
-        });
+        let at_most = args.optional(ArgumentName::BlockAtMost, Value::duration);
         let settle = settle?.map(Correction::Settle);
         let count_if = count_if?.map(Correction::CountIf);
         let correction = settle.or(count_if).or(permit?.map(Correction::Permit));

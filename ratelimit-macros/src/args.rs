@@ -20,7 +20,8 @@ use crate::words::Word;
 
 /// The arguments of one attribute, or of one `limit(…)` in it, as written.
 pub(crate) struct Args<'e> {
-    level: Level,
+    /// Whether these are the arguments of a `limit(…)`.
+    pub(crate) is_group: bool,
     /// The tokens that the error about a missing argument points at.
     span: Span,
     given: Vec<Argument>,
@@ -33,20 +34,6 @@ pub(crate) struct Args<'e> {
     pub(crate) errors: &'e Errors,
 }
 
-/// What the arguments belong to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
-    Attribute,
-    Group,
-}
-
-/// What a word that is no argument was probably meant to be.
-enum Meant {
-    Nothing,
-    Anything,
-    One(ArgumentName),
-}
-
 /// `name = value`.
 pub(crate) struct Argument {
     name: ArgumentName,
@@ -56,13 +43,13 @@ pub(crate) struct Argument {
 
 impl<'e> Args<'e> {
     pub(crate) fn parse(tokens: TokenStream, errors: &'e Errors) -> Self {
-        Self::parse_level(Level::Attribute, Span::call_site(), tokens, errors)
+        Self::parse_level(false, Span::call_site(), tokens, errors)
     }
 
-    fn parse_level(level: Level, span: Span, tokens: TokenStream, errors: &'e Errors) -> Self {
+    fn parse_level(is_group: bool, span: Span, tokens: TokenStream, errors: &'e Errors) -> Self {
         let (given, groups, misspelled) = (Vec::new(), Vec::new(), Vec::new());
         let mut args =
-            Args { level, span, given, groups, text_has_burst: false, misspelled, errors };
+            Args { is_group, span, given, groups, text_has_burst: false, misspelled, errors };
         let read_all = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 args.parse_one(input);
@@ -101,11 +88,6 @@ impl<'e> Args<'e> {
         }
     }
 
-    /// Whether these are the arguments of a `limit(…)`.
-    pub(crate) fn is_group(&self) -> bool {
-        self.level == Level::Group
-    }
-
     /// Reports an error at the whole argument, if it is given.
     pub(crate) fn reject(&self, name: ArgumentName, message: &str) {
         if let Some(argument) = self.get(name) {
@@ -122,11 +104,11 @@ impl<'e> Args<'e> {
     pub(crate) fn optional<T>(
         &self,
         name: ArgumentName,
-        read: impl FnOnce(&Expr) -> syn::Result<T>,
+        read: impl FnOnce(ArgumentName, &Expr) -> syn::Result<T>,
     ) -> Result<Option<T>, ReportedError> {
         let Some(argument) = self.get(name) else { return Ok(None) };
         match &argument.value {
-            Ok(value) => self.errors.record(read(value)).map(Some),
+            Ok(value) => self.errors.record(read(name, value)).map(Some),
             Err(reported) => Err(*reported),
         }
     }
@@ -136,7 +118,7 @@ impl<'e> Args<'e> {
         &self,
         name: ArgumentName,
         missing: &str,
-        read: impl FnOnce(&Expr) -> syn::Result<T>,
+        read: impl FnOnce(ArgumentName, &Expr) -> syn::Result<T>,
     ) -> Result<T, ReportedError> {
         self.optional(name, read)?.ok_or_else(|| {
             let report = || self.errors.report(syn::Error::new(self.span, missing));
@@ -252,14 +234,14 @@ impl<'e> Args<'e> {
     /// Reads one `limit(…)` and the comma after it.
     fn parse_group(&mut self, ident: &Ident, input: ParseStream<'_>) {
         let group = input.parse::<Group>().ok();
-        if group.is_some() && self.level == Level::Group {
+        if group.is_some() && self.is_group {
             let message = "`limit(…)` cannot be nested: write one beside the other";
             self.errors.report(syn::Error::new(ident.span(), message));
         } else if let Some(group) =
             group.filter(|group| group.delimiter() == Delimiter::Parenthesis)
         {
             let (span, tokens) = (ident.span(), group.stream());
-            self.groups.push(Args::parse_level(Level::Group, span, tokens, self.errors));
+            self.groups.push(Args::parse_level(true, span, tokens, self.errors));
             return self.end_argument(input);
         } else {
             let message = "`limit` takes arguments in parentheses, or a constant: write \
@@ -272,14 +254,13 @@ impl<'e> Args<'e> {
 
     /// After a mistake that can be any argument misspelled, none is reported as missing.
     fn anything_is_misspelled(&mut self, reported: ReportedError) {
-        self.misspelled.extend(self.allowed().map(|name| (name, reported)));
+        self.misspelled.extend(self.allowed().into_iter().map(|name| (name, reported)));
     }
 
     /// The arguments that are allowed at this level.
-    fn allowed(&self) -> impl Iterator<Item = ArgumentName> + use<> {
-        let level = self.level;
+    fn allowed(&self) -> Vec<ArgumentName> {
         let all = ArgumentName::ALL.iter().copied();
-        all.filter(move |name| level == Level::Attribute || name.place().is_in_groups())
+        all.filter(|name| !self.is_group || name.place().is_in_groups()).collect()
     }
 
     /// The argument of that name, if it exists and is given for the first time.
@@ -287,29 +268,25 @@ impl<'e> Args<'e> {
         let word = ident.to_string();
         let (message, meant) = match ArgumentName::find(&word) {
             Some(name) if self.get(name).is_none() => return Ok(name),
-            Some(_) => (format!("`{word}` is given twice: remove one of the two"), Meant::Nothing),
+            Some(_) => (format!("`{word}` is given twice: remove one of the two"), Vec::new()),
             None => self.unknown(&word, has_value),
         };
         let reported = self.errors.report(syn::Error::new(ident.span(), message));
-        match meant {
-            Meant::Nothing => {}
-            Meant::Anything => self.anything_is_misspelled(reported),
-            Meant::One(name) => self.misspelled.push((name, reported)),
-        }
+        self.misspelled.extend(meant.into_iter().map(|name| (name, reported)));
         Err(reported)
     }
 
-    /// What to write instead of a word that is no argument.
-    fn unknown(&self, word: &str, has_value: bool) -> (String, Meant) {
+    /// What to write instead of a word that is no argument, and the arguments that it was probably meant to be.
+    fn unknown(&self, word: &str, has_value: bool) -> (String, Vec<ArgumentName>) {
+        let allowed = self.allowed();
         if let Some(advice) = foreign_argument(word).filter(|_| has_value) {
-            return (format!("unknown argument `{word}`: {advice}"), Meant::Anything);
+            return (format!("unknown argument `{word}`: {advice}"), allowed);
         }
-        let names = || self.allowed().map(Word::as_str);
+        let names = || allowed.iter().map(|name| name.as_str());
         let similar = || ArgumentName::find(closest(word, names())?);
         if let Some(meant) = ArgumentName::find_synonym(word).or_else(similar) {
             let message = format!("unknown argument `{word}`: did you mean `{meant}`?");
-            let is_limit = meant == ArgumentName::Limit;
-            return (message, if is_limit { Meant::Anything } else { Meant::One(meant) });
+            return (message, if meant == ArgumentName::Limit { allowed } else { vec![meant] });
         }
         if has_value {
             let names = quoted(nearest(word, names(), 3));
@@ -317,11 +294,11 @@ impl<'e> Args<'e> {
                 "unknown argument `{word}`: the arguments with similar names are {names}; the documentation of \
                  `rate_limit` lists all"
             );
-            return (message, Meant::Nothing);
+            return (message, Vec::new());
         }
         if word.contains(char::is_uppercase) && !word.contains(char::is_lowercase) {
             let message = format!("to name the constant of a limit, write `limit = {word}`");
-            return (message, Meant::Anything);
+            return (message, allowed);
         }
         let advice = match self.get(ArgumentName::Key) {
             Some(key) => {
@@ -330,7 +307,7 @@ impl<'e> Args<'e> {
             }
             None => format!("to count each `{word}` separately, write `key = {word}`"),
         };
-        (format!("`{word}` is no argument of `rate_limit`: {advice}"), Meant::Nothing)
+        (format!("`{word}` is no argument of `rate_limit`: {advice}"), Vec::new())
     }
 }
 

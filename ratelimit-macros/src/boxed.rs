@@ -3,8 +3,8 @@
 //! attribute works on methods of an `#[async_trait]`.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
-use quote::{ToTokens, TokenStreamExt};
-use syn::buffer::Cursor;
+use quote::{ToTokens, TokenStreamExt, quote};
+use syn::parse::discouraged::Speculative;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{
@@ -69,10 +69,9 @@ fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<PatternStatement>,
         }
         body.append_all(block.parse::<Option<Group>>()?);
     }
-    while let Ok((pattern, value)) = parse_let(&block.fork()) {
-        let before = block.cursor();
-        parse_let(block)?;
-        let tokens = tokens_between(before, block.cursor());
+    let ahead = block.fork();
+    while let Ok((pattern, value, tokens)) = parse_let(&ahead) {
+        block.advance_to(&ahead);
         if is_parameter(&value) {
             patterns.push(PatternStatement { pattern, tokens });
         } else {
@@ -91,25 +90,15 @@ fn is_parameter(value: &TokenTree) -> bool {
     name.is_some_and(|name| words == ["let", name, "=", name, ";", name])
 }
 
-/// Parses `let PATTERN = VALUE;`, where the value is one variable or one block.
-fn parse_let(input: ParseStream<'_>) -> syn::Result<(Pat, TokenTree)> {
-    input.parse::<Token![let]>()?;
+/// Parses `let PATTERN = VALUE;`, where the value is one variable or one block. Returns the pattern, the value, and the
+/// whole statement.
+fn parse_let(input: ParseStream<'_>) -> syn::Result<(Pat, TokenTree, TokenStream)> {
+    let keyword: Token![let] = input.parse()?;
     let pattern = Pat::parse_single(input)?;
-    input.parse::<Token![=]>()?;
-    let value = input.parse()?;
-    input.parse::<Token![;]>()?;
-    Ok((pattern, value))
-}
-
-fn tokens_between(mut from: Cursor<'_>, to: Cursor<'_>) -> TokenStream {
-    let mut tokens = TokenStream::new();
-    while from != to
-        && let Some((tree, next)) = from.token_tree()
-    {
-        tokens.append(tree);
-        from = next;
-    }
-    tokens
+    let (equals, value): (Token![=], TokenTree) = (input.parse()?, input.parse()?);
+    let end: Token![;] = input.parse()?;
+    let tokens = quote!(#keyword #pattern #equals #value #end);
+    Ok((pattern, value, tokens))
 }
 
 /// `T` of `Pin<Box<dyn Future<Output = T>>>`.

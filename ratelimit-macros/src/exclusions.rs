@@ -122,10 +122,10 @@ pub(crate) fn check(args: &Args<'_>, attribute: &Args<'_>) {
 fn misplaced(name: ArgumentName, args: &Args<'_>) -> Option<String> {
     let is_beside_groups = !args.groups.is_empty();
     match name.place() {
-        Place::Attribute if args.is_group() => {
+        Place::Attribute if args.is_group => {
             Some(format!("`{name}` applies to all limits: move it out of `limit(…)`"))
         }
-        Place::WithoutGroups if args.is_group() || is_beside_groups => Some(
+        Place::WithoutGroups if args.is_group || is_beside_groups => Some(
             "`lease` works with a single limit only, and limits in `limit(…)` are decided together: remove `lease`"
                 .to_owned(),
         ),

@@ -97,7 +97,7 @@ fn read_groups(
         sharing.filter_map(|charge| charge.limit.capacity()).min_by_key(|(capacity, _)| *capacity);
     let key_and_cost = KeyAndCost::read(args, function, capacity);
     let after_call = AfterCall::read(args, function);
-    let hidden = args.optional(ArgumentName::Hidden, |expr| flag(ArgumentName::Hidden, expr));
+    let hidden = args.optional(ArgumentName::Hidden, flag);
     let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
     let (hidden, after_call) = (hidden?, after_call?);
     for charge in &mut charges {
@@ -172,15 +172,19 @@ impl KeyAndCost {
         function: Option<&Function>,
         capacity: Option<(u64, ArgumentName)>,
     ) -> Result<Self, ReportedError> {
-        let key = args.optional(ArgumentName::Key, |expr| Key::read(expr, function));
-        let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
+        let key = args.optional(ArgumentName::Key, |_, expr| Key::read(expr, function));
+        let cost = args.optional(ArgumentName::Cost, |name, expr| read_cost(name, expr, capacity));
         Ok(Self { key: key?, cost: cost? })
     }
 }
 
-fn read_cost(expr: &Expr, capacity: Option<(u64, ArgumentName)>) -> syn::Result<Expr> {
+fn read_cost(
+    name: ArgumentName,
+    expr: &Expr,
+    capacity: Option<(u64, ArgumentName)>,
+) -> syn::Result<Expr> {
     let zero = "`cost = 0` would charge nothing, so no call is limited: the smallest value is 1";
-    let cost = whole_number(ArgumentName::Cost, zero, expr)?;
+    let cost = whole_number(name, zero, expr)?;
     if let (Some(cost), Some((capacity, argument))) = (cost, capacity)
         && cost > capacity
     {
@@ -193,18 +197,18 @@ fn read_cost(expr: &Expr, capacity: Option<(u64, ArgumentName)>) -> syn::Result<
     Ok(expr.clone())
 }
 
-fn read_limiter(expr: &Expr) -> syn::Result<Expr> {
+fn read_limiter(name: ArgumentName, expr: &Expr) -> syn::Result<Expr> {
     if as_literal(expr).is_some() {
         let message = format!(
             "`limiter` must be an expression that gives a `RateLimiter`, such as `{}`",
-            ArgumentName::Limiter.example()
+            name.example()
         );
         return Err(syn::Error::new_spanned(expr, message));
     }
     Ok(expr.clone())
 }
 
-fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
+fn read_on_limited(name: ArgumentName, expr: &Expr) -> syn::Result<Expr> {
     let message = match unwrap_parens(expr) {
         Expr::Path(_) => return Ok(expr.clone()),
         Expr::Closure(closure)
@@ -231,7 +235,7 @@ fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
                     }
                     format!("`|rejection| {}`", written(&call))
                 }
-                _ => format!("`{}`", ArgumentName::OnLimited.example()),
+                _ => format!("`{}`", name.example()),
             };
             format!(
                 "`on_limited` must be a function or a closure that takes the rejection, such as {advice}"
@@ -241,14 +245,14 @@ fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
     Err(syn::Error::new_spanned(expr, message))
 }
 
-fn read_runtime(expr: &Expr) -> syn::Result<Path> {
+fn read_runtime(name: ArgumentName, expr: &Expr) -> syn::Result<Path> {
     match as_path(expr) {
         Some(path) if path.qself.is_none() => Ok(path.path.clone()),
         _ => {
             let quotes = if as_literal(expr).is_some() { ", without quotes" } else { "" };
             let message = format!(
                 "`crate` must be the path of the runtime, such as `{}`{quotes}",
-                ArgumentName::Crate.example()
+                name.example()
             );
             Err(syn::Error::new_spanned(expr, message))
         }

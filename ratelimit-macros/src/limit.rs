@@ -12,7 +12,7 @@ use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::text::duration::{DAY_US, LONGEST_US};
 use crate::text::offset::offset_minutes;
-use crate::values::{self, Amount, Constant, as_literal, as_path, is_constant};
+use crate::values::{self, Value, as_literal, as_path, is_constant};
 use crate::words::Word;
 
 /// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
@@ -31,27 +31,27 @@ pub(crate) struct Limit {
     pub(crate) name: Option<LitStr>,
     pub(crate) kind: Kind,
     /// The threshold of a rate, or the number of calls in flight. `None` if the limit is a constant, which has it.
-    pub(crate) threshold: Option<Amount>,
-    pub(crate) burst: Option<Amount>,
+    pub(crate) threshold: Option<Value>,
+    pub(crate) burst: Option<Value>,
     /// The minutes by which local time is ahead of UTC.
     pub(crate) align: Option<i32>,
     pub(crate) lease: Option<Lease>,
     /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
-    pub(crate) hold: Option<Constant>,
+    pub(crate) hold: Option<Value>,
     /// Whether responses do not report the limit; `None`: as the constant says.
     pub(crate) hidden: Option<bool>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
 pub(crate) enum Kind {
-    Rate { algorithm: Algorithm, period: Constant },
+    Rate { algorithm: Algorithm, period: Value },
     InFlight,
     Constant(ExprPath),
 }
 
 /// How many units of a key a process may charge in advance.
 pub(crate) enum Lease {
-    UpTo(Constant),
+    UpTo(Value),
     /// As many as a busy key needs; written as this literal.
     Auto(LitStr),
 }
@@ -65,25 +65,21 @@ impl Limit {
             return Err(reported);
         }
         let path = args.optional(ArgumentName::Limit, read_path);
-        let in_flight = args
-            .optional(ArgumentName::InFlight, |expr| Amount::read(ArgumentName::InFlight, expr));
+        let in_flight = args.optional(ArgumentName::InFlight, Value::amount);
         let is_rate = matches!((&path, &in_flight), (Ok(None), Ok(None)));
-        let read_threshold = |expr: &Expr| Amount::read(ArgumentName::Threshold, expr);
         let (rate, threshold) = if is_rate {
             let rate = read_rate(args);
             let missing = "missing `threshold`: write how many calls a period admits, such as `threshold = 100`";
-            (rate, args.required(ArgumentName::Threshold, missing, read_threshold).map(Some))
+            (rate, args.required(ArgumentName::Threshold, missing, Value::amount).map(Some))
         } else {
-            (Ok(None), args.optional(ArgumentName::Threshold, read_threshold))
+            (Ok(None), args.optional(ArgumentName::Threshold, Value::amount))
         };
-        let burst =
-            args.optional(ArgumentName::Burst, |expr| Amount::read(ArgumentName::Burst, expr));
+        let burst = args.optional(ArgumentName::Burst, Value::amount);
         let align = args.optional(ArgumentName::Align, read_align);
         let lease = args.optional(ArgumentName::Lease, Lease::read);
         let hold = args.optional(ArgumentName::Hold, read_hold);
         let name = args.optional(ArgumentName::Name, read_name);
-        let hidden =
-            args.optional(ArgumentName::Hidden, |expr| values::flag(ArgumentName::Hidden, expr));
+        let hidden = args.optional(ArgumentName::Hidden, values::flag);
         if let Ok(Some(Kind::Rate { algorithm, .. })) = rate {
             check_algorithm(args, algorithm);
         }
@@ -113,7 +109,7 @@ impl Limit {
         let mut amounts = self.threshold.iter().chain(&self.burst);
         match self.kind {
             Kind::Constant(_) => amounts.next().is_some(),
-            Kind::Rate { .. } | Kind::InFlight => amounts.any(|amount| amount.is_computed),
+            Kind::Rate { .. } | Kind::InFlight => amounts.any(|amount| amount.is_computed()),
         }
     }
 
@@ -156,7 +152,7 @@ impl Limit {
 
     /// Checks the arguments of a rate against each other.
     fn check_rate(&self, args: &Args<'_>) {
-        let Kind::Rate { period: Constant { known: Some(period_us), .. }, .. } = self.kind else {
+        let Kind::Rate { period: Value { known: Some(period_us), .. }, .. } = self.kind else {
             return;
         };
         let threshold = self.threshold.as_ref().and_then(|threshold| threshold.known);
@@ -228,7 +224,7 @@ impl Limit {
 
 impl Lease {
     /// A number of units, the path of a constant, or `"auto"`.
-    fn read(expr: &Expr) -> syn::Result<Self> {
+    fn read(name: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let message = match (as_literal(expr), as_path(expr)) {
             (Some((_, Lit::Str(text))), _) if text.value() == "auto" => {
                 return Ok(Self::Auto(text.clone()));
@@ -241,7 +237,7 @@ impl Lease {
             }
             _ => {
                 let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
-                return Constant::count(ArgumentName::Lease, zero, expr).map(Self::UpTo);
+                return Value::count(name, zero, expr).map(Self::UpTo);
             }
         };
         Err(syn::Error::new_spanned(expr, message))
@@ -251,12 +247,9 @@ impl Lease {
 fn read_rate(args: &Args<'_>) -> Result<Option<Kind>, ReportedError> {
     let missing =
         "missing `period`: write the length of a period, such as `period = 30` for 30 seconds";
-    let period = args.required(ArgumentName::Period, missing, |expr| {
-        Constant::duration(ArgumentName::Period, expr)
-    });
-    let algorithm = args
-        .optional(ArgumentName::Algo, |expr| values::choice(ArgumentName::Algo, "algorithm", expr));
-    let algorithm = algorithm?.unwrap_or(args.default_algorithm());
+    let period = args.required(ArgumentName::Period, missing, Value::duration);
+    let algorithm = args.optional(ArgumentName::Algo, values::choice)?;
+    let algorithm = algorithm.unwrap_or(args.default_algorithm());
     Ok(Some(Kind::Rate { algorithm, period: period? }))
 }
 
@@ -279,7 +272,7 @@ fn check_algorithm(args: &Args<'_>, algorithm: Algorithm) {
     }
 }
 
-fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
+fn read_path(name: ArgumentName, expr: &Expr) -> syn::Result<ExprPath> {
     let hint = match (as_path(expr), as_literal(expr)) {
         (Some(path), _) if is_constant(path) => return Ok(path.clone()),
         (Some(_), _) => {
@@ -296,19 +289,19 @@ fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
         }
         (None, _) => String::new(),
     };
-    let example = ArgumentName::Limit.example();
+    let example = name.example();
     let message =
         format!("`limit` must be the path of a `const` of type `Limit`, such as `{example}`{hint}");
     Err(syn::Error::new_spanned(expr, message))
 }
 
-fn read_align(expr: &Expr) -> syn::Result<i32> {
-    let text = values::text(ArgumentName::Align, expr)?;
+fn read_align(name: ArgumentName, expr: &Expr) -> syn::Result<i32> {
+    let text = values::text(name, expr)?;
     offset_minutes(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
 }
 
-fn read_hold(expr: &Expr) -> syn::Result<Constant> {
-    let hold = Constant::duration(ArgumentName::Hold, expr)?;
+fn read_hold(name: ArgumentName, expr: &Expr) -> syn::Result<Value> {
+    let hold = Value::duration(name, expr)?;
     let message = match hold.known {
         Some(..SHORTEST_HOLD_US) => "`hold` must be at least a second",
         Some(us) if us > LONGEST_HOLD_US => {
@@ -320,8 +313,8 @@ fn read_hold(expr: &Expr) -> syn::Result<Constant> {
     Err(syn::Error::new_spanned(expr, message))
 }
 
-pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {
-    let text = values::text(ArgumentName::Name, expr)?;
+pub(crate) fn read_name(name: ArgumentName, expr: &Expr) -> syn::Result<LitStr> {
+    let text = values::text(name, expr)?;
     let name = text.value();
     let value = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let message = match value {

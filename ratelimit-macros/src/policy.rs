@@ -6,7 +6,7 @@ use syn::{Expr, Lit};
 use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
-use crate::values::{self, Constant};
+use crate::values::{self, Value};
 use crate::words::word_enum;
 
 /// The policy of an attribute. `None` leaves the default of the runtime.
@@ -14,7 +14,7 @@ pub(crate) struct Policy {
     pub(crate) scope: Option<Scope>,
     pub(crate) on_error: Option<OnError>,
     pub(crate) shadow: Option<bool>,
-    pub(crate) wait: Option<Constant>,
+    pub(crate) wait: Option<Value>,
 }
 
 word_enum! {
@@ -36,25 +36,20 @@ word_enum! {
 
 impl Policy {
     pub(crate) fn read(args: &Args<'_>) -> Result<Self, ReportedError> {
-        let scope = args.optional(ArgumentName::Scope, |expr| {
-            values::choice(ArgumentName::Scope, "scope", expr)
-        });
-        let on_error = args.optional(ArgumentName::OnError, |expr| {
-            values::choice(ArgumentName::OnError, "policy", expr)
-        });
-        let shadow =
-            args.optional(ArgumentName::Shadow, |expr| values::flag(ArgumentName::Shadow, expr));
+        let scope = args.optional(ArgumentName::Scope, values::choice);
+        let on_error = args.optional(ArgumentName::OnError, values::choice);
+        let shadow = args.optional(ArgumentName::Shadow, values::flag);
         let wait = args.optional(ArgumentName::Wait, read_wait);
         Ok(Policy { scope: scope?, on_error: on_error?, shadow: shadow?, wait: wait? })
     }
 }
 
-fn read_wait(expr: &Expr) -> syn::Result<Constant> {
+fn read_wait(name: ArgumentName, expr: &Expr) -> syn::Result<Value> {
     if let Some((_, Lit::Int(number))) = values::as_literal(expr)
         && number.base10_digits() == "0"
     {
         let message = "`wait = 0` lets no call wait: remove `wait`";
         return Err(syn::Error::new_spanned(expr, message));
     }
-    Constant::duration(ArgumentName::Wait, expr)
+    Value::duration(name, expr)
 }

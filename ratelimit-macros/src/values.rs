@@ -9,35 +9,14 @@ use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
 use crate::text::limit::MOST;
 use crate::words::Word;
 
-/// A literal, whose value the macro knows, or a path to a constant, which the compiler evaluates.
+/// A number or a duration: a literal, whose value the macro knows, the path of a constant, which the compiler evaluates,
+/// or, for an amount, any other expression.
 #[derive(Clone)]
-pub(crate) struct Constant {
+pub(crate) struct Value {
     /// The expression as written; the expansion repeats it.
     pub(crate) expr: Expr,
+    /// The value of a literal, of a duration in microseconds.
     pub(crate) known: Option<u64>,
-}
-
-/// A value of `threshold`, `burst` or `in_flight`.
-pub(crate) struct Amount {
-    pub(crate) expr: Expr,
-    /// The value of a literal.
-    pub(crate) known: Option<u64>,
-    /// Whether each call evaluates it, as a `u64` or an `Option<u64>`.
-    pub(crate) is_computed: bool,
-}
-
-impl Amount {
-    /// A literal, the path of a constant, a `const` block, or any other expression.
-    pub(crate) fn read(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
-        let zero = format!("`{argument} = 0` would reject every call: the smallest value is 1");
-        let known = whole_number(argument, &zero, expr)?;
-        let is_constant = match unwrap_parens(expr) {
-            Expr::Path(path) => is_constant(path),
-            Expr::Const(_) => true,
-            _ => known.is_some(),
-        };
-        Ok(Self { expr: expr.clone(), known, is_computed: !is_constant })
-    }
 }
 
 /// Whether the last word of a path is that of a constant: `LIMIT`, `Self::MAX`.
@@ -51,7 +30,22 @@ pub(crate) enum Sign {
     Minus,
 }
 
-impl Constant {
+impl Value {
+    /// A value of `threshold`, `burst` or `in_flight`.
+    pub(crate) fn amount(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
+        let zero = format!("`{argument} = 0` would reject every call: the smallest value is 1");
+        Ok(Self { expr: expr.clone(), known: whole_number(argument, &zero, expr)? })
+    }
+
+    /// Whether each call evaluates the amount, as a `u64` or an `Option<u64>`.
+    pub(crate) fn is_computed(&self) -> bool {
+        match unwrap_parens(&self.expr) {
+            Expr::Path(path) => !is_constant(path),
+            Expr::Const(_) => false,
+            _ => self.known.is_none(),
+        }
+    }
+
     /// A whole number of at least 1; `zero` is the error for 0.
     pub(crate) fn count(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
         let known = whole_number(argument, zero, expr)?;
@@ -61,7 +55,7 @@ impl Constant {
             );
             return Err(syn::Error::new_spanned(expr, message));
         }
-        Ok(Constant { expr: expr.clone(), known })
+        Ok(Self { expr: expr.clone(), known })
     }
 
     /// A duration in microseconds, which is known if it is a literal.
@@ -79,10 +73,8 @@ impl Constant {
                  type `Duration`"
             )),
         };
-        match known {
-            Ok(known) => Ok(Constant { expr: expr.clone(), known }),
-            Err(message) => Err(syn::Error::new_spanned(expr, message)),
-        }
+        let known = known.map_err(|message| syn::Error::new_spanned(expr, message))?;
+        Ok(Self { expr: expr.clone(), known })
     }
 }
 
@@ -134,8 +126,8 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
     Err(syn::Error::new_spanned(expr, message))
 }
 
-/// Reads one of the words of `T`, as a string literal. `kind` says what the words are.
-pub(crate) fn choice<T: Word>(argument: ArgumentName, kind: &str, expr: &Expr) -> syn::Result<T> {
+/// Reads one of the words of `T`, as a string literal.
+pub(crate) fn choice<T: Word>(argument: ArgumentName, expr: &Expr) -> syn::Result<T> {
     let literal = text(argument, expr)?;
     let word = literal.value();
     if let Some(choice) = T::ALL.iter().find(|choice| choice.as_str() == word) {
@@ -150,6 +142,11 @@ pub(crate) fn choice<T: Word>(argument: ArgumentName, kind: &str, expr: &Expr) -
     } else {
         let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();
         format!("`{argument}` is one of {}", quoted(literals.iter().map(String::as_str)))
+    };
+    let kind = match argument {
+        ArgumentName::Algo => "algorithm",
+        ArgumentName::OnError => "policy",
+        _ => argument.as_str(),
     };
     Err(syn::Error::new(literal.span(), format!("unknown {kind} `{word}`: {hint}")))
 }

@@ -15,9 +15,6 @@ pub(crate) trait Word: Copy + 'static {
     fn find_synonym(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.synonyms().contains(&word))
     }
-
-    /// The name of the variant in Rust. The enum of the runtime, if there is one, has the same.
-    fn variant(self) -> &'static str;
 }
 
 /// Declares an enum and the words of its variants in one table, so that neither can lack the other. After `|` are the
@@ -44,12 +41,6 @@ macro_rules! word_enum {
             fn synonyms(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$variant => &[$($synonym),*],)*
-                }
-            }
-
-            fn variant(self) -> &'static str {
-                match self {
-                    $(Self::$variant => stringify!($variant),)*
                 }
             }
         }

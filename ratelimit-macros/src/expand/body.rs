@@ -10,7 +10,7 @@ use super::check::variable;
 use crate::after_call::{AfterCall, Correction, KeyBlock};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at, words};
-use crate::values::Constant;
+use crate::values::Value;
 
 impl Expansion<'_> {
     /// The body, whose value the function returns.
@@ -250,7 +250,7 @@ impl Expansion<'_> {
     }
 
     /// The longest time for which `block` blocks the key.
-    fn ceiling(&self, at_most: Option<&Constant>) -> TokenStream {
+    fn ceiling(&self, at_most: Option<&Value>) -> TokenStream {
         let rt = &self.rt;
         let Some(at_most) = at_most else {
             return quote_spanned!(hygienic()=> #rt::__private::BLOCK_AT_MOST);

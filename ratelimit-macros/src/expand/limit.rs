@@ -1,5 +1,7 @@
 //! A limit, as a constant of the runtime.
 
+use std::fmt::Debug;
+
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::LitStr;
@@ -10,7 +12,7 @@ use crate::guard::Charge;
 use crate::limit::{Kind, Lease, Limit};
 use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
-use crate::values::{Amount, Constant};
+use crate::values::Value;
 use crate::words::Word;
 
 impl Expansion<'_> {
@@ -82,11 +84,11 @@ impl Expansion<'_> {
         };
         let value = |value: &dyn ToTokens| quote_spanned!(hygienic()=> , #value);
         if !varies {
-            if let Some(Amount { expr, .. }) = &limit.burst {
+            if let Some(Value { expr, .. }) = &limit.burst {
                 set("burst", value(expr), Some(expr));
             }
             match &limit.lease {
-                Some(Lease::UpTo(Constant { expr, .. })) => set("lease", value(expr), Some(expr)),
+                Some(Lease::UpTo(Value { expr, .. })) => set("lease", value(expr), Some(expr)),
                 Some(Lease::Auto(word)) => set("auto_lease", TokenStream::new(), Some(word)),
                 None => {}
             }
@@ -106,11 +108,12 @@ impl Expansion<'_> {
     fn set_policy(&self, limit: &Limit, set: &mut dyn FnMut(&str, TokenStream)) {
         let rt = &self.rt;
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
-        let variant = |name: &str| Ident::new(name, hygienic());
-        if let Some(scope) = scope.map(|it| variant(it.variant())) {
+        // The enums of the runtime have the same variants.
+        let variant = |value: &dyn Debug| Ident::new(&format!("{value:?}"), hygienic());
+        if let Some(scope) = scope.map(|it| variant(&it)) {
             set("scope", quote_spanned!(hygienic()=> #rt::Scope::#scope));
         }
-        if let Some(on_error) = on_error.map(|it| variant(it.variant())) {
+        if let Some(on_error) = on_error.map(|it| variant(&it)) {
             set("on_error", quote_spanned!(hygienic()=> #rt::OnError::#on_error));
         }
         if let Some(wait) = wait {
@@ -128,7 +131,7 @@ impl Expansion<'_> {
     /// the call may lease.
     fn computed(&self, charge: &Charge, template: &TokenStream) -> TokenStream {
         let (rt, Charge { limit, after_call, .. }) = (&self.rt, charge);
-        let amount = |Amount { expr, .. }: &Amount| {
+        let amount = |Value { expr, .. }: &Value| {
             spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::amount(#expr)))
         };
         let none = quote_spanned!(hygienic()=> ::core::option::Option::None);
@@ -142,7 +145,7 @@ impl Expansion<'_> {
         let burst = limit.burst.as_ref().map_or(none, amount);
         let may_lease = self.guard.shared.is_none() && after_call.is_empty();
         let lease = match (&limit.lease, &limit.kind) {
-            (Some(Lease::UpTo(Constant { expr, .. })), _) => {
+            (Some(Lease::UpTo(Value { expr, .. })), _) => {
                 quote_spanned!(hygienic()=> #rt::__private::Lease::UpTo(#expr))
             }
             (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
@@ -154,7 +157,7 @@ impl Expansion<'_> {
         quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_amounts(#template, #threshold, #burst, #lease))
     }
 
-    pub(super) fn duration(&self, duration: &Constant) -> TokenStream {
+    pub(super) fn duration(&self, duration: &Value) -> TokenStream {
         let rt = &self.rt;
         duration.known.map_or_else(
             || duration.expr.to_token_stream(),
