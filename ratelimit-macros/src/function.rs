@@ -15,7 +15,7 @@ use syn::{
 use syn::{braced, token};
 
 use crate::boxed::{self, BoxedBody};
-use crate::diagnostics::{Errors, ReportedError, written};
+use crate::diagnostics::{Errors, written};
 use crate::spans::words;
 
 /// An expansion has one of its names within so many words.
@@ -32,15 +32,6 @@ pub(crate) struct Function {
     pub(crate) body: Body,
 }
 
-/// A return type that is a future.
-struct ReturnedFuture<'a> {
-    ty: &'a Type,
-    /// Whether the type is `impl Future`.
-    is_opaque: bool,
-    /// What to write instead.
-    message: String,
-}
-
 pub(crate) enum Body {
     Plain(TokenStream),
     /// The body of an async method after `#[async_trait]`.
@@ -54,48 +45,41 @@ impl Function {
     }
 
     /// Rejects a function that is not async, unless the attribute names its scope (`may_block`).
-    pub(crate) fn require_async(
-        self,
-        may_block: bool,
-        errors: &Errors,
-    ) -> Result<Self, ReportedError> {
+    pub(crate) fn require_async(self, may_block: bool) -> syn::Result<Self> {
         if let Some(constness) = &self.sig.constness {
             let message = "the calls of a `const fn` can be made by the compiler, which counts nothing: remove `const`";
-            return Err(errors.report(syn::Error::new_spanned(constness, message)));
+            return Err(syn::Error::new_spanned(constness, message));
         }
         if !self.is_synchronous() {
             return Ok(self);
         }
-        let returned = self.returned_future();
-        if let Some(ReturnedFuture { ty, is_opaque, message }) = returned
-            && (!may_block || is_opaque && self.is_async_block())
+        if let Some((ty, message)) = self.returned_future()
+            && (!may_block || matches!(ty, Type::ImplTrait(_)) && self.is_async_block())
         {
-            return Err(errors.report(syn::Error::new_spanned(ty, message)));
+            return Err(syn::Error::new_spanned(ty, message));
         }
         if may_block {
             return Ok(self);
         }
         let name = &self.sig.ident;
-        let advice = format!(
+        let mut advice = format!(
             "write `async fn {name}`, or put the attribute on the async function that calls `{name}`; with \
              `scope = \"process\"` in the attribute, nothing is awaited, and with `scope = \"global\"`, the thread \
              is blocked until Redis has decided"
         );
-        let advice = if self.blocks_on_a_future() {
-            format!(
+        if self.blocks_on_a_future() {
+            advice = format!(
                 "if an attribute above it has made this function synchronous, as `#[tokio::main]` and \
                  `#[tokio::test]` do, move `#[rate_limit]` above that attribute; otherwise, {advice}"
-            )
-        } else {
-            advice
-        };
+            );
+        }
         let message =
             format!("`#[rate_limit]` awaits the decision, so it needs an `async fn`: {advice}");
-        Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
+        Err(syn::Error::new(self.sig.fn_token.span, message))
     }
 
-    /// The future that the return type is, if it is one.
-    fn returned_future(&self) -> Option<ReturnedFuture<'_>> {
+    /// The return type and what to write instead, if the type is a future.
+    fn returned_future(&self) -> Option<(&Type, String)> {
         let ReturnType::Type(_, ty) = &self.sig.output else { return None };
         let (ty, name) = (unwrap_parens(ty), &self.sig.ident);
         if let Type::ImplTrait(opaque) = ty {
@@ -105,13 +89,13 @@ impl Function {
                 "`#[rate_limit]` limits an `async fn`, and this function returns a future: write `async fn \
                  {name}(..) -> {output}`, with the body of its `async` block"
             );
-            return Some(ReturnedFuture { ty, is_opaque: true, message });
+            return Some((ty, message));
         }
         let message = format!(
             "`#[rate_limit]` limits a function that returns a boxed future if its body is one \
              `Box::pin(async move {{ .. }})`: move everything else into that block, or write `async fn {name}`"
         );
-        boxed::is_boxed_future(ty).then_some(ReturnedFuture { ty, is_opaque: false, message })
+        boxed::is_boxed_future(ty).then_some((ty, message))
     }
 
     /// Whether the body is nothing but `async { .. }` or `async move { .. }`.
@@ -130,11 +114,8 @@ impl Function {
     pub(crate) fn require_one_attribute(&self, errors: &Errors) {
         let message = "a function can have only one `#[rate_limit]`: write both limits in one, as \
                        `#[rate_limit(limit(…), limit(…))]`, to decide them together";
-        for attribute in &self.attrs {
-            let path = attribute.path();
-            if path.segments.last().is_some_and(|last| last.ident == "rate_limit") {
-                errors.report(syn::Error::new_spanned(path, message));
-            }
+        for attribute in self.attributes("rate_limit") {
+            errors.report(syn::Error::new_spanned(attribute.path(), message));
         }
         let body = match &self.body {
             Body::Plain(body) => body,
@@ -161,12 +142,11 @@ impl Function {
         Err(syn::Error::new(word.span(), message))
     }
 
-    /// Whether an attribute below has this name.
-    pub(crate) fn has_attribute(&self, name: &str) -> bool {
-        let is_named = |attribute: &Attribute| {
+    /// The attributes below that have this name.
+    pub(crate) fn attributes(&self, name: &'static str) -> impl Iterator<Item = &Attribute> {
+        self.attrs.iter().filter(move |attribute| {
             attribute.path().segments.last().is_some_and(|last| last.ident == name)
-        };
-        self.attrs.iter().any(is_named)
+        })
     }
 
     /// The type that the future of the function resolves to; `None` is `()`.

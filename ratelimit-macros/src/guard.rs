@@ -12,7 +12,7 @@ use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Kind, Limit, read_name};
 use crate::policy::Policy;
-use crate::values::{as_literal, as_path, flag, unwrap_parens, whole_number};
+use crate::values::{Value, as_literal, as_path, flag, unwrap_parens, whole_number};
 
 pub(crate) struct Guard {
     /// The charges of one call, which are decided together.
@@ -112,27 +112,20 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>
     let mut counts = Vec::new();
     for Charge { limit, .. } in charges.iter().flatten() {
         let Some(name) = &limit.name else { continue };
-        let (value, rate) = (
-            name.value(),
-            match &limit.kind {
-                Kind::Rate { algorithm, period } => Some((*algorithm, period.known, limit.align)),
-                Kind::InFlight => None,
-                Kind::Constant(_) => continue,
-            },
-        );
-        let is_known = rate.is_none_or(|(_, period_us, _)| period_us.is_some());
-        let message = match rate {
-            None => format!(
-                "two limits of calls in flight are named `{value}`, so they share one count: give one of them another \
-                 `name`"
+        let value = name.value();
+        let (rate, what) = match &limit.kind {
+            Kind::Rate { algorithm, period: Value { known: Some(period_us), .. } } => (
+                Some((*algorithm, *period_us, limit.align)),
+                format!("named `{value}` have the same algorithm, period and align"),
             ),
-            Some(_) => format!(
-                "two limits named `{value}` have the same algorithm, period and align, so they share one count: give \
-                 one of them another `name`"
-            ),
+            Kind::InFlight => (None, format!("of calls in flight are named `{value}`")),
+            Kind::Rate { .. } | Kind::Constant(_) => continue,
         };
         let count = (value, rate);
-        if is_known && counts.contains(&count) {
+        if counts.contains(&count) {
+            let message = format!(
+                "two limits {what}, so they share one count: give one of them another `name`"
+            );
             args.errors.report(syn::Error::new(name.span(), message));
         }
         counts.push(count);

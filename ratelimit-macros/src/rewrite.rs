@@ -20,7 +20,7 @@ pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStrea
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
     let may_block = args.get(ArgumentName::Scope).is_some();
-    let function = function.and_then(|function| function.require_async(may_block, &errors));
+    let function = function.and_then(|function| errors.record(function.require_async(may_block)));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
         Ok((function, guard)) => expand(&function, &guard, arguments),
         // The function stays, so that its callers do not fail to compile as well.

@@ -10,8 +10,8 @@ pub(crate) fn hygienic() -> Span {
     Span::mixed_site()
 }
 
-/// The same call, with spans that make an error point from the first to the last token of `place`.
-pub(crate) fn spanned_at(place: &impl ToTokens, call: TokenStream) -> TokenStream {
+/// The same call, with spans that make an error point from the first to the last token of `place`, if it has any.
+pub(crate) fn spanned_at(place: &(impl ToTokens + ?Sized), call: TokenStream) -> TokenStream {
     let mut place = place.to_token_stream().into_iter();
     let Some(first) = place.next() else {
         return call;

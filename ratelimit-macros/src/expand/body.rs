@@ -74,7 +74,7 @@ impl Expansion<'_> {
 
     /// The name of a parameter that has none; `None` if an attribute below records the arguments by their names.
     fn unnamed(&self, index: usize) -> Option<Ident> {
-        let is_recorded = self.function.has_attribute("instrument");
+        let is_recorded = self.function.attributes("instrument").next().is_some();
         (!is_recorded).then(|| Ident::new(&format!("__rate_limit_parameter_{index}"), hygienic()))
     }
 

@@ -70,38 +70,37 @@ impl Expansion<'_> {
                 let constructor = Ident::new(algorithm.as_str(), hygienic());
                 let period_tokens = self.duration(period);
                 let call = quote_spanned!(hygienic()=> #limit_type::#constructor(#name, #threshold, #period_tokens));
-                limit.spanned_at_constant(call)
+                spanned_at(&limit.constant_place(), call)
             }
             Kind::InFlight => {
                 let call = quote_spanned!(hygienic()=> #limit_type::in_flight(#name, #threshold));
-                limit.threshold.as_ref().map_or(call.clone(), |most| spanned_at(&most.expr, call))
+                spanned_at(&limit.threshold.as_ref().map(|most| &most.expr), call)
             }
         };
-        let mut set = |method: &str, value: TokenStream, place: Option<&dyn ToTokens>| {
+        let mut set = |method: &str, value: TokenStream, place: &dyn ToTokens| {
             let method = Ident::new(method, hygienic());
             let call = quote_spanned!(hygienic()=> #limit_type::#method(#tokens #value));
-            tokens = place.map_or(call.clone(), |place| spanned_at(&place.to_token_stream(), call));
+            tokens = spanned_at(place, call);
         };
         let value = |value: &dyn ToTokens| quote_spanned!(hygienic()=> , #value);
         if !varies {
             if let Some(Value { expr, .. }) = &limit.burst {
-                set("burst", value(expr), Some(expr));
+                set("burst", value(expr), expr);
             }
             match &limit.lease {
-                Some(Lease::UpTo(Value { expr, .. })) => set("lease", value(expr), Some(expr)),
-                Some(Lease::Auto(word)) => set("auto_lease", TokenStream::new(), Some(word)),
+                Some(Lease::UpTo(Value { expr, .. })) => set("lease", value(expr), expr),
+                Some(Lease::Auto(word)) => set("auto_lease", TokenStream::new(), word),
                 None => {}
             }
         }
         if let Some(minutes) = limit.align {
-            let place = limit.constant_place();
             let align = quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes));
-            set("align", value(&align), place.as_ref().map(|place| place as &dyn ToTokens));
+            set("align", value(&align), &limit.constant_place());
         }
         if let Some(hold) = &limit.hold {
-            set("hold", value(&self.duration(hold)), Some(&hold.expr));
+            set("hold", value(&self.duration(hold)), &hold.expr);
         }
-        self.set_policy(limit, &mut |method, given| set(method, value(&given), None));
+        self.set_policy(limit, &mut |method, given| set(method, value(&given), &None::<LitStr>));
         tokens
     }
 
@@ -150,7 +149,7 @@ impl Expansion<'_> {
             }
             (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
             (None, Kind::Constant(path)) if may_lease => {
-                quote_spanned!(hygienic()=> #rt::__private::lease_of(&#path))
+                quote_spanned!(hygienic()=> #rt::Limit::get_lease(&#path))
             }
             (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };
@@ -180,16 +179,8 @@ impl Expansion<'_> {
 }
 
 impl Limit {
-    /// The same call. The compiler evaluates a constant behind a path in this call, and its error
-    /// points at the call, so the call gets the span of the constant.
-    fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
-        match self.constant_place() {
-            Some(place) => spanned_at(place, call),
-            None => call,
-        }
-    }
-
-    /// The only constant of a rate, if it has one.
+    /// The only constant of a rate, if it has one. The compiler evaluates it in a call of the runtime, and its error
+    /// points at that call, so the call gets the span of the constant.
     fn constant_place(&self) -> Option<&syn::Expr> {
         let (Some(threshold), Kind::Rate { period, .. }) = (&self.threshold, &self.kind) else {
             return None;

@@ -295,12 +295,6 @@ pub const fn without_permit(limit: Limit) -> Limit {
     limit
 }
 
-/// Returns the lease of a constant, for a call with other amounts.
-#[must_use]
-pub const fn lease_of(limit: &Limit) -> Lease {
-    limit.lease_setting()
-}
-
 /// Returns a limit whose calls have permits. A limit that leases is an error at its path.
 ///
 /// # Panics

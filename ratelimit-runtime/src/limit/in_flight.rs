@@ -71,8 +71,7 @@ impl Limit {
         match Amounts::new(Algorithm::InFlight, in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
                 let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
-                let hold_ms = DEFAULT_HOLD.as_millis() as u32;
-                let policy = Policy { hold_ms, ..Policy::DEFAULT };
+                let policy = Policy { hold: DEFAULT_HOLD, ..Policy::DEFAULT };
                 Ok(Self { terms: Terms { identity, amounts }, policy })
             }
             Err(invalid) => Err(invalid),
@@ -104,7 +103,7 @@ impl Limit {
         if !hold.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(LimitError("`hold` must be a whole number of milliseconds"));
         }
-        self.policy.hold_ms = hold.as_millis() as u32;
+        self.policy.hold = hold;
         Ok(self)
     }
 
@@ -123,7 +122,7 @@ impl Limit {
     /// Returns the [hold](Self::hold) of a limit of calls in flight; `None` for a rate.
     #[must_use]
     pub const fn get_hold(&self) -> Option<Duration> {
-        if self.is_in_flight() { Some(self.policy.hold()) } else { None }
+        if self.is_in_flight() { Some(self.policy.hold) } else { None }
     }
 
     /// Returns whether this limits the calls that run at the same time.

@@ -151,10 +151,6 @@ impl Limit {
         Self { terms: self.terms.leased(), policy: Policy { lease: Lease::None, ..self.policy } }
     }
 
-    pub(crate) const fn lease_setting(&self) -> Lease {
-        self.policy.lease
-    }
-
     pub(crate) const fn leases(&self) -> bool {
         !matches!(self.policy.lease, Lease::None)
     }

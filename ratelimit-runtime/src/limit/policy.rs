@@ -16,9 +16,8 @@ pub(crate) struct Policy {
     pub(super) shadow: bool,
     pub(super) wait: Option<Duration>,
     pub(super) lease: Lease,
-    /// How long units in flight are held by a process that says nothing, in milliseconds; 0 for a rate. Keeps a limit
-    /// small.
-    pub(super) hold_ms: u32,
+    /// How long units in flight are held by a process that says nothing; zero for a rate.
+    pub(crate) hold: Duration,
     /// Whether responses do not report the limit.
     pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
@@ -36,7 +35,7 @@ impl Policy {
         shadow: false,
         wait: None,
         lease: Lease::None,
-        hold_ms: 0,
+        hold: Duration::ZERO,
         hidden: false,
         varies: false,
         blocked: false,
@@ -49,11 +48,6 @@ impl Policy {
 
     pub(crate) const fn on_error(self) -> Option<OnError> {
         self.on_error
-    }
-
-    /// Returns how long units in flight are held by a process that says nothing; zero for a rate.
-    pub(crate) const fn hold(self) -> Duration {
-        Duration::from_millis(self.hold_ms as u64)
     }
 
     /// Returns how long a call may wait. A shadow keeps its wait.
@@ -181,21 +175,21 @@ impl Limit {
 /// Writes what [`Limit`] shows of its policy, each setting after a comma.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, lease, hidden, .. } = *self;
+        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = *self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }
         if let Some(on_error) = on_error {
             write!(f, ", on_error {on_error:?}")?;
         }
-        if let Some(wait) = self.wait() {
+        if let Some(wait) = wait {
             write!(f, ", wait {wait:?}")?;
         }
         if lease != Lease::None {
             write!(f, ", lease {lease:?}")?;
         }
-        if !self.hold().is_zero() {
-            write!(f, ", hold {:?}", self.hold())?;
+        if !hold.is_zero() {
+            write!(f, ", hold {hold:?}")?;
         }
         for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {
             if is_set {

@@ -55,7 +55,8 @@ impl Limit {
     /// burst that fills within 100 years.
     pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
         let amounts = Amounts::largest(self.algorithm(), threshold, self.terms.identity.period);
-        Self { terms: Terms { amounts, ..self.terms }, ..*self }
+        let policy = Policy { blocked: false, ..self.policy };
+        Self { terms: Terms { amounts, ..self.terms }, policy }
     }
 
     /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.
