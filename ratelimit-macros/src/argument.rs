@@ -81,13 +81,6 @@ pub(crate) enum Place {
     WithoutGroups,
 }
 
-impl ArgumentName {
-    /// The argument that is written as `word`.
-    pub(crate) fn find(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|name| name.as_str() == word)
-    }
-}
-
 impl Place {
     pub(crate) fn is_in_groups(self) -> bool {
         matches!(self, Self::OneLimit | Self::Anywhere)

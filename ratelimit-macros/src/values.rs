@@ -130,8 +130,8 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
 pub(crate) fn choice<T: Word>(argument: ArgumentName, expr: &Expr) -> syn::Result<T> {
     let literal = text(argument, expr)?;
     let word = literal.value();
-    if let Some(choice) = T::ALL.iter().find(|choice| choice.as_str() == word) {
-        return Ok(*choice);
+    if let Some(choice) = T::find(&word) {
+        return Ok(choice);
     }
     let words = || T::ALL.iter().map(|choice| choice.as_str());
     let normalized = word.to_lowercase().replace(['-', ' '], "_");

@@ -11,6 +11,11 @@ pub(crate) trait Word: Copy + 'static {
     /// What other rate limiters write instead.
     fn synonyms(self) -> &'static [&'static str];
 
+    /// The variant that is written as `word`.
+    fn find(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.as_str() == word)
+    }
+
     /// The variant that other rate limiters call `word`.
     fn find_synonym(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.synonyms().contains(&word))

@@ -53,21 +53,18 @@ pub trait Amount {
 }
 
 impl Amount for u64 {
-    #[inline]
     fn amount(self) -> Option<u64> {
         Some(self)
     }
 }
 
 impl Amount for Option<u64> {
-    #[inline]
     fn amount(self) -> Option<u64> {
         self
     }
 }
 
 /// Returns an amount.
-#[inline]
 pub fn amount(amount: impl Amount) -> Option<u64> {
     amount.amount()
 }
@@ -114,7 +111,6 @@ impl CallLimit {
         self
     }
 
-    #[inline]
     fn limit(&self) -> &Limit {
         self.computed.as_deref().unwrap_or(self.kept)
     }
@@ -138,17 +134,14 @@ pub fn one_limit<'a>(
 }
 
 impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
-    #[inline]
     fn sites(&self) -> [&'static Site; 1] {
         [self.limit.site]
     }
 
-    #[inline]
     fn limiter(&self) -> Option<&RateLimiter> {
         self.limiter
     }
 
-    #[inline]
     fn first(&self) -> (&Limit, Access) {
         (self.limit.limit(), self.limit.access)
     }

@@ -250,14 +250,12 @@ pub fn leased(limit: &Limit) -> (Limit, u64) {
 }
 
 /// Returns a key of a group. Its type is hidden, so a value that is no key is one error, at the key.
-#[inline]
 pub fn key(key: impl Key) -> impl Key {
     key
 }
 
 /// Returns a cost.
 #[must_use]
-#[inline]
 pub const fn cost(cost: u64) -> u64 {
     cost
 }

@@ -63,9 +63,7 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
     let (count, unit) = if terms.is_in_flight() { (0, "s") } else { in_units };
     out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
     out.extend_from_slice(unit.as_bytes());
-    if let Some(Align { offset_minutes }) = terms.align() {
-        let sign = if offset_minutes < 0 { '-' } else { '+' };
-        let (hours, minutes) = (offset_minutes.abs() / 60, offset_minutes.abs() % 60);
+    if let Some((sign, hours, minutes)) = terms.align().map(Align::parts) {
         out.extend_from_slice(format!("{sign}{hours:02}{minutes:02}").as_bytes());
     }
     // The colons of the name are structure, and all else is escaped.

@@ -75,18 +75,6 @@ impl Amounts {
         Self::new(algorithm, threshold, capacity, period)
             .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
     }
-
-    /// Returns the share of one of `instances` processes: the amounts divided by `instances`, at least 1.
-    pub(super) fn share(self, instances: u32, period: Period) -> Self {
-        if instances <= 1 {
-            return self;
-        }
-        let threshold = (self.threshold / u64::from(instances)).max(1);
-        let capacity = (self.capacity / u64::from(instances)).max(1);
-        let rate = Rate::new(threshold, period.micros(), capacity).unwrap_or(self.rate);
-        let scale = WindowScale::new(threshold, period.micros());
-        Self { threshold, capacity, rate, scale, ..self }
-    }
 }
 
 /// The unit of time in which the overlap is counted.
@@ -250,7 +238,7 @@ impl Terms {
     pub(crate) const fn shift_us(&self) -> Option<u64> {
         match self.identity.align {
             None => None,
-            Some(Align { offset_minutes }) => Some(self.identity.period.shift_us(offset_minutes)),
+            Some(align) => Some(self.identity.period.shift_us(align)),
         }
     }
 
@@ -261,9 +249,17 @@ impl Terms {
         Self { amounts, ..*self }
     }
 
-    /// Returns these terms with the share of one of `instances` processes.
+    /// Returns these terms with the share of one of `instances` processes: the amounts divided by `instances`, at least
+    /// 1.
     pub(crate) fn share(&self, instances: u32) -> Self {
-        let amounts = self.amounts.share(instances, self.identity.period);
+        if instances <= 1 {
+            return *self;
+        }
+        let [threshold, capacity] = [self.threshold(), self.capacity()]
+            .map(|amount| (amount / u64::from(instances)).max(1));
+        let rate = Rate::new(threshold, self.period_us(), capacity).unwrap_or(self.rate());
+        let scale = WindowScale::new(threshold, self.period_us());
+        let amounts = Amounts { threshold, capacity, rate, scale, ..self.amounts };
         Self { amounts, ..*self }
     }
 }

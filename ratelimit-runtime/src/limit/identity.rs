@@ -16,44 +16,22 @@ pub(crate) struct Identity {
     pub(super) algorithm: Algorithm,
     pub(super) period: Period,
     pub(super) align: Option<Align>,
-    scope: Scope,
+    pub(super) scope: Scope,
     /// A hash of the name, below 64. [`RulesInForce`](crate::rules) skips limits without rules by it.
-    name_bit: u8,
+    pub(super) name_bit: u8,
     /// A hash of the name, algorithm, period, align and scope.
-    hash: u128,
+    pub(super) hash: u128,
 }
 
 impl Identity {
     pub(super) const fn new(name: Name, algorithm: Algorithm, period: Period) -> Self {
-        let (align, scope, name_bit) = (None, Scope::Global, bit_of_name(name.as_str()));
-        let identity = Self { name, algorithm, period, align, scope, name_bit, hash: 0 };
-        identity.hashed()
+        let (align, scope) = (None, Scope::Global);
+        Self { name, algorithm, period, align, scope, name_bit: 0, hash: 0 }.hashed()
     }
 
-    const fn hashed(self) -> Self {
-        Self { hash: hash(&self), ..self }
-    }
-
-    /// Changes the align.
-    pub(super) const fn set_align(&mut self, align: Align) {
-        self.align = Some(align);
-        *self = self.hashed();
-    }
-
-    /// Changes the scope: a count of the process and a count of the fleet are different counts.
-    pub(super) const fn set_scope(&mut self, scope: Scope) {
-        self.scope = scope;
-        *self = self.hashed();
-    }
-
-    /// Returns this identity with another name.
-    pub(super) fn with_name(&self, name: Name) -> Self {
-        Self { name, name_bit: bit_of_name(name.as_str()), ..*self }.hashed()
-    }
-
-    /// Returns this identity with another period.
-    pub(super) fn with_period(&self, period: Period) -> Self {
-        Self { period, ..*self }.hashed()
+    /// Returns this identity with the hashes of its other fields, after one of these has changed.
+    pub(super) const fn hashed(self) -> Self {
+        Self { name_bit: bit_of_name(self.name.as_str()), hash: hash(&self), ..self }
     }
 
     /// Returns a hash of the name, below 64.
@@ -91,6 +69,12 @@ impl Align {
             "the offset of `align` must lie between -14:00 and +14:00"
         );
         Self { offset_minutes: minutes }
+    }
+
+    /// Returns the sign, the hours and the minutes of the offset.
+    pub(crate) const fn parts(self) -> (char, i32, i32) {
+        let (sign, minutes) = (self.offset_minutes, self.offset_minutes.abs());
+        (if sign < 0 { '-' } else { '+' }, minutes / 60, minutes % 60)
     }
 
     /// Returns how many minutes local time is ahead of UTC.
@@ -319,10 +303,10 @@ impl Period {
         DAY_US.is_multiple_of(self.micros) || self.micros == 7 * DAY_US
     }
 
-    /// Returns the time from a calendar boundary to the next multiple of this period since the epoch, in
-    /// microseconds, at an offset of `minutes` from UTC.
-    pub(super) const fn shift_us(self, minutes: i32) -> u64 {
-        let offset = minutes as i64 * 60_000_000;
+    /// Returns the time from a calendar boundary of `align` to the next multiple of this period since the epoch, in
+    /// microseconds.
+    pub(super) const fn shift_us(self, align: Align) -> u64 {
+        let offset = align.offset_minutes as i64 * 60_000_000;
         // The epoch was a Thursday; weeks begin on Monday.
         let week = if self.micros == 7 * DAY_US { 3 * DAY_US } else { 0 };
         (offset + week as i64).rem_euclid(self.micros as i64) as u64

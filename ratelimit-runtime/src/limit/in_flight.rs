@@ -60,17 +60,12 @@ impl Limit {
         if name.is_empty() {
             return Err(LimitError::NO_NAME);
         }
-        Self::in_flight_named(Name::new(name), in_flight)
-    }
-
-    /// Creates a limit of calls in flight with a name that is not empty.
-    pub(super) const fn in_flight_named(name: Name, in_flight: u64) -> Result<Self, LimitError> {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
         match Amounts::new(Algorithm::InFlight, in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {
-                let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
+                let identity = Identity::new(Name::new(name), Algorithm::InFlight, NO_PERIOD);
                 let policy = Policy { hold: DEFAULT_HOLD, ..Policy::DEFAULT };
                 Ok(Self { terms: Terms { identity, amounts }, policy })
             }

@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, Limit, LimitError, Policy, Scope, Terms, WindowScale};
+use super::{Algorithm, Amounts, Identity, Limit, LimitError, Policy, Scope, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -211,7 +211,7 @@ impl Terms {
             // The rate does not change, because processes that do not lease share the bucket.
             ..self.amounts
         };
-        Self { identity: self.identity.with_period(period), amounts }
+        Self { identity: Identity { period, ..self.identity }.hashed(), amounts }
     }
 
     const fn check_can_lease(&self) -> Result<(), LimitError> {

@@ -77,7 +77,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::expect(name, Algorithm::Sliding, threshold, period)
+        Self::valid(Self::new(name, Algorithm::Sliding, threshold, period))
     }
 
     /// Admits at most `threshold` units in each window of length `period`. A window starts with its first
@@ -89,7 +89,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::expect(name, Algorithm::Fixed, threshold, period)
+        Self::valid(Self::new(name, Algorithm::Fixed, threshold, period))
     }
 
     /// Admits at most `threshold` units by an estimate: the count of the previous window, multiplied by the fraction of
@@ -102,7 +102,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::expect(name, Algorithm::SlidingCounter, threshold, period)
+        Self::valid(Self::new(name, Algorithm::SlidingCounter, threshold, period))
     }
 
     /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
@@ -121,7 +121,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::expect(name, Algorithm::TokenBucket, threshold, period)
+        Self::valid(Self::new(name, Algorithm::TokenBucket, threshold, period))
     }
 
     /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits `burst` calls at once, and
@@ -133,7 +133,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::expect(name, Algorithm::LeakyBucket, threshold, period)
+        Self::valid(Self::new(name, Algorithm::LeakyBucket, threshold, period))
     }
 
     /// Creates a limit from values that are known only at run time. For a name that is known only at run time, see
@@ -221,7 +221,7 @@ impl Limit {
                 "with `align`, `period` must divide a day (15m, 1h, 1d) or be a week (7d)",
             ));
         }
-        self.terms.identity.set_align(align);
+        self.terms.identity = Identity { align: Some(align), ..self.terms.identity }.hashed();
         Ok(self)
     }
 
@@ -274,16 +274,6 @@ impl Limit {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
         }
-    }
-
-    #[track_caller]
-    const fn expect(
-        name: &'static str,
-        algorithm: Algorithm,
-        threshold: u64,
-        period: Duration,
-    ) -> Self {
-        Self::valid(Self::new(name, algorithm, threshold, period))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Lease, Limit, Name, Quota, Terms};
+use super::{Identity, Lease, Limit, Name, Quota, Terms};
 
 /// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
 /// [`agrees_with`](Self::agrees_with) compares. A new setting has its place there, in `serde.rs`, and in `Display`.
@@ -83,7 +83,8 @@ impl Limit {
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.policy.scope = scope;
-        self.terms.identity.set_scope(scope);
+        // A count of the process and a count of the fleet are different counts.
+        self.terms.identity = Identity { scope, ..self.terms.identity }.hashed();
         self
     }
 

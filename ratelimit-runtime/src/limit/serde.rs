@@ -139,7 +139,7 @@ impl LimitFields {
         let mut limit = match (text, threshold, period, in_flight) {
             (Some(text), None, None, None) if has_neither => Limit::parse(name, text)?,
             (None, None, None, Some(in_flight)) if has_neither => {
-                Limit::in_flight_named(make_name(name)?, *in_flight)?
+                Limit::try_in_flight(make_name(name)?.as_str(), *in_flight)?
             }
             (None, Some(threshold), Some(period), None) => {
                 let algorithm = algo.as_deref().map(algorithm_of).transpose()?;
@@ -204,13 +204,9 @@ impl Serialize for Limit {
             )));
         }
         let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
-        let align = self.terms.identity.align.map(|align| {
-            let (sign, minutes) = match align.offset_minutes {
-                0 => return "utc".to_owned(),
-                minutes if minutes < 0 => ('-', -minutes),
-                minutes => ('+', minutes),
-            };
-            format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+        let align = self.get_align().map(|align| match align.parts() {
+            (_, 0, 0) => "utc".to_owned(),
+            (sign, hours, minutes) => format!("{sign}{hours:02}:{minutes:02}"),
         });
         LimitFields {
             name: self.name().to_owned(),

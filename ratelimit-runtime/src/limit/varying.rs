@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Amounts, Lease, Limit, LimitError, Name, Policy, Terms};
+use super::{Amounts, Identity, Lease, Limit, LimitError, Name, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -74,7 +74,7 @@ impl Limit {
         }
         let name = Name::of_trial(self.terms.name()).ok()?;
         let (mut limit, _) = self.under_rule(Some(threshold), None);
-        limit.terms.identity = limit.terms.identity.with_name(name);
+        limit.terms.identity = Identity { name, ..limit.terms.identity }.hashed();
         limit.policy = Policy { shadow: true, wait: None, lease: Lease::None, ..limit.policy };
         Some(limit)
     }
