@@ -1,7 +1,6 @@
 //! A call of an annotated function: its limits, its keys and its costs, and the future that the function awaits before
 //! its body. That counts the call once it is decided.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -29,7 +28,6 @@ pub trait AnnotatedCall<const N: usize> {
 }
 
 /// The limit of a call, at its site.
-#[derive(Debug)]
 pub struct CallLimit {
     pub(super) site: &'static Site,
     /// A limit that is never dropped: the limit of the call, or a template for rules, if its amounts are computed.
@@ -78,14 +76,12 @@ struct OneLimit<'a, K> {
 }
 
 /// The limits of a call of a function with several. Decided together.
-#[derive(Debug)]
 pub struct LimitGroup<'a, const N: usize> {
     limiter: Option<&'a RateLimiter>,
     parts: [CallPart<'a>; N],
 }
 
 /// A limit of a call with several.
-#[derive(Debug)]
 pub struct CallPart<'a> {
     site: &'static Site,
     part: AnyPart<'a>,
@@ -222,11 +218,5 @@ where
             count_call(&self.sites, result.as_ref().err());
         }
         result
-    }
-}
-
-impl<T, const N: usize> fmt::Debug for Awaited<T, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Awaited").finish_non_exhaustive()
     }
 }

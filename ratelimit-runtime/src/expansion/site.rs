@@ -15,7 +15,6 @@ use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
 
 /// An annotated function with a limit.
-#[derive(Debug)]
 pub struct Site {
     /// The file, the line and the column.
     place: &'static str,
@@ -28,7 +27,7 @@ pub struct Site {
 }
 
 /// Where the name of a limit comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum SiteName {
     /// From the path of the function.
     Default,

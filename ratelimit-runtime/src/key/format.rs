@@ -13,7 +13,6 @@ use std::sync::Arc;
 use super::{Key, KeyWriter};
 
 /// A key that consists of the parts of a format string, a tuple.
-#[derive(Clone, Copy, Debug)]
 pub struct Format<P>(pub P);
 
 /// A part of a format string, or several of them.
@@ -30,7 +29,6 @@ impl<P: Piece> Key for Format<P> {
 }
 
 /// Text between arguments, without colons.
-#[derive(Clone, Copy, Debug)]
 pub struct Text(pub &'static str);
 
 impl Piece for Text {
@@ -41,7 +39,6 @@ impl Piece for Text {
 }
 
 /// A colon between arguments.
-#[derive(Clone, Copy, Debug)]
 pub struct Colon;
 
 impl Piece for Colon {
@@ -52,7 +49,6 @@ impl Piece for Colon {
 }
 
 /// An argument with a format. Written as a group, so that its text cannot merge with the text beside it.
-#[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub fmt::Arguments<'a>);
 
 impl Piece for Shown<'_> {
@@ -62,7 +58,6 @@ impl Piece for Shown<'_> {
 }
 
 /// An argument whose text as a key is its `Display`: to write it as a key takes less time.
-#[derive(Debug)]
 pub struct Plain<'a, T: ?Sized>(&'a T);
 
 impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
@@ -74,7 +69,6 @@ impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
 
 /// An argument of any type that is `Display`, written as a group. It holds `Display::fmt` of the type, so a type
 /// without `Display` is one error, at the argument.
-#[derive(Debug)]
 pub struct Displayed<'a, T: ?Sized> {
     value: &'a T,
     display: fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
@@ -96,11 +90,9 @@ impl<T: ?Sized> Piece for Displayed<'_, T> {
 /// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the method of
 /// [`AnyHole`], to which a `Hole` dereferences. A constructor and a method without arguments are checked faster than
 /// functions and a `format_args!` (`benches/all -- attribute`, the compile time).
-#[derive(Debug)]
 pub struct Hole<'a, T: ?Sized>(pub AnyHole<'a, T>);
 
 /// An argument of any type.
-#[derive(Debug)]
 pub struct AnyHole<'a, T: ?Sized>(pub &'a T);
 
 impl<'a, T: PlainValue + ?Sized> Hole<'a, T> {
