@@ -109,7 +109,7 @@ impl Limit {
         let mut amounts = self.threshold.iter().chain(&self.burst);
         match self.kind {
             Kind::Constant(_) => amounts.next().is_some(),
-            Kind::Rate { .. } | Kind::InFlight => amounts.any(|amount| amount.is_computed()),
+            Kind::Rate { .. } | Kind::InFlight => amounts.any(Value::is_computed),
         }
     }
 

@@ -158,17 +158,18 @@ impl Site {
 
 /// Counts a call at the sites of its limits. Only the limit that a rejection names counts the rejection.
 pub(super) fn count_call(sites: &[&Site], rejection: Option<&Rejection>) {
-    let count = |site: &&Site, end| site.tally.add(end);
-    match rejection {
-        None => sites.iter().for_each(|site| count(site, CallEnd::Admitted)),
-        Some(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
-            sites.iter().for_each(|site| count(site, CallEnd::Undecided));
-        }
+    let end = match rejection {
+        None => CallEnd::Admitted,
+        Some(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => CallEnd::Undecided,
         Some(rejection) => {
             let is_rejecting = |site: &&&Site| sites.len() == 1 || site.has_rejected(rejection);
             if let Some(site) = sites.iter().find(is_rejecting) {
-                count(site, CallEnd::Rejected);
+                site.tally.add(CallEnd::Rejected);
             }
+            return;
         }
+    };
+    for site in sites {
+        site.tally.add(end);
     }
 }

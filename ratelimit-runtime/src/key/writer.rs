@@ -227,7 +227,7 @@ pub(super) fn shorten(text: &mut KeyText) {
     if text.len() <= MAX_TEXT {
         return;
     }
-    let hash = Hash::hash(&text);
+    let hash = Hash::hash(text);
     text.truncate(end_of_beginning(text));
     text.extend_from_slice(MARK);
     for byte in hash {
