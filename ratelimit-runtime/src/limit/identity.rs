@@ -72,6 +72,7 @@ impl Align {
     }
 
     /// Returns the sign, the hours and the minutes of the offset.
+    #[cfg(any(feature = "redis", feature = "serde", test))]
     pub(crate) const fn parts(self) -> (char, i32, i32) {
         let (sign, minutes) = (self.offset_minutes, self.offset_minutes.abs());
         (if sign < 0 { '-' } else { '+' }, minutes / 60, minutes % 60)
