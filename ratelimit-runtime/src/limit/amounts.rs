@@ -113,8 +113,8 @@ impl WindowScale {
 /// The largest capacity of a bucket in units. The sum of two such numbers is exact in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
 
-/// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
-/// microsecond.
+/// The refill rate: a token is `token` units, and `drain` units refill each microsecond. In lowest terms, unless it is
+/// rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
     pub(crate) token: u64,
