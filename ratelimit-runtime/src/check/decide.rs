@@ -1,6 +1,7 @@
 //! The decision of a call: its counts, the lease, the line or the store that decides it, and what the caller receives
 //! and reports observe of the reply.
 
+use std::iter;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::key::OwnedKey;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError};
-use crate::report::{self, PartEnd, Report, Started};
+use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, Reply};
 
 /// What the caller of a call wants.
@@ -306,9 +307,10 @@ impl Refusal {
 
     /// Creates the refusal of a part with its key.
     fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
-        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
-        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
-        Self { report, label: limit.label(), rejection }
+        let (terms, key) = (part.limit.terms(), part.key);
+        let keys = iter::once_with(|| (terms, backend.key_id(terms, key), key));
+        let report = Report::start().with_keys(backend.reports(), keys);
+        Self { report, label: part.limit.label(), rejection }
     }
 
     /// Reports the rejection. Returns the result that the caller receives.
@@ -334,15 +336,26 @@ pub(super) fn conclude(
     reply: Result<Outcomes<'_>, StoreError>,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
-    record_others(&report, labels, reply.as_ref().ok().copied());
-    let (index, result) = judge(labels, reply);
+    // The limit whose result the caller receives.
+    let spoken = reply.as_ref().map_or(0, |(outcomes, _)| hardest(outcomes));
+    let result_of = |index: usize| match &reply {
+        Ok((outcomes, source)) => result_of(&labels[index], &outcomes[index], *source),
+        Err(error) => Err(Rejection::unavailable_by(&labels[index], error.clone())),
+    };
+    let result = result_of(spoken);
+    // Metrics and the log of a web request have each limit.
+    if labels.len() > 1 && report::is_recorded() {
+        for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
+            report.record_part(label, &result_of(index), result.is_ok());
+        }
+    }
     if let Err(Rejection::Limited { .. } | Rejection::Blocked { .. } | Rejection::Busy { .. }) =
         result
     {
-        on_rejected(index);
+        on_rejected(spoken);
     }
-    let label = &labels[index];
-    report.about(index).end(label, &result);
+    let label = &labels[spoken];
+    report.about(spoken).end(label, &result);
     apply_shadow(label, result)
 }
 
@@ -356,21 +369,6 @@ pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Re
 /// The outcomes of a call, and where they were decided.
 pub(super) type Outcomes<'a> = (&'a [Outcome], Source);
 
-/// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are
-/// in the order of the outcomes, and not empty.
-pub(super) fn judge(
-    labels: &[LimitLabel],
-    reply: Result<Outcomes<'_>, StoreError>,
-) -> (usize, Result<Decision, Rejection>) {
-    match reply {
-        Ok((outcomes, source)) => {
-            let index = hardest(outcomes);
-            (index, result_of(&labels[index], &outcomes[index], source))
-        }
-        Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
-    }
-}
-
 /// Returns the result of one limit before a shadow admits the call.
 fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
     let decision = Decision::new(label.capacity, outcome, source);
@@ -380,35 +378,6 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
         Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(label, decision)),
         Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
         Verdict::Blocked { .. } => Err(Rejection::Blocked { name: name(), quota, decision }),
-    }
-}
-
-/// Records the limits that the result does not report: metrics and the log of a web request have each limit. Without a
-/// `reply`, none has decided.
-pub(super) fn record_others(report: &Report, labels: &[LimitLabel], reply: Option<Outcomes<'_>>) {
-    if labels.len() == 1 || !report::is_recorded() {
-        return;
-    }
-    let spoken = reply.map_or(0, |(outcomes, _)| hardest(outcomes));
-    for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
-        let Some((outcomes, source)) = reply else {
-            report.count_part(label, PartEnd::Undecided);
-            continue;
-        };
-        let end = part_end(label, &outcomes[index], outcomes[spoken].is_allowed(), source);
-        report.count_part(label, end);
-        report::log_part(label, &Decision::new(label.capacity, &outcomes[index], source));
-    }
-}
-
-/// Returns how a check has ended for a limit that it does not report.
-fn part_end(label: &LimitLabel, outcome: &Outcome, is_admitted: bool, source: Source) -> PartEnd {
-    match outcome.verdict {
-        Verdict::Blocked { .. } => PartEnd::Blocked(source),
-        Verdict::Rejected if label.quota.is_in_flight() => PartEnd::Busy(source),
-        Verdict::Rejected => PartEnd::Rejecting(source),
-        Verdict::Admitted if is_admitted => PartEnd::Charged(source),
-        Verdict::Admitted => PartEnd::NotCharged(source),
     }
 }
 

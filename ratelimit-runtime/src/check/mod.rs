@@ -11,6 +11,7 @@ mod local;
 mod permit;
 
 use std::fmt;
+use std::iter;
 use std::slice;
 use std::sync::Arc;
 
@@ -102,7 +103,8 @@ impl AnyPart<'_> {
             return decision;
         }
         let key_id = || backend.key_id(limit.terms(), key);
-        let report = report.with_key(backend.reports(), limit.terms(), key, key_id);
+        let keys = iter::once_with(|| (limit.terms(), key_id(), key));
+        let report = report.with_keys(backend.reports(), keys);
         let reply = Ok((slice::from_ref(outcome), Source::Embedded));
         conclude(report, slice::from_ref(&label), reply, |_| {
             backend.count_rejection(limit, key_id(), &key, outcome.clock);

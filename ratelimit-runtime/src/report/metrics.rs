@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
-use super::{PartEnd, WaitEnd, source_name};
+use super::{WaitEnd, decision_of, source_name};
 use crate::clock::Stopwatch;
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
@@ -32,35 +32,40 @@ static METADATA: Metadata<'static> =
 
 /// Describes the metrics. Each new limiter calls this again, because the recorder may be a new one.
 pub(crate) fn describe() {
-    with_recorder(|recorder| {
-        let checks =
-            "Calls checked against a rate limit, by limit, outcome and source of the decision";
-        recorder.describe_counter(DECISIONS.into(), Some(Unit::Count), checks.into());
-        let duration = "Time from the call of a check to its decision, waiting included";
-        recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
-        let breaker = "1 while the circuit breaker of a Redis server is open, else 0";
-        recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
+    let counters = [
+        (
+            DECISIONS,
+            "Calls checked against a rate limit, by limit, outcome and source of the decision",
+        ),
+        (DEBT, "Units that calls have used beyond their charges, by limit"),
+        (LOST, "Charges that could not be corrected after their calls, by limit"),
+        (
+            IN_FLIGHT_LOST,
+            "Units in flight that calls of this process have lost before their end, by limit",
+        ),
+    ];
+    let gauges = [
+        (BREAKER, "1 while the circuit breaker of a Redis server is open, else 0"),
         #[cfg(feature = "rules")]
-        {
-            let lost =
-                "1 while Redis has lost the rules that this process has read from it, else 0";
-            recorder.describe_gauge(RULES_LOST.into(), Some(Unit::Count), lost.into());
+        (RULES_LOST, "1 while Redis has lost the rules that this process has read from it, else 0"),
+        (WAITING, "Calls that wait to be admitted, by limit"),
+        (IN_FLIGHT, "Units that calls of this process hold while they run, by limit"),
+        (KEYS, "Keys in the embedded stores of this process"),
+    ];
+    let histograms = [
+        (DURATION, "Time from the call of a check to its decision, waiting included"),
+        (WAIT, "Time that a call has waited, by limit and the end of its wait"),
+    ];
+    with_recorder(|recorder| {
+        for (name, text) in counters {
+            recorder.describe_counter(name.into(), Some(Unit::Count), text.into());
         }
-        let waiting = "Calls that wait to be admitted, by limit";
-        recorder.describe_gauge(WAITING.into(), Some(Unit::Count), waiting.into());
-        let wait = "Time that a call has waited, by limit and the end of its wait";
-        recorder.describe_histogram(WAIT.into(), Some(Unit::Seconds), wait.into());
-        let debt = "Units that calls have used beyond their charges, by limit";
-        recorder.describe_counter(DEBT.into(), Some(Unit::Count), debt.into());
-        let lost = "Charges that could not be corrected after their calls, by limit";
-        recorder.describe_counter(LOST.into(), Some(Unit::Count), lost.into());
-        let in_flight = "Units that calls of this process hold while they run, by limit";
-        recorder.describe_gauge(IN_FLIGHT.into(), Some(Unit::Count), in_flight.into());
-        let lost =
-            "Units in flight that calls of this process have lost before their end, by limit";
-        recorder.describe_counter(IN_FLIGHT_LOST.into(), Some(Unit::Count), lost.into());
-        let keys = "Keys in the embedded stores of this process";
-        recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
+        for (name, text) in gauges {
+            recorder.describe_gauge(name.into(), Some(Unit::Count), text.into());
+        }
+        for (name, text) in histograms {
+            recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into());
+        }
     });
 }
 
@@ -80,41 +85,17 @@ fn with_recorder(work: impl FnOnce(&dyn Recorder)) {
     let _ = catch_unwind(AssertUnwindSafe(|| ::metrics::with_recorder(work)));
 }
 
-/// Records a check that has ended.
-pub(super) fn record(started: &Started, label: &LimitLabel, result: &Result<Decision, Rejection>) {
-    let (outcome, source) = MetricOutcome::of(result, label.shadow);
-    record_outcome(started, label, outcome, source);
-}
-
-/// Records the part of a limit in a check that reports another limit.
-pub(super) fn record_part(started: &Started, label: &LimitLabel, part: PartEnd) {
-    let either = |plain, shadowed| if label.shadow { shadowed } else { plain };
-    let (outcome, source) = match part {
-        PartEnd::Charged(source) => {
-            (either(MetricOutcome::Allowed, MetricOutcome::ShadowAllowed), Some(source))
-        }
-        PartEnd::Blocked(source) => {
-            (either(MetricOutcome::Blocked, MetricOutcome::ShadowLimited), Some(source))
-        }
-        PartEnd::Busy(source) => {
-            (either(MetricOutcome::Busy, MetricOutcome::ShadowLimited), Some(source))
-        }
-        PartEnd::Rejecting(source) => {
-            (either(MetricOutcome::Limited, MetricOutcome::ShadowLimited), Some(source))
-        }
-        PartEnd::NotCharged(source) => (MetricOutcome::RejectedByAnother, Some(source)),
-        PartEnd::Undecided => (MetricOutcome::Unavailable, None),
-    };
-    record_outcome(started, label, outcome, source);
-}
-
-fn record_outcome(
+/// Records a limit of a check that has ended. `is_by_another` is whether the limit would have admitted the call, but
+/// another one rejected it.
+pub(super) fn record(
     started: &Started,
     label: &LimitLabel,
-    outcome: MetricOutcome,
-    source: Option<Source>,
+    result: &Result<Decision, Rejection>,
+    is_by_another: bool,
 ) {
     let took = started.0.elapsed();
+    let outcome = if is_by_another { "rejected_by_another" } else { outcome_of(label, result) };
+    let source = decision_of(result).map(|decision| decision.source);
     let [counter, histogram] = decision_keys(label.name, outcome, source);
     with_recorder(|recorder| {
         recorder.register_counter(counter, &METADATA).increment(1);
@@ -122,56 +103,18 @@ fn record_outcome(
     });
 }
 
-/// The values of the label `outcome`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum MetricOutcome {
-    Allowed,
-    Limited,
-    Blocked,
-    Busy,
-    CostExceedsCapacity,
-    Unavailable,
-    Mistake,
-    ShadowAllowed,
-    ShadowLimited,
-    RejectedByAnother,
-}
-
-impl MetricOutcome {
-    /// The texts of the values, in the order of the variants.
-    const NAMES: [&str; 10] = [
-        "allowed",
-        "limited",
-        "blocked",
-        "busy",
-        "cost_exceeds_capacity",
-        "unavailable",
-        "mistake",
-        "shadow_allowed",
-        "shadow_limited",
-        "rejected_by_another",
-    ];
-
-    /// Returns the outcome of a check, and where the decision was made.
-    fn of(result: &Result<Decision, Rejection>, shadow: bool) -> (Self, Option<Source>) {
-        let either = |plain, shadowed| if shadow { shadowed } else { plain };
-        match result {
-            Ok(decision) => (either(Self::Allowed, Self::ShadowAllowed), Some(decision.source)),
-            Err(Rejection::Limited { decision, .. }) => {
-                (either(Self::Limited, Self::ShadowLimited), Some(decision.source))
-            }
-            Err(Rejection::Blocked { decision, .. }) => {
-                (either(Self::Blocked, Self::ShadowLimited), Some(decision.source))
-            }
-            Err(Rejection::Busy { decision, .. }) => {
-                (either(Self::Busy, Self::ShadowLimited), Some(decision.source))
-            }
-            Err(Rejection::CostExceedsCapacity { .. }) => {
-                (either(Self::CostExceedsCapacity, Self::ShadowLimited), None)
-            }
-            Err(Rejection::Unavailable { .. }) => (Self::Unavailable, None),
-            Err(Rejection::Mistake { .. }) => (Self::Mistake, None),
-        }
+/// Returns the value of the label `outcome`.
+fn outcome_of(label: &LimitLabel, result: &Result<Decision, Rejection>) -> &'static str {
+    match result {
+        Ok(_) if label.shadow => "shadow_allowed",
+        Ok(_) => "allowed",
+        Err(Rejection::Unavailable { .. }) => "unavailable",
+        Err(Rejection::Mistake { .. }) => "mistake",
+        Err(_) if label.shadow => "shadow_limited",
+        Err(Rejection::Limited { .. }) => "limited",
+        Err(Rejection::Blocked { .. }) => "blocked",
+        Err(Rejection::Busy { .. }) => "busy",
+        Err(Rejection::CostExceedsCapacity { .. }) => "cost_exceeds_capacity",
     }
 }
 
@@ -267,8 +210,8 @@ pub(crate) fn keys_changed(by: isize) {
 
 /// Returns the metric keys of a decision: its counter, and the histogram of its duration. The process keeps them, as it
 /// keeps names: saves their allocations at each decision (`tests/allocations.rs`).
-fn decision_keys(name: Name, outcome: MetricOutcome, source: Option<Source>) -> &'static [Key; 2] {
-    type AllKeys = HashMap<(Name, MetricOutcome, Option<Source>), &'static [Key; 2]>;
+fn decision_keys(name: Name, outcome: &'static str, source: Option<Source>) -> &'static [Key; 2] {
+    type AllKeys = HashMap<(Name, &'static str, Option<Source>), &'static [Key; 2]>;
     static ALL: Lazy<RwLock<AllKeys>> = Lazy::new(RwLock::default);
 
     let decision = (name, outcome, source);
@@ -276,7 +219,7 @@ fn decision_keys(name: Name, outcome: MetricOutcome, source: Option<Source>) -> 
         return keys;
     }
     let (limit, source) = (limit_label(&name), Label::new("source", source_name(source)));
-    let outcome = Label::new("outcome", MetricOutcome::NAMES[outcome as usize]);
+    let outcome = Label::new("outcome", outcome);
     let keys = [
         Key::from_parts(DECISIONS, vec![limit.clone(), outcome, source.clone()]),
         Key::from_parts(DURATION, vec![limit, source]),

@@ -28,17 +28,19 @@ pub(crate) use self::metrics::{
 pub use self::rejected_keys::RejectedKey;
 pub(crate) use self::rejected_keys::{RejectedCount, RejectedKeys};
 pub use self::trace::RejectedCall;
-use self::trace::{KeyTrace, LoggedKey, RejectionHook, TracedKey};
-pub(crate) use self::trace::{LogSecret, ReportSettings, is_traced};
+pub(crate) use self::trace::{LogSecret, ReportSettings};
+use self::trace::{LoggedKey, RejectionHook, TracedKey};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
+use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Mistake, Rejection, Source, StoreError};
 use crate::sticky::StickyFlag;
 
 /// The report of a check that is not finished.
 pub(crate) struct Report {
     started: Started,
-    keys: KeyTrace,
+    /// The keys of its limits, in their order. Empty if nothing records them.
+    keys: OneOrMany<TracedKey>,
     on_rejected: Option<RejectionHook>,
 }
 
@@ -48,38 +50,18 @@ impl Report {
     }
 
     pub(crate) fn since(started: Started) -> Self {
-        Self { started, keys: KeyTrace::None, on_rejected: None }
+        Self { started, keys: OneOrMany::new(), on_rejected: None }
     }
 
-    /// Adds the key of the check, if an event would contain it or the application listens to rejections.
-    pub(crate) fn with_key(
+    /// Adds the keys of the check, if an event would contain them or the application listens to rejections.
+    pub(crate) fn with_keys<'a>(
         mut self,
         settings: &ReportSettings,
-        terms: &Terms,
-        key: &dyn Key,
-        key_id: impl FnOnce() -> KeyId,
+        keys: impl Iterator<Item = (&'a Terms, KeyId, &'a dyn Key)>,
     ) -> Self {
-        let is_logged = is_traced();
-        if is_logged || settings.on_rejected.is_some() {
-            self.keys = KeyTrace::One(TracedKey::new(settings, is_logged, terms, key_id(), key));
-            self.on_rejected.clone_from(&settings.on_rejected);
-        }
-        self
-    }
-
-    /// Adds the keys of the check if an event would contain them or the application listens to
-    /// rejections.
-    pub(crate) fn with_keys<'a, K: Key + ?Sized + 'a>(
-        mut self,
-        settings: &ReportSettings,
-        keys: impl Iterator<Item = (&'a Terms, KeyId, &'a K)>,
-    ) -> Self {
-        let is_logged = is_traced();
-        if is_logged || settings.on_rejected.is_some() {
-            let traced = |(terms, key_id, key): (&Terms, _, &K)| {
-                TracedKey::new(settings, is_logged, terms, key_id, key)
-            };
-            self.keys = KeyTrace::Many(keys.map(traced).collect());
+        if settings.reports_rejections() {
+            let traced = keys.map(|(terms, key_id, key)| settings.traced(terms, key_id, key));
+            self.keys = traced.collect();
             self.on_rejected.clone_from(&settings.on_rejected);
         }
         self
@@ -92,33 +74,44 @@ impl Report {
         label: impl FnOnce() -> LimitLabel,
         result: impl FnOnce() -> Result<Decision, Rejection>,
     ) {
-        if is_recorded() || !matches!(self.keys, KeyTrace::None) {
+        if is_recorded() {
             self.end(&label(), &result());
         }
     }
 
     /// Reports the limit with this index.
     pub(crate) fn about(mut self, index: usize) -> Self {
-        self.keys.choose(index);
+        if index < self.keys.len() {
+            self.keys.swap(0, index);
+        }
         self
     }
 
-    /// Counts a limit of a check that reports another limit.
-    pub(crate) fn count_part(&self, label: &LimitLabel, part: PartEnd) {
-        metrics::record_part(&self.started, label, part);
+    /// Records a limit of a check that reports another limit. `is_admitted` is whether the check admits the call.
+    pub(crate) fn record_part(
+        &self,
+        label: &LimitLabel,
+        result: &Result<Decision, Rejection>,
+        is_admitted: bool,
+    ) {
+        metrics::record(&self.started, label, result, result.is_ok() && !is_admitted);
+        #[cfg(feature = "tower")]
+        request_log::with_current(|log| log.record_part(label, result));
     }
 
     /// Reports the result of the check, as it is before a shadow admits the call.
     pub(crate) fn end(self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
         if let Err(rejection) = result {
-            emit(rejection, label.shadow, &self.keys);
+            let key = self.keys.first();
+            emit(rejection, label.shadow, key);
             if let Some(on_rejected) = &self.on_rejected {
-                let (key, is_shadow) = (self.keys.text(), label.shadow);
+                let (key, is_shadow) = (key.map_or("", |key| &*key.text), label.shadow);
                 on_rejected(&RejectedCall { rejection, key, is_shadow });
             }
         }
-        log_result(label, result);
-        metrics::record(&self.started, label, result);
+        #[cfg(feature = "tower")]
+        request_log::with_current(|log| log.record_result(label, result));
+        metrics::record(&self.started, label, result, false);
     }
 }
 
@@ -132,36 +125,16 @@ pub(crate) fn is_recorded() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// Adds the result of a check to the log of the current web request.
-#[inline]
-fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
-    #[cfg(feature = "tower")]
-    if !label.shadow {
-        request_log::set_decided();
-        if let Err(rejection) = result {
-            request_log::reject(rejection);
-        }
-    }
-    if let Ok(decision)
-    | Err(
-        Rejection::Limited { decision, .. }
-        | Rejection::Blocked { decision, .. }
-        | Rejection::Busy { decision, .. },
-    ) = result
-    {
-        log_part(label, decision);
-    }
-}
-
-/// Adds the decision of a limit to the log of the current web request. Skips shadows, because clients must not see
-/// them.
-#[cfg_attr(not(feature = "tower"), allow(unused_variables, reason = "no web request has a log"))]
-#[inline]
-pub(crate) fn log_part(label: &LimitLabel, decision: &Decision) {
-    #[cfg(feature = "tower")]
-    if !label.shadow && decision.retry_after < Duration::MAX {
-        // A limit that admits nothing has no quota to report.
-        request_log::record(&label.name, label.quota, decision);
+/// Returns the decision of the store about a call; `None` if no store has decided it.
+fn decision_of(result: &Result<Decision, Rejection>) -> Option<&Decision> {
+    match result {
+        Ok(decision)
+        | Err(
+            Rejection::Limited { decision, .. }
+            | Rejection::Blocked { decision, .. }
+            | Rejection::Busy { decision, .. },
+        ) => Some(decision),
+        Err(_) => None,
     }
 }
 
@@ -169,7 +142,7 @@ pub(crate) fn log_part(label: &LimitLabel, decision: &Decision) {
 #[cfg_attr(not(feature = "tower"), allow(unused_variables, reason = "no web request has a log"))]
 pub(crate) fn expect(limit: &Limit) {
     #[cfg(feature = "tower")]
-    request_log::expect(limit);
+    request_log::with_current(|log| log.expect(limit));
 }
 
 /// Reports that the shared store does not decide.
@@ -241,21 +214,6 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     metrics::breaker(node, cause.is_some());
 }
 
-/// How a check has ended for one of its limits.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics count it"))]
-pub(crate) enum PartEnd {
-    Charged(Source),
-    Rejecting(Source),
-    /// As `Rejecting`, because the key is blocked.
-    Blocked(Source),
-    /// As `Rejecting`, because no slot is free.
-    Busy(Source),
-    /// The limit would have admitted the call, but another limit rejected it.
-    NotCharged(Source),
-    Undecided,
-}
-
 /// How the wait of a call has ended.
 #[derive(Clone, Copy)]
 pub(crate) enum WaitEnd {
@@ -312,7 +270,8 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 }
 
 /// Emits the event of a rejection. The level is low, because clients can cause any number of rejections.
-fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
+fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
+    let key = key.map(|key| tracing::field::display(&key.logged));
     let verb = if shadow { "would be rejected" } else { "rejected" };
     match rejection {
         Rejection::Limited { name, decision, .. } | Rejection::Blocked { name, decision, .. } => {
@@ -321,7 +280,7 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
             let has_end = decision.retry_after < Duration::MAX;
             tracing::debug!(
                 limit = name.as_str(),
-                key = keys.logged(),
+                key,
                 retry_after = has_end.then(|| tracing::field::debug(decision.retry_after)),
                 source = source_name(Some(decision.source)),
                 "{verb}{reason}"
@@ -329,14 +288,14 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
         }
         Rejection::Busy { name, in_flight, decision, .. } => tracing::debug!(
             limit = name.as_str(),
-            key = keys.logged(),
+            key,
             in_flight,
             source = source_name(Some(decision.source)),
             "{verb}: too many calls are in flight"
         ),
         Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::debug!(
             limit = name.as_str(),
-            key = keys.logged(),
+            key,
             cost,
             capacity,
             "{verb}: the cost exceeds the capacity"

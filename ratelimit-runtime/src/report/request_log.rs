@@ -10,7 +10,8 @@ use std::cmp::Reverse;
 use std::mem;
 use std::time::Duration;
 
-use crate::limit::{Limit, Name, Quota};
+use super::decision_of;
+use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Rejection, Source};
 use crate::sticky::StickyFlag;
@@ -97,10 +98,37 @@ impl RequestLog {
         }
     }
 
-    /// Adds a limit that is about to be decided. Skips a shadow and a hidden limit.
-    fn expect(&mut self, limit: &Limit) {
+    /// Adds a limit that is about to be decided, so that the log keeps the order of the limits. Skips a shadow and a
+    /// hidden limit.
+    pub(super) fn expect(&mut self, limit: &Limit) {
         if let Some(limit) = LoggedLimit::undecided(limit) {
             self.add(limit);
+        }
+    }
+
+    /// Records the result of a check. Skips a shadow.
+    pub(super) fn record_result(
+        &mut self,
+        label: &LimitLabel,
+        result: &Result<Decision, Rejection>,
+    ) {
+        if !label.shadow {
+            self.has_decided = true;
+            if let Err(rejection) = result {
+                self.reject(rejection);
+            }
+            self.record_part(label, result);
+        }
+    }
+
+    /// Records the decision of one limit of a check. Skips a shadow, and a limit that admits nothing: it has no quota
+    /// to report.
+    pub(super) fn record_part(&mut self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
+        if let Some(decision) = decision_of(result)
+            && !label.shadow
+            && decision.retry_after < Duration::MAX
+        {
+            self.record(&label.name, label.quota, decision);
         }
     }
 
@@ -147,7 +175,7 @@ impl RequestLog {
         drop(scope);
         if self.has_decided {
             // Tells the log of an outer middleware.
-            set_decided();
+            with_current(|log| log.has_decided = true);
         }
         result
     }
@@ -254,26 +282,6 @@ pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     let mut none = RequestLog::NONE;
     let _scope = is_open().then(|| LogScope::of(&mut none));
     work()
-}
-
-/// Records a decision in the log that is open, if any.
-pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
-    with_current(|log| log.record(name, quota, decision));
-}
-
-/// Notes in the log that is open, if any, that a limit has decided.
-pub(super) fn set_decided() {
-    with_current(|log| log.has_decided = true);
-}
-
-/// Notes in the log that is open, if any, why a call was rejected.
-pub(super) fn reject(rejection: &Rejection) {
-    with_current(|log| log.reject(rejection));
-}
-
-/// Adds a limit to the open log before its decision, so that the log keeps the order of the limits.
-pub(super) fn expect(limit: &Limit) {
-    with_current(|log| log.expect(limit));
 }
 
 /// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.

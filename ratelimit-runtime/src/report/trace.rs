@@ -7,28 +7,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use once_cell::sync::Lazy;
-use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::Terms;
 use crate::reply::Rejection;
 
-/// The keys of a check.
-pub(super) enum KeyTrace {
-    /// Nothing records the keys.
-    None,
-    One(TracedKey),
-    /// The keys of several limits, in their order.
-    Many(Vec<TracedKey>),
-}
-
-/// A key, as events name it, and its text.
+/// A key of a check that is recorded.
 pub(super) struct TracedKey {
-    /// `None` if no event will contain the key.
-    logged: Option<LoggedKey>,
-    /// `None` if nothing records the text.
-    text: Option<Arc<str>>,
+    /// The key as events name it.
+    pub(super) logged: LoggedKey,
+    pub(super) text: Arc<str>,
 }
 
 /// A key as events show it.
@@ -38,54 +27,19 @@ pub(crate) enum LoggedKey {
     Text(Arc<str>),
 }
 
-impl KeyTrace {
-    /// Returns the key for an event.
-    pub(super) fn logged(&self) -> Option<DisplayValue<LoggedKey>> {
-        self.key()?.logged.clone().map(display)
-    }
-
-    /// Returns the text of the key; empty if it is not known.
-    pub(super) fn text(&self) -> &str {
-        self.key().and_then(|key| key.text.as_deref()).unwrap_or_default()
-    }
-
-    /// Keeps the key of one limit.
-    pub(super) fn choose(&mut self, index: usize) {
-        if let Self::Many(keys) = self
-            && index < keys.len()
-        {
-            *self = Self::One(keys.swap_remove(index));
-        }
-    }
-
-    fn key(&self) -> Option<&TracedKey> {
-        match self {
-            Self::None => None,
-            Self::One(key) => Some(key),
-            Self::Many(keys) => keys.first(),
-        }
-    }
-}
-
-impl TracedKey {
-    /// `is_logged`: whether an event will contain the key.
-    pub(super) fn new<K: Key + ?Sized>(
-        settings: &ReportSettings,
-        is_logged: bool,
-        terms: &Terms,
-        key_id: KeyId,
-        key: &K,
-    ) -> Self {
-        let ReportSettings { on_rejected, logs_keys, log_secret } = settings;
-        let needs_text = on_rejected.is_some() || is_logged && (*logs_keys || log_secret.is_some());
-        let text = needs_text.then(|| text_of(key));
-        let text_again = || text.clone().unwrap_or_default();
-        let logged = is_logged.then(|| settings.logged(terms, key_id, text_again));
-        Self { logged, text }
-    }
-}
-
 impl ReportSettings {
+    /// Returns a key of a check.
+    pub(super) fn traced(&self, terms: &Terms, key_id: KeyId, key: &dyn Key) -> TracedKey {
+        let text: Arc<str> = OwnedKey::of(&key).to_string().into();
+        TracedKey { logged: self.logged(terms, key_id, || Arc::clone(&text)), text }
+    }
+
+    /// Returns whether rejections are reported: an event is enabled, or the application listens.
+    #[inline]
+    pub(crate) fn reports_rejections(&self) -> bool {
+        self.on_rejected.is_some() || enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
+    }
+
     /// Returns a key as events show it. `text` returns its text, which may be needed.
     pub(crate) fn logged(
         &self,
@@ -108,10 +62,6 @@ fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
     SECRET.hash_one(key_id.fingerprint(terms.identity()))
 }
 
-fn text_of<K: Key + ?Sized>(key: &K) -> Arc<str> {
-    OwnedKey::of(&key).to_string().into()
-}
-
 impl fmt::Display for LoggedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -129,20 +79,6 @@ pub(crate) struct ReportSettings {
     pub(crate) logs_keys: bool,
     /// The secret of the hashes of keys; `None`: a random one of the process.
     pub(crate) log_secret: Option<LogSecret>,
-}
-
-impl ReportSettings {
-    /// Returns whether rejections are reported.
-    #[inline]
-    pub(crate) fn reports_rejections(&self) -> bool {
-        self.on_rejected.is_some() || is_traced()
-    }
-}
-
-/// Returns whether the event of a rejection is enabled.
-#[inline]
-pub(crate) fn is_traced() -> bool {
-    enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
 }
 
 /// Called with each rejected call.

@@ -1,6 +1,6 @@
 //! The twin of `metrics.rs` in builds without feature `metrics`: it records nothing and reads no clock.
 
-use super::{PartEnd, WaitEnd};
+use super::WaitEnd;
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection};
 
@@ -15,9 +15,7 @@ impl Started {
 
 pub(crate) fn describe() {}
 
-pub(super) fn record(_: &Started, _: &LimitLabel, _: &Result<Decision, Rejection>) {}
-
-pub(super) fn record_part(_: &Started, _: &LimitLabel, _: PartEnd) {}
+pub(super) fn record(_: &Started, _: &LimitLabel, _: &Result<Decision, Rejection>, _: bool) {}
 
 pub(crate) fn wait_started(_: &Name) -> Started {
     Started
