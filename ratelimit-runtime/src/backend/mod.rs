@@ -20,7 +20,7 @@ use crate::local::Local;
 use crate::one_or_many::OneOrMany;
 use crate::owner::{Notices, Owner, ended, foreign};
 use crate::reply::{Answer, Source, StoreError};
-use crate::report::{self, RejectedCount, RejectedKey, RejectedKeys, ReportSettings};
+use crate::report::{self, RejectedKey, RejectedKeys, ReportSettings};
 use crate::store::{Calls, Charge, Reply, SharedStore, Statement, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
@@ -481,7 +481,7 @@ impl Backend {
     pub(crate) fn count_rejection(&self, limit: &Limit, key_id: KeyId, key: &dyn Key, at: u64) {
         // Most calls of a flood end here, with few instructions (`benches/all -- instructions`).
         if self.rejected_keys.counts(at) {
-            self.count_rejected(&RejectedCount { limit, key_id, at }, key);
+            self.count_rejected(limit, key_id, at, key);
         }
     }
 
@@ -494,7 +494,7 @@ impl Backend {
     ) {
         let at = self.clock().local();
         if self.rejected_keys.counts(at) {
-            self.count_shown(&RejectedCount { limit, key_id, at }, key);
+            self.count_shown(limit, key_id, at, key);
         }
     }
 
@@ -504,13 +504,12 @@ impl Backend {
     }
 
     #[inline(never)]
-    fn count_rejected(&self, rejected: &RejectedCount<'_>, key: &dyn Key) {
-        self.count_shown(rejected, || OwnedKey::of(key));
+    fn count_rejected(&self, limit: &Limit, key_id: KeyId, at: u64, key: &dyn Key) {
+        self.count_shown(limit, key_id, at, || OwnedKey::of(key));
     }
 
-    fn count_shown(&self, rejected: &RejectedCount<'_>, key: impl FnOnce() -> OwnedKey) {
-        let text = || key().to_string().into();
-        let terms = rejected.limit.terms();
-        self.rejected_keys.count(rejected, || self.reports().logged(terms, rejected.key_id, text));
+    fn count_shown(&self, limit: &Limit, key_id: KeyId, at: u64, key: impl FnOnce() -> OwnedKey) {
+        let logged = || self.reports().logged(limit.terms(), key_id, || key().to_string().into());
+        self.rejected_keys.count(limit, key_id, at, logged);
     }
 }

@@ -11,8 +11,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::limit::Limit;
 
-/// The annotated limits, in the order of their first calls.
-static SEEN: Mutex<Vec<(RegisteredLimit, &'static Tally)>> = Mutex::new(Vec::new());
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+
+/// The limits of this process.
+struct Registry {
+    /// The annotated limits, in the order of their first calls.
+    annotated: Vec<(RegisteredLimit, &'static Tally)>,
+    others: Vec<RegisteredLimit>,
+    /// Grows with each change.
+    version: usize,
+}
 
 /// A limit of this process.
 #[derive(Clone, Debug)]
@@ -28,35 +36,35 @@ pub(crate) struct RegisteredLimit {
 /// Returns all limits: first the annotated ones, in the order of their first calls, then the others.
 #[cfg(feature = "rules")]
 pub(crate) fn limits() -> Vec<RegisteredLimit> {
-    let mut limits: Vec<_> = seen().iter().map(|(limit, _)| limit.clone()).collect();
-    let mut others = lock().limits.clone();
-    others.retain(|other| !limits.iter().any(|limit| limit.shares_count(&other.limit)));
-    limits.append(&mut others);
-    limits
+    let registry = lock();
+    let is_other = |other: &&RegisteredLimit| !registry.is_annotated(&other.limit);
+    let annotated = registry.annotated.iter().map(|(limit, _)| limit);
+    annotated.chain(registry.others.iter().filter(is_other)).cloned().collect()
 }
 
 /// Returns the annotated limits with the counts of their calls.
 pub(crate) fn limits_with_counts() -> Vec<(RegisteredLimit, CallCounts)> {
-    seen().iter().map(|(limit, tally)| (limit.clone(), tally.counts())).collect()
+    lock().annotated.iter().map(|(limit, tally)| (limit.clone(), tally.counts())).collect()
 }
 
 /// Returns a number that grows with each change of the registered limits.
 #[cfg(feature = "rules")]
 pub(crate) fn version() -> usize {
-    seen().len() + lock().version
+    lock().version
 }
 
 /// Adds an annotated limit. Returns the first one with the same name, algorithm and period, if there is one.
 pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<RegisteredLimit> {
-    let mut seen = seen();
+    let mut registry = lock();
     let shares_name = |other: &&RegisteredLimit| {
         let (one, other) = (added.limit.terms(), other.limit.terms());
         one.name() == other.name()
             && one.algorithm() == other.algorithm()
             && one.period() == other.period()
     };
-    let first = seen.iter().map(|(limit, _)| limit).find(shares_name).cloned();
-    seen.push((added, tally));
+    let first = registry.annotated.iter().map(|(limit, _)| limit).find(shares_name).cloned();
+    registry.annotated.push((added, tally));
+    registry.version += 1;
     first
 }
 
@@ -67,19 +75,8 @@ impl RegisteredLimit {
     }
 }
 
-fn seen() -> MutexGuard<'static, Vec<(RegisteredLimit, &'static Tally)>> {
-    SEEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The most limits that are kept.
+/// The most limits that are kept, beside the annotated ones.
 const MOST: usize = 256;
-
-static OTHERS: Mutex<Others> = Mutex::new(Others { limits: Vec::new(), version: 0 });
-
-struct Others {
-    limits: Vec<RegisteredLimit>,
-    version: usize,
-}
 
 /// Registers a limit of a layer.
 #[cfg(feature = "tower")]
@@ -90,33 +87,43 @@ pub(crate) fn add_of_layer(limit: &Limit, place: &'static Location<'static>) {
     });
 }
 
-/// Registers a limit of a call, if it is not registered. Returns whether its calls have different amounts, as far as it
-/// is known.
+/// Registers a limit of a call, if it is not registered.
 #[cold]
-pub(crate) fn see(limit: &Limit) -> bool {
-    // Annotated limits were registered by their first calls.
-    seen().iter().any(|(annotated, _)| annotated.shares_count(limit)) || lock().see(limit)
+pub(crate) fn see(limit: &Limit) {
+    lock().see(limit);
 }
 
-impl Others {
-    /// Adds a limit, unless it is there.
+impl Registry {
+    const fn new() -> Self {
+        Self { annotated: Vec::new(), others: Vec::new(), version: 0 }
+    }
+
+    fn is_annotated(&self, limit: &Limit) -> bool {
+        self.annotated.iter().any(|(annotated, _)| annotated.shares_count(limit))
+    }
+
+    /// Adds a limit that is not annotated, unless it is there.
     fn add(&mut self, limit: &Limit, place: impl FnOnce() -> &'static str) {
-        let is_known = self.limits.iter().any(|other| other.shares_count(limit));
-        if is_known || self.limits.len() >= MOST {
+        let is_known = self.others.iter().any(|other| other.shares_count(limit));
+        if is_known || self.others.len() >= MOST {
             return;
         }
         // A rule, or a computed amount, as 0 always is: neither is what the code says of each call.
         let is_computed = limit.varies() || limit.threshold() == 0;
         let limit = if is_computed { without_amounts(limit) } else { *limit };
-        self.limits.push(RegisteredLimit { limit, place: place(), is_computed });
+        self.others.push(RegisteredLimit { limit, place: place(), is_computed });
         self.version += 1;
     }
 
-    /// Adds the limit of a call, unless it is there. Returns whether its calls have different amounts.
-    fn see(&mut self, limit: &Limit) -> bool {
+    /// Adds the limit of a call, unless it is there, and notes whether its calls have different amounts.
+    fn see(&mut self, limit: &Limit) {
+        // Annotated limits were registered by their first calls.
+        if self.is_annotated(limit) {
+            return;
+        }
         self.add(limit, || "");
-        let Some(known) = self.limits.iter_mut().find(|other| other.shares_count(limit)) else {
-            return true;
+        let Some(known) = self.others.iter_mut().find(|other| other.shares_count(limit)) else {
+            return;
         };
         let has_other_amounts = (known.limit.threshold(), known.limit.capacity())
             != (limit.threshold(), limit.capacity());
@@ -125,7 +132,6 @@ impl Others {
             known.limit = without_amounts(limit);
             self.version += 1;
         }
-        known.is_computed
     }
 }
 
@@ -134,8 +140,8 @@ fn without_amounts(limit: &Limit) -> Limit {
     limit.try_amounts(1, None).unwrap_or(*limit)
 }
 
-fn lock() -> MutexGuard<'static, Others> {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many calls an annotated limit has decided since the process started, as their callers saw it: a call that a
@@ -163,38 +169,23 @@ pub(crate) enum CallEnd {
     Undecided,
 }
 
-/// The counts of one annotated limit.
+/// The counts of one annotated limit: a number for each [`CallEnd`].
 #[derive(Debug)]
-pub(crate) struct Tally {
-    admitted: AtomicU64,
-    rejected: AtomicU64,
-    undecided: AtomicU64,
-}
+pub(crate) struct Tally([AtomicU64; 3]);
 
 impl Tally {
     pub(crate) const fn new() -> Self {
-        Self {
-            admitted: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            undecided: AtomicU64::new(0),
-        }
+        Self([const { AtomicU64::new(0) }; 3])
     }
 
     /// Counts a call.
     #[inline]
     pub(crate) fn add(&self, end: CallEnd) {
-        let count = match end {
-            CallEnd::Admitted => &self.admitted,
-            CallEnd::Rejected => &self.rejected,
-            CallEnd::Undecided => &self.undecided,
-        };
-        count.fetch_add(1, Relaxed);
+        self.0[end as usize].fetch_add(1, Relaxed);
     }
 
     fn counts(&self) -> CallCounts {
-        let Self { admitted, rejected, undecided } = self;
-        let [admitted, rejected, undecided] =
-            [admitted, rejected, undecided].map(|count| count.load(Relaxed));
+        let [admitted, rejected, undecided] = self.0.each_ref().map(|count| count.load(Relaxed));
         CallCounts { admitted, rejected, undecided }
     }
 }
@@ -205,36 +196,37 @@ mod tests {
 
     use super::*;
 
-    fn others() -> Others {
-        Others { limits: Vec::new(), version: 0 }
-    }
-
     const LIMIT: Limit = Limit::token_bucket("by hand", 5, Duration::from_secs(60));
 
     #[test]
     fn a_limit_with_other_amounts_is_a_computed_one() {
-        let mut others = others();
-        assert!(!others.see(&LIMIT) && !others.see(&LIMIT));
-        assert_eq!((others.version, others.limits[0].limit), (1, LIMIT));
+        let is_computed = |registry: &Registry| registry.others[0].is_computed;
+        let mut registry = Registry::new();
+        registry.see(&LIMIT);
+        registry.see(&LIMIT);
+        assert!(!is_computed(&registry));
+        assert_eq!((registry.version, registry.others[0].limit), (1, LIMIT));
         let (ruled, _) = LIMIT.under_rule(Some(50), None);
-        assert!(!others.see(&ruled), "a rule does not change what the code says");
+        registry.see(&ruled);
+        assert!(!is_computed(&registry), "a rule does not change what the code says");
         let other = LIMIT.try_amounts(50, Some(7)).expect("valid");
-        assert!(others.see(&other) && others.see(&LIMIT));
-        assert_eq!((others.version, others.limits.len()), (2, 1));
-        let amount_and_kind =
-            |others: &Others| (others.limits[0].limit.threshold(), others.limits[0].is_computed);
-        assert_eq!(amount_and_kind(&others), (1, true));
-        let (mut others, blocked) = (self::others(), LIMIT.try_amounts(0, None).expect("valid"));
-        assert!(others.see(&blocked));
-        assert_eq!(amount_and_kind(&others), (1, true), "0 is no amount that all calls have");
+        registry.see(&other);
+        registry.see(&LIMIT);
+        assert_eq!((registry.version, registry.others.len()), (2, 1));
+        assert!(is_computed(&registry));
+        assert_eq!(registry.others[0].limit.threshold(), 1);
+        let mut registry = Registry::new();
+        registry.see(&LIMIT.try_amounts(0, None).expect("valid"));
+        assert!(is_computed(&registry), "0 is no amount that all calls have");
+        assert_eq!(registry.others[0].limit.threshold(), 1);
     }
 
     #[test]
     fn limits_are_bounded_in_number() {
-        let mut others = others();
+        let mut registry = Registry::new();
         for period in 1..=2 * MOST as u64 {
-            others.see(&Limit::fixed("by hand", 5, Duration::from_secs(period)));
+            registry.see(&Limit::fixed("by hand", 5, Duration::from_secs(period)));
         }
-        assert_eq!(others.limits.len(), MOST);
+        assert_eq!(registry.others.len(), MOST);
     }
 }

@@ -120,19 +120,17 @@ fn outcome_of(label: &LimitLabel, result: &Result<Decision, Rejection>) -> &'sta
 
 /// Records that a call waits. Returns the time.
 pub(crate) fn wait_started(name: &Name) -> Started {
-    let key = waiting_key(name);
-    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(1.0));
+    change(WAITING, name, 1.0);
     Started::now()
 }
 
 /// Records that a call no longer waits.
 pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
     let took = started.0.elapsed();
-    let waiting = waiting_key(name);
+    change(WAITING, name, -1.0);
     let labels = vec![limit_label(name), Label::new("outcome", end.word())];
     let wait = Key::from_parts(WAIT, labels);
     with_recorder(|recorder| {
-        recorder.register_gauge(&waiting, &METADATA).decrement(1.0);
         recorder.register_histogram(&wait, &METADATA).record(took.as_secs_f64());
     });
 }
@@ -146,8 +144,7 @@ pub(crate) fn settled(name: &Name, more: u64) {
 
 /// Records units that calls hold from now on, or no longer if the number is negative.
 pub(crate) fn in_flight_changed(name: &Name, units: i64) {
-    let key = Key::from_parts(IN_FLIGHT, vec![limit_label(name)]);
-    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(units as f64));
+    change(IN_FLIGHT, name, units as f64);
 }
 
 /// Records units in flight that were lost before their calls have ended.
@@ -165,8 +162,9 @@ fn count(counter: &'static str, name: &Name, by: u64) {
     with_recorder(|recorder| recorder.register_counter(&key, &METADATA).increment(by));
 }
 
-fn waiting_key(name: &Name) -> Key {
-    Key::from_parts(WAITING, vec![limit_label(name)])
+fn change(gauge: &'static str, name: &Name, by: f64) {
+    let key = Key::from_parts(gauge, vec![limit_label(name)]);
+    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(by));
 }
 
 fn limit_label(name: &Name) -> Label {

@@ -26,7 +26,7 @@ pub(crate) use self::metrics::{
     wait_started,
 };
 pub use self::rejected_keys::RejectedKey;
-pub(crate) use self::rejected_keys::{RejectedCount, RejectedKeys};
+pub(crate) use self::rejected_keys::RejectedKeys;
 pub use self::trace::RejectedCall;
 pub(crate) use self::trace::{LogSecret, ReportSettings};
 use self::trace::{LoggedKey, RejectionHook, TracedKey};

@@ -1,17 +1,14 @@
 //! The keys with the most rejected calls of a limiter, in a table of bounded size. Admitted calls do not touch it.
 //!
-//! Each thread writes to one of the shards, so threads that reject calls of one key at the same time rarely wait for
-//! each other. A shard counts the first [`EXACT`] rejections of a second one by one and samples the rest, so a
-//! rejected call of a flood costs a few instructions (`benches/all -- instructions`). The distance between two samples
-//! is random, and a sample counts for all calls since the sample before.
+//! The table counts the first [`EXACT`] rejections of a second one by one and samples the rest, so a rejected call of a
+//! flood costs a few instructions (`benches/all -- instructions`). The distance between two samples is random, and a
+//! sample counts for all calls since the sample before.
 //!
 //! A counted call looks at the [`WAYS`] entries of one set. If its key has no entry, it takes the entry with the
 //! smallest weight, and that weight: so a key with a large share of the rejections stays, however many other keys are
 //! rejected (the algorithm "space saving", in each set).
 
-use std::array;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -20,26 +17,13 @@ use crate::key::KeyId;
 use crate::limit::{Limit, Name, Period};
 use crate::registry;
 
-/// The number of shards. Threads take them in turn, so that few of them share a lock.
-const SHARDS: usize = 16;
-
-thread_local! {
-    static SHARD: usize = {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS
-    };
-}
-
-/// The number of sets of a shard.
-const SETS: usize = 16;
+/// The number of sets.
+const SETS: usize = 128;
 
 /// The number of entries of a set.
 const WAYS: usize = 8;
 
-/// The number of limits of which a shard remembers that they are registered.
-const KNOWN: usize = 16;
-
-/// The rejections of a second that a shard counts one by one.
+/// The rejections of a second that are counted one by one.
 const EXACT: u32 = 256;
 
 /// The largest number of rejections between two samples. On average, it is half of this.
@@ -72,37 +56,19 @@ pub struct RejectedKey {
     pub last: SystemTime,
 }
 
-/// The keys of a limiter with the most rejected calls.
-pub(crate) struct RejectedKeys {
-    shards: [RejectionShard; SHARDS],
-}
-
-/// A rejected call.
-pub(crate) struct RejectedCount<'a> {
-    pub(crate) limit: &'a Limit,
-    /// The id of the count under the identity of `limit`.
-    pub(crate) key_id: KeyId,
-    /// The time of the call, by the clock of this process.
-    pub(crate) at: u64,
-}
-
-/// In cache lines of its own. Two threads that share it can lose a few calls of `skips`, and no sample.
+/// The keys of a limiter with the most rejected calls. Two threads can lose a few calls of `skips`, and no sample.
 #[derive(Default)]
-#[repr(align(64))]
-struct RejectionShard {
+pub(crate) struct RejectedKeys {
     /// The calls before the next sample, in the second that ends at `sampled_until`.
     skips: AtomicU32,
     sampled_until: AtomicU64,
     table: Mutex<RejectionTable>,
 }
 
-/// Empty until a thread rejects a call.
+/// Empty until a call is rejected.
 #[derive(Default)]
 struct RejectionTable {
     entries: Vec<Entry>,
-    /// The limits that are registered: the hash of the identity if calls have different amounts, otherwise combined
-    /// with the amounts.
-    known: [u128; KNOWN],
     /// When the second began in which `counted` calls were counted one by one.
     second: u64,
     counted: u32,
@@ -127,45 +93,39 @@ struct Entry {
 }
 
 impl RejectedKeys {
-    /// Returns whether a rejected call is to be [counted](Self::count): `false` if it is not a sample of a flood.
+    /// Returns whether a rejected call is to be [counted](Self::count): `false` if it is not a sample of a flood. `at`
+    /// is the time of the call, by the clock of this process.
     #[inline]
     pub(crate) fn counts(&self, at: u64) -> bool {
-        let shard = &self.shards[shard()];
-        let skips = shard.skips.load(Ordering::Relaxed);
-        if skips == 0 || shard.sampled_until.load(Ordering::Relaxed) <= at {
+        let skips = self.skips.load(Ordering::Relaxed);
+        if skips == 0 || self.sampled_until.load(Ordering::Relaxed) <= at {
             return true;
         }
-        shard.skips.store(skips - 1, Ordering::Relaxed);
+        self.skips.store(skips - 1, Ordering::Relaxed);
         false
     }
 
-    /// Counts a rejected call. `key` returns the key as events show it.
-    pub(crate) fn count(&self, rejected: &RejectedCount<'_>, key: impl FnOnce() -> LoggedKey) {
-        let shard = &self.shards[shard()];
-        let mut table = lock(shard);
-        let weight = table.next_sample(rejected.at);
-        shard.sampled_until.store(table.second.saturating_add(SECOND_US), Ordering::Relaxed);
-        shard.skips.store(table.skipped, Ordering::Relaxed);
-        if !table.add_to_known_key(rejected, weight) {
-            table.add_key(rejected, weight, key());
-            if !rejected.limit.is_trial() {
-                table.register(rejected.limit);
-            }
-        }
+    /// Counts a rejected call. `key_id` is the id of the count under the identity of `limit`. `key` returns the key as
+    /// events show it.
+    pub(crate) fn count(
+        &self,
+        limit: &Limit,
+        key_id: KeyId,
+        at: u64,
+        key: impl FnOnce() -> LoggedKey,
+    ) {
+        let mut table = self.table();
+        let calls = table.next_sample(at);
+        self.sampled_until.store(table.second.saturating_add(SECOND_US), Ordering::Relaxed);
+        self.skips.store(table.skipped, Ordering::Relaxed);
+        table.add(limit, key_id, at, calls, key);
     }
 
     /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
     pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
-        let mut all: HashMap<(KeyId, bool), Entry> = HashMap::new();
-        for shard in &self.shards {
-            let entries = lock(shard).entries.clone();
-            for entry in entries.into_iter().filter(|entry| !entry.is_free(now)) {
-                all.entry((entry.key_id, entry.is_shadow))
-                    .and_modify(|known| known.merge(&entry))
-                    .or_insert(entry);
-            }
-        }
-        let mut keys: Vec<_> = all.into_values().filter_map(Entry::shown).collect();
+        let entries = self.table().entries.clone();
+        let keys = entries.into_iter().filter(|entry| !entry.is_free(now));
+        let mut keys: Vec<_> = keys.filter_map(Entry::shown).collect();
         keys.sort_by(|one, other| {
             let order = |key: &RejectedKey| (key.rejected, key.last);
             order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
@@ -173,11 +133,9 @@ impl RejectedKeys {
         keys.truncate(most);
         keys
     }
-}
 
-impl Default for RejectedKeys {
-    fn default() -> Self {
-        Self { shards: array::from_fn(|_| RejectionShard::default()) }
+    fn table(&self) -> MutexGuard<'_, RejectionTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -196,58 +154,42 @@ impl RejectionTable {
         weight
     }
 
-    /// Adds the call to the entry of its key. Returns whether there is one.
-    fn add_to_known_key(&mut self, rejected: &RejectedCount<'_>, calls: u64) -> bool {
-        let RejectedCount { limit, key_id, at } = *rejected;
-        if self.entries.is_empty() {
-            return false;
-        }
-        let entry = self.set_of(key_id).iter_mut().find(|entry| {
-            entry.key_id == key_id && entry.is_shadow == limit.is_shadow() && !entry.is_free(at)
-        });
-        let Some(entry) = entry else { return false };
-        entry.weight += calls;
-        entry.rejected += calls;
-        entry.last = entry.last.max(at);
-        true
-    }
-
-    /// Adds calls of a key without an entry.
-    fn add_key(&mut self, rejected: &RejectedCount<'_>, calls: u64, key: LoggedKey) {
-        let RejectedCount { limit, key_id, at } = *rejected;
-        if self.entries.is_empty() {
-            self.entries = vec![Entry::FREE; SETS * WAYS];
+    /// Adds calls of a key.
+    fn add(
+        &mut self,
+        limit: &Limit,
+        key_id: KeyId,
+        at: u64,
+        calls: u64,
+        key: impl FnOnce() -> LoggedKey,
+    ) {
+        self.entries.resize(SETS * WAYS, Entry::FREE);
+        let set = (key_id.bits() >> 72) as usize % SETS;
+        let entries = &mut self.entries[set * WAYS..][..WAYS];
+        let is_shadow = limit.is_shadow();
+        let is_known = |entry: &&mut Entry| {
+            entry.key_id == key_id && entry.is_shadow == is_shadow && !entry.is_free(at)
+        };
+        if let Some(entry) = entries.iter_mut().find(is_known) {
+            entry.weight += calls;
+            entry.rejected += calls;
+            entry.last = entry.last.max(at);
+            return;
         }
         let weight = |entry: &Entry| if entry.is_free(at) { 0 } else { entry.weight };
-        let Some(entry) = self.set_of(key_id).iter_mut().min_by_key(|entry| weight(entry)) else {
-            return;
-        };
+        let Some(entry) = entries.iter_mut().min_by_key(|entry| weight(entry)) else { return };
         *entry = Entry {
             key_id,
-            is_shadow: limit.is_shadow(),
+            is_shadow,
             limit: Some((*limit.terms().name(), limit.terms().period())),
-            key,
+            key: key(),
             weight: weight(entry) + calls,
             rejected: calls,
             since: at,
             last: at,
         };
-    }
-
-    /// Returns the entries that a key can have.
-    fn set_of(&mut self, key_id: KeyId) -> &mut [Entry] {
-        let set = (key_id.bits() >> 72) as usize % SETS;
-        &mut self.entries[set * WAYS..][..WAYS]
-    }
-
-    /// Registers a limit, also if it is not annotated.
-    fn register(&mut self, limit: &Limit) {
-        let identity = limit.terms().identity().hash();
-        let amounts = u128::from(limit.threshold()) << 64 | u128::from(limit.capacity()) << 1 | 1;
-        let known = &mut self.known[(identity >> 64) as usize % KNOWN];
-        if *known != identity && *known != identity ^ amounts {
-            let is_computed = registry::see(limit);
-            *known = if is_computed { identity } else { identity ^ amounts };
+        if !limit.is_trial() {
+            registry::see(limit);
         }
     }
 }
@@ -269,13 +211,6 @@ impl Entry {
         self.limit.is_none() || self.last.saturating_add(STAYS_US) < now
     }
 
-    /// Adds the rejections of the same key in another shard.
-    fn merge(&mut self, other: &Self) {
-        self.rejected += other.rejected;
-        self.since = self.since.min(other.since);
-        self.last = self.last.max(other.last);
-    }
-
     fn shown(self) -> Option<RejectedKey> {
         let Self { is_shadow, limit, key, rejected, since, last, .. } = self;
         let (limit, period) = limit?;
@@ -295,16 +230,6 @@ impl Entry {
     }
 }
 
-/// Returns the shard of this thread.
-#[inline]
-fn shard() -> usize {
-    SHARD.with(|shard| *shard)
-}
-
-fn lock(shard: &RejectionShard) -> MutexGuard<'_, RejectionTable> {
-    shard.table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -315,7 +240,7 @@ mod tests {
         // Spread, as fingerprints are.
         let key_id = KeyId::from_bits(u128::from(key.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 32);
         if keys.counts(at) {
-            keys.count(&RejectedCount { limit: &LIMIT, key_id, at }, || LoggedKey::Hash(key));
+            keys.count(&LIMIT, key_id, at, || LoggedKey::Hash(key));
         }
     }
 
@@ -387,12 +312,12 @@ mod tests {
     fn the_rejections_of_all_threads_are_added_up() {
         let keys = RejectedKeys::default();
         std::thread::scope(|scope| {
-            for thread in 0..40 {
+            for thread in 0..20 {
                 let keys = &keys;
                 scope.spawn(move || (0..10).for_each(|call| reject(keys, call % 2, thread)));
             }
         });
-        let most = keys.most(9, 40);
-        assert_eq!(most.iter().map(|key| key.rejected).collect::<Vec<_>>(), [200, 200]);
+        let most = keys.most(9, 20);
+        assert_eq!(most.iter().map(|key| key.rejected).collect::<Vec<_>>(), [100, 100]);
     }
 }
