@@ -253,7 +253,7 @@ impl CountedCall {
         };
         // First the permits: if a recorder of the report panics, they release what they hold.
         let permits = settled.map(|it| it.permits(&labels, reply.as_ref().ok()));
-        let decision = conclude(report, &labels, outcomes, |index| {
+        let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
             backend.count_rejection_of(limit, key_id, || key(index, charge));
@@ -333,12 +333,12 @@ impl Refusal {
 pub(super) fn conclude(
     report: Report,
     labels: &[LimitLabel],
-    reply: Result<Outcomes<'_>, StoreError>,
+    reply: &Result<Outcomes<'_>, StoreError>,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
     // The limit whose result the caller receives.
     let spoken = reply.as_ref().map_or(0, |(outcomes, _)| hardest(outcomes));
-    let result_of = |index: usize| match &reply {
+    let result_of = |index: usize| match reply {
         Ok((outcomes, source)) => result_of(&labels[index], &outcomes[index], *source),
         Err(error) => Err(Rejection::unavailable_by(&labels[index], error.clone())),
     };

@@ -171,7 +171,7 @@ impl Checker {
             let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
             report = report.with_keys(self.backend.reports(), keys);
         }
-        Check::from(conclude(report, &labels, Ok((outcomes, Source::Embedded)), |index| {
+        Check::from(conclude(report, &labels, &Ok((outcomes, Source::Embedded)), |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
             self.backend.count_rejection(limit, charge.key_id, &key, outcomes[index].clock);
         }))

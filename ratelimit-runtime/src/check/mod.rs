@@ -106,7 +106,7 @@ impl AnyPart<'_> {
         let keys = iter::once_with(|| (limit.terms(), key_id(), key));
         let report = report.with_keys(backend.reports(), keys);
         let reply = Ok((slice::from_ref(outcome), Source::Embedded));
-        conclude(report, slice::from_ref(&label), reply, |_| {
+        conclude(report, slice::from_ref(&label), &reply, |_| {
             backend.count_rejection(limit, key_id(), &key, outcome.clock);
         })
     }

@@ -33,10 +33,6 @@ pub struct Rule {
     pub(super) until: Option<u64>,
 }
 
-/// The message of an amount of 0.
-pub(super) const NO_AMOUNT: &str =
-    "an amount must be at least 1: to admit nothing, write `blocked = true`";
-
 impl Rule {
     /// Creates a rule that changes nothing.
     pub fn new() -> Self {
@@ -190,27 +186,24 @@ impl Rule {
     /// On an amount of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to
     /// fill; on the amounts of rates alone for calls in flight, and the other way round.
     pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
-        if let Some(wrong) = self.wrong_amount() {
-            return Err(RuleSetError::new(wrong));
-        }
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
-        if limit.is_in_flight() {
-            if has_rate && self.in_flight.is_none() {
-                let message = "`threshold`, `burst` and `trial` are for rates: write `in_flight`";
-                return Err(RuleSetError::new(message));
+        let misfit = || {
+            if limit.is_in_flight() && has_rate && self.in_flight.is_none() {
+                return Some("`threshold`, `burst` and `trial` are for rates: write `in_flight`");
             }
-            let (_, misfit) = limit.under_rule(self.in_flight, None);
-            return misfit.map_or(Ok(()), |misfit| Err(RuleSetError::new(misfit)));
-        }
-        if self.in_flight.is_some() && !has_rate {
-            let message =
-                "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`";
-            return Err(RuleSetError::new(message));
-        }
-        let (_, misfit) = limit.under_rule(self.threshold, self.burst);
-        let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
-        match misfit.or(of_trial) {
-            Some(misfit) => Err(RuleSetError::new(misfit)),
+            if limit.is_in_flight() {
+                return limit.under_rule(self.in_flight, None).1;
+            }
+            if self.in_flight.is_some() && !has_rate {
+                return Some(
+                    "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`",
+                );
+            }
+            let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
+            limit.under_rule(self.threshold, self.burst).1.or(of_trial)
+        };
+        match self.wrong_amount().or_else(misfit) {
+            Some(wrong) => Err(RuleSetError::new(wrong)),
             None => Ok(()),
         }
     }
@@ -219,14 +212,19 @@ impl Rule {
         self.until.is_none_or(|until| now() < until)
     }
 
-    /// Returns what is wrong with an amount, or with the threshold of a trial: it is 0, or too large.
+    /// Returns what is wrong with an amount, or with the threshold of a trial.
     pub(super) fn wrong_amount(&self) -> Option<&'static str> {
         let amounts = [self.threshold, self.burst, self.in_flight, self.trial];
-        amounts.into_iter().flatten().find_map(|amount| match amount {
-            0 => Some(NO_AMOUNT),
-            1..=LimitError::MAX_AMOUNT => None,
-            _ => Some(LimitError::TOO_LARGE.0),
-        })
+        amounts.into_iter().flatten().find_map(wrong_amount)
+    }
+}
+
+/// Returns what is wrong with an amount: it is 0, or too large.
+pub(super) fn wrong_amount(amount: u64) -> Option<&'static str> {
+    match amount {
+        0 => Some("an amount must be at least 1: to admit nothing, write `blocked = true`"),
+        1..=LimitError::MAX_AMOUNT => None,
+        _ => Some(LimitError::TOO_LARGE.0),
     }
 }
 

@@ -165,27 +165,17 @@ impl RuleSet {
 
     /// Removes the rule of a limit. The rules of its keys stay. Returns whether there was one.
     pub fn unset(&mut self, limit: &str) -> bool {
-        let Ok(name) = LimitName::read(limit) else { return false };
-        let Some(rules) = self.limits.get_mut(&name) else { return false };
-        let rule = std::mem::take(&mut rules.rule);
-        if rules.keys.is_empty() {
-            self.limits.remove(&name);
-            return true;
-        }
-        rule != Rule::default()
+        self.remove(limit, |rules| {
+            let was_there = rules.own().is_some();
+            rules.rule = Rule::default();
+            was_there
+        })
     }
 
     /// Removes the rule of one key of a limit. Returns whether there was one.
     pub fn unset_key(&mut self, limit: &str, key: &str) -> bool {
-        let (Ok(name), Ok(key)) = (LimitName::read(limit), OwnedKey::parse(key)) else {
-            return false;
-        };
-        let Some(rules) = self.limits.get_mut(&name) else { return false };
-        let was_there = rules.keys.remove(&key.to_string()).is_some();
-        if rules.keys.is_empty() && rules.rule == Rule::default() {
-            self.limits.remove(&name);
-        }
-        was_there
+        let Ok(key) = OwnedKey::parse(key) else { return false };
+        self.remove(limit, |rules| rules.keys.remove(&key.to_string()).is_some())
     }
 
     /// Returns the rule of a limit.
@@ -214,6 +204,17 @@ impl RuleSet {
             let keys = rules.keys.iter().map(|(key, rule)| (Some(key.as_str()), rule));
             own.into_iter().chain(keys).map(|(key, rule)| (name.written.as_str(), key, rule))
         })
+    }
+
+    /// Removes a rule of a limit by `remove`, and the limit if it then has none. Returns what `remove` returns.
+    fn remove(&mut self, limit: &str, remove: impl FnOnce(&mut LimitRules) -> bool) -> bool {
+        let Ok(name) = LimitName::read(limit) else { return false };
+        let Some(rules) = self.limits.get_mut(&name) else { return false };
+        let was_there = remove(rules);
+        if *rules == LimitRules::default() {
+            self.limits.remove(&name);
+        }
+        was_there
     }
 
     /// Returns the rules of a limit for a change, if a rule with these values can be one of them.
@@ -249,15 +250,5 @@ impl RuleSet {
             )));
         }
         Ok(())
-    }
-
-    /// Fails if a rule with this name cannot be added.
-    #[cfg(feature = "rules")]
-    pub(super) fn check_name(&self, limit: &str) -> Result<(), RuleSetError> {
-        let name = LimitName::read(limit)?;
-        if self.limits.contains_key(&name) {
-            return Err(RuleSetError::new(format_args!("`{limit}` has two rules: write one")));
-        }
-        self.check_names(&name)
     }
 }

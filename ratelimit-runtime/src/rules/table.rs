@@ -4,7 +4,6 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
@@ -16,6 +15,7 @@ use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
 use crate::registry;
+use crate::sticky::StickyFlag;
 
 /// Who looks for the rules of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,32 +30,23 @@ pub(crate) enum Asker {
 /// of keys.
 pub(crate) struct RuleTable {
     set: RuleSet,
-    /// Few names: to compare them takes less time than to hash one (`benches/all -- instructions`).
-    by_name: BTreeMap<String, NamedRules>,
-}
-
-/// The rules of the limits with one name.
-struct NamedRules {
-    of_name: Option<Arc<CountRules>>,
-    by_period: Vec<(Period, Arc<CountRules>)>,
-    /// The first period of a limit with this name.
-    period: OnceCell<Period>,
-    /// Whether it was reported that limits of several periods have this name.
-    was_reported: AtomicBool,
+    /// By the name of a limit, and its period if the rules have it. Few names: to compare them takes less time than to
+    /// hash one (`benches/all -- instructions`).
+    by_name: BTreeMap<String, BTreeMap<Option<Period>, Arc<CountRules>>>,
 }
 
 /// The rules of a limit.
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
-    /// Whether one of them sets the threshold or the burst of a rate.
-    has_amounts: bool,
-    /// Whether a call has asked for these rules.
-    was_asked: AtomicBool,
-    /// Whether an amount that does not fit was reported.
-    was_reported: AtomicBool,
-    /// The first limit to which these rules were applied without the rule of a key, and what became of it.
-    first: OnceCell<(Limit, Option<Ruled>)>,
+    /// Set when a call has asked for these rules.
+    was_asked: StickyFlag,
+    /// Set when an amount that does not fit was reported.
+    has_misfit: StickyFlag,
+    /// The period of the first limit, if the rules have no period.
+    first_period: OnceCell<Period>,
+    /// Set when a limit has another period.
+    has_periods: StickyFlag,
 }
 
 impl RuleTable {
@@ -64,16 +55,15 @@ impl RuleTable {
         set: RuleSet,
         fingerprint: &impl Fn(&OwnedKey) -> u128,
     ) -> Result<Self, RuleSetError> {
-        let mut by_name = BTreeMap::new();
+        let mut by_name = BTreeMap::<_, BTreeMap<_, _>>::new();
         for (name, rules) in &set.limits {
             let rules = Arc::new(CountRules::new(rules, fingerprint)?);
-            if let Some(period) = name.period {
-                let named = by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
-                named.by_period.push((period, Arc::clone(&rules)));
+            if name.period.is_some() {
+                let named = by_name.entry(name.name.clone()).or_default();
+                named.insert(name.period, Arc::clone(&rules));
             }
             // A name that ends like a period is also tried as it is written.
-            let named = by_name.entry(name.written.clone()).or_insert_with(NamedRules::new);
-            named.of_name = Some(rules);
+            by_name.entry(name.written.clone()).or_default().insert(None, rules);
         }
         Ok(Self { set, by_name })
     }
@@ -84,7 +74,7 @@ impl RuleTable {
 
     /// Returns the rule of a limit at `now`, without those of its keys.
     pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
-        let rules = self.by_name.get(limit.name())?.of(limit)?;
+        let rules = self.rules_of(limit)?;
         let rule = Some(rules.rule).filter(|rule| rule.is_in_force(|| now))?;
         let is_empty = Rule { until: None, ..rule } == Rule::default();
         (!is_empty).then_some(rule)
@@ -98,62 +88,35 @@ impl RuleTable {
         now: &dyn Fn() -> u64,
         asker: Asker,
     ) -> Option<Ruled> {
-        let rules = self.by_name.get(limit.name())?.of(limit)?;
-        if asker == Asker::Call && !rules.was_asked.load(Ordering::Relaxed) {
-            rules.was_asked.store(true, Ordering::Relaxed);
+        let rules = self.rules_of(limit)?;
+        if asker == Asker::Call && rules.was_asked.set() {
             registry::see(limit);
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
         let key =
             by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
-        rules.apply(limit, key, now)
+        Some(rules.apply(limit, key, now))
     }
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     pub(super) fn unasked(&self) -> Vec<LimitName> {
-        let was_asked = |name: &LimitName| {
-            let rules = self.by_name.get(&name.name).and_then(|rules| match name.period {
-                None => rules.of_name.as_ref(),
-                Some(period) => {
-                    rules.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules)
-                }
-            });
-            rules.is_none_or(|rules| rules.was_asked.load(Ordering::Relaxed))
+        let was_asked = |name: &&LimitName| {
+            let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
+            rules.is_none_or(|rules| rules.was_asked.is_set())
         };
-        let unasked = self.set.limits.keys().filter(|name| !was_asked(name));
-        unasked.cloned().collect()
-    }
-}
-
-impl NamedRules {
-    fn new() -> Self {
-        Self {
-            of_name: None,
-            by_period: Vec::new(),
-            period: OnceCell::new(),
-            was_reported: AtomicBool::new(false),
-        }
+        self.set.limits.keys().filter(|name| !was_asked(name)).cloned().collect()
     }
 
     /// Returns the rules of a limit.
-    fn of(&self, limit: &Limit) -> Option<&CountRules> {
-        if limit.is_in_flight() {
-            return self.of_name.as_deref();
-        }
-        let period = limit.terms().period();
-        let Some(rules) = &self.of_name else {
-            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| &**rules);
+    fn rules_of(&self, limit: &Limit) -> Option<&CountRules> {
+        let (named, period) = (self.by_name.get(limit.name())?, limit.terms().period());
+        let Some(rules) = named.get(&None) else {
+            let rules = named.get(&Some(period)).filter(|_| !limit.is_in_flight());
+            return rules.map(|rules| &**rules);
         };
-        let first = *self.period.get_or_init(|| period);
-        if first != period && rules.has_amounts && !self.was_reported.swap(true, Ordering::Relaxed)
-        {
-            let name = limit.name();
-            tracing::warn!(
-                name,
-                "the amounts in the rules of this name are in force for limits of several periods: to change \
-                 one of them, write the rules with its period, as `{name}/{first}` or `{name}/{period}`"
-            );
+        if !limit.is_in_flight() {
+            rules.compare_periods(limit.name(), period);
         }
         Some(rules)
     }
@@ -169,86 +132,72 @@ impl CountRules {
             let key = OwnedKey::parse(key).map_err(|error| RuleSetError::new(error.message()))?;
             by_key.insert(fingerprint(&key), *rule);
         }
-        let mut all = rules.keys.values().chain([&rules.rule]);
         Ok(Self {
             rule: rules.rule,
             by_key,
-            has_amounts: all.any(|rule| rule.threshold.is_some() || rule.burst.is_some()),
-            was_asked: AtomicBool::new(false),
-            was_reported: AtomicBool::new(false),
-            first: OnceCell::new(),
+            was_asked: StickyFlag::new(),
+            has_misfit: StickyFlag::new(),
+            first_period: OnceCell::new(),
+            has_periods: StickyFlag::new(),
         })
     }
 
-    /// Returns a limit under these rules; `None` if none of them is in force.
-    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: &dyn Fn() -> u64) -> Option<Ruled> {
-        // For the usual call, the clock is not read, and nothing is derived (`benches/all -- attribute`).
-        let now = LazyCell::new(now);
-        let own = of_key.filter(|rule| rule.is_in_force(|| *now));
-        if own.is_none() && self.rule.until.is_none() {
-            let (of, ruled) =
-                self.first.get_or_init(|| (*limit, self.derive(limit, [None, Some(&self.rule)])));
-            if of == limit {
-                return ruled.clone();
-            }
+    /// Warns once if the amounts of rules without a period are in force for limits of several periods.
+    fn compare_periods(&self, name: &str, period: Period) {
+        let first = *self.first_period.get_or_init(|| period);
+        let mut rules = self.by_key.values().chain([&self.rule]);
+        if first != period
+            && self.has_periods.set()
+            && rules.any(|rule| rule.threshold.is_some() || rule.burst.is_some())
+        {
+            tracing::warn!(
+                name,
+                "the amounts in the rules of this name are in force for limits of several periods: to change \
+                 one of them, write the rules with its period, as `{name}/{first}` or `{name}/{period}`"
+            );
         }
-        let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(|| *now));
-        let mut ruled = self.derive(limit, [own, of_limit])?;
-        if ruled.access == Access::Blocked {
-            ruled.blocked_until = self.end_of_block(of_key, *now);
-        }
-        Some(ruled)
     }
 
-    /// Returns a limit under the rule of a key and its own, without the end of a block.
-    fn derive(&self, limit: &Limit, in_force: [Option<&Rule>; 2]) -> Option<Ruled> {
-        if in_force[0].is_none() && in_force[1].is_none_or(|rule| *rule == Rule::default()) {
-            return None;
-        }
-        let both = || in_force.into_iter().flatten();
+    /// Returns a limit under these rules, and under that of a key.
+    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: &dyn Fn() -> u64) -> Ruled {
+        // Rules without an end do not read the clock.
+        let now = LazyCell::new(now);
+        let both = || of_key.into_iter().chain([&self.rule]);
+        let in_force = || both().filter(|rule| rule.is_in_force(|| *now));
         let is_rate = !limit.is_in_flight();
         let threshold =
-            both().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
-        let burst = both().find_map(|rule| rule.burst.filter(|_| is_rate));
+            in_force().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
+        let burst = in_force().find_map(|rule| rule.burst.filter(|_| is_rate));
         let mut ruled = Ruled::as_written(limit);
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
-            if let Some(misfit) = misfit {
-                self.report(limit, misfit);
+            if let Some(misfit) = misfit
+                && self.has_misfit.set()
+            {
+                let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
+                tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
             }
             ruled.limit = with_amounts;
         }
-        if let Some(shadow) = both().find_map(|rule| rule.shadow) {
+        if let Some(shadow) = in_force().find_map(|rule| rule.shadow) {
             ruled.limit = ruled.limit.shadow(shadow);
         }
-        let trial = both().find_map(|rule| rule.trial);
-        Some(Ruled {
-            access: both().find_map(|rule| rule.access).unwrap_or(Access::Limited),
+        ruled.access = in_force().find_map(|rule| rule.access).unwrap_or(Access::Limited);
+        if ruled.access == Access::Blocked {
+            let is_blocked = |at: u64| {
+                let mut in_force = both().filter(|rule| rule.is_in_force(|| at));
+                in_force.find_map(|rule| rule.access) == Some(Access::Blocked)
+            };
+            let ends = both().filter_map(|rule| rule.until);
+            ruled.blocked_until = ends.filter(|at| *at > *now && !is_blocked(*at)).min();
+        }
+        let trial = in_force().find_map(|rule| rule.trial);
+        Ruled {
             has_threshold: threshold.is_some(),
-            changes_at: both().filter_map(|rule| rule.until).min(),
+            changes_at: in_force().filter_map(|rule| rule.until).min(),
             trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
             ..ruled
-        })
-    }
-
-    /// Reports an amount that does not fit a limit, once for each set of rules.
-    fn report(&self, limit: &Limit, misfit: &str) {
-        if !self.was_reported.swap(true, Ordering::Relaxed) {
-            let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
-            tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
         }
-    }
-
-    /// Returns the first moment after `now` at which no rule blocks the limit; `None` if there is none.
-    fn end_of_block(&self, of_key: Option<&Rule>, now: u64) -> Option<u64> {
-        let rules = || of_key.into_iter().chain([&self.rule]);
-        let mut ends: Vec<_> = rules().filter_map(|rule| rule.until).collect();
-        ends.sort_unstable();
-        let is_unblocked = |at: &u64| {
-            let mut in_force = rules().filter(|rule| rule.is_in_force(|| *at));
-            in_force.find_map(|rule| rule.access) != Some(Access::Blocked)
-        };
-        ends.into_iter().filter(|at| *at > now).find(is_unblocked)
     }
 }
 
@@ -257,7 +206,7 @@ impl CountRules {
 pub(crate) struct Ruled {
     pub(crate) limit: Limit,
     pub(crate) access: Access,
-    /// The end of the rule that blocks the limit.
+    /// The first moment at which no rule blocks the limit any more; `None` if there is none.
     pub(crate) blocked_until: Option<u64>,
     /// Whether a rule sets the threshold.
     pub(crate) has_threshold: bool,

@@ -1,6 +1,5 @@
 //! Rules as TOML and JSON.
 
-use std::collections::HashSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -8,11 +7,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use super::rule::NO_AMOUNT;
-use super::set::LimitRules;
+use super::rule::wrong_amount;
+use super::set::{LimitName, LimitRules};
 use super::{Rule, RuleSet, RuleSetError};
-use crate::key::OwnedKey;
-use crate::limit::{Access, LimitError};
+use crate::limit::Access;
 
 /// The fields of a rule. Only the rule of a limit has `keys`.
 #[derive(Default, serde::Deserialize, serde::Serialize)]
@@ -148,13 +146,14 @@ impl Serialize for Rule {
 
 impl RuleSet {
     fn add(&mut self, limit: &str, mut fields: RuleFields) -> Result<(), RuleSetError> {
-        self.check_name(limit)?;
-        let (mut seen, keys) = (HashSet::new(), std::mem::take(&mut fields.keys));
+        if self.limits.contains_key(&LimitName::read(limit)?) {
+            return Err(RuleSetError::new(format_args!("`{limit}` has two rules: write one")));
+        }
+        let keys = std::mem::take(&mut fields.keys);
         self.set(limit, fields.rule(&format!("`{limit}`"))?)?;
         for (key, fields) in keys.0 {
             let place = format!("the key `{key}` of `{limit}`");
-            let parsed = OwnedKey::parse(&key);
-            if parsed.is_ok_and(|parsed| !seen.insert(parsed)) {
+            if self.key_rule(limit, &key).is_some() {
                 return Err(RuleSetError::new(format_args!("{place} has two rules: write one")));
             }
             self.set_key(limit, &key, fields.rule(&place)?)?;
@@ -270,11 +269,8 @@ impl<'de> Deserialize<'de> for RuleText {
 }
 
 fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    match u64::deserialize(deserializer)? {
-        0 => Err(de::Error::custom(NO_AMOUNT)),
-        amount @ 1..=LimitError::MAX_AMOUNT => Ok(Some(amount)),
-        _ => Err(de::Error::custom(LimitError::TOO_LARGE)),
-    }
+    let amount = u64::deserialize(deserializer)?;
+    wrong_amount(amount).map_or(Ok(Some(amount)), |wrong| Err(de::Error::custom(wrong)))
 }
 
 impl<'de> Deserialize<'de> for Moment {
@@ -322,20 +318,10 @@ impl fmt::Display for Moment {
 /// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuleFields {
-            threshold, burst, in_flight, blocked, exempt, shadow, trial, until, ..
-        } = RuleFields::of(self);
-        let fields = [
-            threshold.map(|threshold| format!("threshold = {threshold}")),
-            burst.map(|burst| format!("burst = {burst}")),
-            in_flight.map(|in_flight| format!("in_flight = {in_flight}")),
-            blocked.map(|blocked| format!("blocked = {blocked}")),
-            exempt.map(|exempt| format!("exempt = {exempt}")),
-            shadow.map(|shadow| format!("shadow = {shadow}")),
-            trial.map(|trial| format!("trial = {trial}")),
-            until.map(|until| format!("until = {until}")),
-        ];
-        f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(", "))
+        // The names and the values have no quotes, commas or braces.
+        let json = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        let fields = json.trim_matches(['{', '}']).replace("\":", " = ").replace(',', ", ");
+        f.write_str(&fields.replace('"', ""))
     }
 }
 
@@ -344,6 +330,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limit::LimitError;
 
     #[test]
     fn a_rule_alone_is_written_as_in_a_set() {
