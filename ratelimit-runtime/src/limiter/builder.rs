@@ -8,7 +8,6 @@ use super::RateLimiter;
 #[cfg(feature = "rules")]
 use super::Rules;
 use crate::backend::{Backend, BackendSettings};
-use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::KeySecret;
 use crate::limit::OnError;
@@ -17,7 +16,6 @@ use crate::reply::BuildError;
 #[cfg(feature = "actix")]
 use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
-use crate::store::SharedStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Certificates, Redis, RedisSettings};
 
@@ -272,18 +270,14 @@ impl Builder {
         Ok(limiter)
     }
 
-    /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
-    #[cfg_attr(not(feature = "rules"), allow(unused_mut, reason = "the feed of rules is added"))]
-    pub(super) fn build_unreported(mut self) -> Result<RateLimiter, BuildError> {
-        #[cfg(feature = "rules")]
-        let rules = self.rules.take();
-        let mut limiter = self.build_without_rules()?;
-        #[cfg(feature = "rules")]
-        limiter.feed_rules(rules)?;
-        Ok(limiter)
+    /// Builds a limiter on the embedded store, as [`build_unreported`](Self::build_unreported) does.
+    pub(super) fn build_default() -> RateLimiter {
+        let limiter = Self::default().build_unreported();
+        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
     }
 
-    fn build_without_rules(self) -> Result<RateLimiter, BuildError> {
+    /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
+    pub(super) fn build_unreported(self) -> Result<RateLimiter, BuildError> {
         if self.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
@@ -293,49 +287,45 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
-        if self.key_secret.as_ref().is_some_and(|secret| secret.len() < KeySecret::FEWEST) {
-            return Err(BuildError::ShortKeySecret);
-        }
+        let key_secret = match self.key_secret.as_deref() {
+            None => KeySecret::random(),
+            Some(secret) if secret.len() < KeySecret::FEWEST => {
+                return Err(BuildError::ShortKeySecret);
+            }
+            Some(secret) => KeySecret::new(secret),
+        };
+        // With a longer deadline, the end of a request could exceed the range of `Instant`.
+        let deadline = self.deadline.min(MAX_DEADLINE);
         let background = Arc::default();
+        #[cfg(not(feature = "redis"))]
+        let shared = None;
         #[cfg(feature = "redis")]
-        if let Some(url) = &self.redis {
-            let shared = Redis::new(RedisSettings {
+        let shared = match &self.redis {
+            None => None,
+            Some(url) => Some(Redis::new(RedisSettings {
                 url,
                 certificates: &self.certificates,
                 prefix: &self.key_prefix,
-                // With a longer deadline, the end of a request could exceed the range of `Instant`.
-                deadline: self.deadline.min(MAX_DEADLINE),
+                deadline,
                 max_pending: self.max_pending,
                 clock: self.clock.clone(),
                 background: Arc::clone(&background),
-            })?;
-            return Ok(self.build_on(Some(shared), background));
-        }
-        Ok(self.build_on(None, background))
-    }
-
-    pub(super) fn build_embedded(self) -> RateLimiter {
-        self.build_on(None, Arc::default())
-    }
-
-    fn build_on(self, shared: Option<SharedStore>, background: Arc<Background>) -> RateLimiter {
-        let Self { max_keys, max_waiting, clock, on_error, instances, deadline, reports, .. } =
-            self;
-        let caches_rejections = self.cache_rejections;
-        let key_secret = self.key_secret.as_deref();
-        let key_secret = key_secret.map_or_else(KeySecret::random, KeySecret::new);
-        let local = Local::new(max_keys, clock);
-        let deadline = deadline.min(MAX_DEADLINE);
-        let settings = BackendSettings {
-            on_error,
-            instances,
-            deadline,
-            caches_rejections,
-            key_secret,
-            reports,
+            })?),
         };
+        let settings = BackendSettings {
+            on_error: self.on_error,
+            instances: self.instances,
+            deadline,
+            caches_rejections: self.cache_rejections,
+            key_secret,
+            reports: self.reports,
+        };
+        let local = Local::new(self.max_keys, self.clock);
         let backend = Backend::new(local, shared, background, settings);
-        RateLimiter::of_backend(backend, max_waiting)
+        let limiter = RateLimiter::of_backend(backend, self.max_waiting);
+        #[cfg(feature = "rules")]
+        let limiter = limiter.with_feed(self.rules)?;
+        Ok(limiter)
     }
 }
 

@@ -25,7 +25,7 @@ tokio::task_local! {
 /// (`benches/all -- attribute`).
 static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 
-/// Set by [`RateLimiter::require_scope`], together with `SCOPED_ONCE`.
+/// Set by [`RateLimiter::require_scope`].
 static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
 
 /// Sets the limiter that annotated functions of this process use.
@@ -68,8 +68,8 @@ pub(crate) fn with_current<R>(
     act: impl FnOnce(&RateLimiter) -> R,
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
-    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
-    if scoped.is_none() && SCOPED_ONCE.is_set() && SCOPE_REQUIRED.is_set() {
+    let scoped = scoped();
+    if scoped.is_none() && SCOPE_REQUIRED.is_set() {
         return failed(BuildError::NoScope);
     }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
@@ -85,8 +85,7 @@ pub(crate) fn with_current<R>(
 
 /// Calls `act` with the limiter that an annotated function called here would use, unless its call would build one.
 pub(crate) fn with_set<R>(act: impl FnOnce(&RateLimiter) -> R) -> Option<R> {
-    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
-    scoped.as_ref().or_else(|| GLOBAL.get()).map(act)
+    scoped().as_ref().or_else(|| GLOBAL.get()).map(act)
 }
 
 /// Returns `future` in the scope that is current here, for a task: `tokio::spawn` leaves the scope of its caller.
@@ -113,7 +112,7 @@ pub(crate) fn with_set<R>(act: impl FnOnce(&RateLimiter) -> R) -> Option<R> {
 /// # }
 /// ```
 pub fn in_scope<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
-    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
+    let scoped = scoped();
     async move {
         match scoped {
             Some(limiter) => limiter.scope(future).await,
@@ -122,8 +121,9 @@ pub fn in_scope<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F
     }
 }
 
+#[inline]
 fn scoped() -> Option<RateLimiter> {
-    SCOPED.try_with(Clone::clone).ok()
+    if SCOPED_ONCE.is_set() { SCOPED.try_with(Clone::clone).ok() } else { None }
 }
 
 impl RateLimiter {
@@ -176,7 +176,6 @@ impl RateLimiter {
     /// ```
     pub fn require_scope() {
         SCOPE_REQUIRED.set();
-        SCOPED_ONCE.set();
     }
 
     /// Builds the limiter that annotated functions use if no limiter is set: on the Redis at `RATELIMIT_REDIS_URL`, or
@@ -193,11 +192,10 @@ impl RateLimiter {
 }
 
 fn builder_from_environment() -> Result<Builder, BuildError> {
-    let secret = std::env::var_os(SECRET_VARIABLE).filter(|secret| !secret.is_empty());
-    let builder = match secret {
-        Some(secret) => Builder::default().key_secret(secret.into_encoded_bytes()),
-        None => Builder::default(),
-    };
+    let mut builder = Builder::default();
+    if let Some(secret) = std::env::var_os(SECRET_VARIABLE).filter(|secret| !secret.is_empty()) {
+        builder = builder.key_secret(secret.into_encoded_bytes());
+    }
     let url = match std::env::var(URL_VARIABLE) {
         Ok(url) if !url.is_empty() => url,
         Err(std::env::VarError::NotUnicode(_)) => {
@@ -242,7 +240,7 @@ fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
 #[cold]
 fn without_redis() -> &'static RateLimiter {
     static LOCAL: OnceCell<RateLimiter> = OnceCell::new();
-    LOCAL.get_or_init(|| Builder::default().build_embedded())
+    LOCAL.get_or_init(Builder::build_default)
 }
 
 /// The error of [`set_global`] if a process-wide limiter is already set. Contains the limiter that was not set.

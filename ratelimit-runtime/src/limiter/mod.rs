@@ -5,6 +5,7 @@ mod annotated;
 mod builder;
 mod global;
 mod operator;
+#[cfg(feature = "rules")]
 mod rules;
 mod shutdown;
 #[cfg(feature = "actix")]
@@ -35,6 +36,7 @@ use crate::limit::Limit;
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
 use crate::report;
+use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::waiting::Waiting;
 
 /// A timer.
@@ -90,7 +92,7 @@ impl RateLimiter {
     #[must_use]
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn embedded() -> Self {
-        let limiter = Builder::default().build_embedded();
+        let limiter = Builder::build_default();
         #[cfg(feature = "actix")]
         workers::check(std::panic::Location::caller());
         report::describe();
@@ -219,9 +221,7 @@ impl RateLimiter {
         key: impl Key,
         cost: u64,
     ) -> Result<Decision, Rejection> {
-        let part = Part::of(limit, &key, cost);
-        let check: Check = self.checker.start(part, CallOptions::CHECK, None);
-        check.blocking(&self.checker.backend, || limit.label())
+        self.check(limit, key, cost).blocking(&self.checker.backend, || limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -501,4 +501,39 @@ impl RateLimiter {
     pub fn unblock(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
         self.checker.count(limit, &key).block(BlockChange::Unblock)
     }
+}
+
+impl RateLimiter {
+    /// Replaces the rules of this limiter and its clones. Calls that begin after it and calls that
+    /// [wait](crate::Limit::wait) obey the new rules, and [leases](crate::Limit::lease) obey them within their term.
+    ///
+    /// Rules change neither counts nor what was charged: with a new threshold, the next call is decided by what is
+    /// charged already. An amount that does not fit a limit is reported by an `ERROR` event and ignored; the rest is in
+    /// force. See [`RuleSet`] for an example.
+    ///
+    /// # Errors
+    ///
+    /// If the limiter reads its rules from a file or from Redis. The rules in force then stay.
+    pub fn set_rules(&self, rules: RuleSet) -> Result<(), RuleSetError> {
+        #[cfg(feature = "rules")]
+        if let Some(feed) = &self.feed {
+            return Err(feed.owns_rules());
+        }
+        replace_rules(&self.checker.rules, &self.checker.backend, rules)
+    }
+
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn rules(&self) -> RuleSet {
+        self.checker.rules.set()
+    }
+}
+
+/// Replaces the rules in force.
+fn replace_rules(
+    rules: &RulesInForce,
+    backend: &Backend,
+    set: RuleSet,
+) -> Result<(), RuleSetError> {
+    rules.replace(set, |key| backend.local().fingerprint(key))
 }

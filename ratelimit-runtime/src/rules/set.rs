@@ -86,10 +86,10 @@ impl LimitRules {
 }
 
 impl LimitName {
-    /// Returns whether a limit with this name and period has this name.
+    /// Returns whether a limit with this name and period has this name. Calls in flight have no period.
     #[cfg(feature = "rules")]
-    pub(crate) fn is_of(&self, name: &str, period: Period) -> bool {
-        self.written == name || self.name == name && self.period.is_none_or(|it| it == period)
+    pub(crate) fn is_of(&self, name: &str, period: Option<Period>) -> bool {
+        self.written == name || self.name == name && self.period == period
     }
 
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.

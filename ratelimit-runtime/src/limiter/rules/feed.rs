@@ -2,23 +2,20 @@
 //! no limit: their names may be mistyped.
 
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::hash::BuildHasher;
-use std::io;
 use std::mem;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::file::{FileReader, RulesFile};
+use super::file::{FileReader, READ_DEADLINE, RulesFile, read};
 use super::fleet::{MOST_REJECTED, announce, process_id, read_announcements};
-use super::replace_rules;
 use crate::backend::Backend;
 use crate::limit::Period;
+use crate::limiter::{RateLimiter, replace_rules};
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
@@ -69,28 +66,26 @@ impl Rules {
     }
 }
 
-/// The source of the rules of a limiter, and what was last read from it.
+/// The source of the rules of a limiter.
 pub(crate) struct RuleFeed {
-    source: FeedSource,
-    rules: Weak<RulesInForce>,
-    backend: Weak<Backend>,
-    unseen: Mutex<UnseenReport>,
+    /// The path of the file; `None` for the rules in Redis.
+    path: Option<PathBuf>,
+    rules: Arc<RulesInForce>,
+    backend: Arc<Backend>,
     /// The result of the last attempt to read rules from Redis, until one has succeeded.
     first_read: watch::Sender<Option<Result<(), StoreError>>>,
     /// Notified when a caller waits for the first read.
     wanted: Arc<Notify>,
 }
 
-enum FeedSource {
-    File(PathBuf, Mutex<RulesFile>),
-    Redis,
-}
-
-/// The rules that the background thread has last read from Redis.
-#[derive(Default)]
-struct SharedState {
-    was_read: bool,
-    /// The version that was read last. Rules with a mistake are not in force.
+/// What the background thread has done so far.
+struct FeedProgress {
+    looks: u32,
+    file: Option<RulesFile>,
+    files: FileReader,
+    /// When the rules in force are to be compared with the limits; `None` once they were.
+    report_at: Option<Instant>,
+    /// The version that was read last from Redis. Rules with a mistake are not in force.
     version: String,
     in_force: String,
     /// The last error, which was reported.
@@ -101,12 +96,12 @@ struct SharedState {
     announced: (usize, String),
 }
 
-impl SharedState {
-    /// Reports once that Redis has lost the rules, and once that it has rules again.
-    fn set_lost(&mut self, is_lost: bool) {
-        if is_lost != mem::replace(&mut self.is_lost, is_lost) {
-            report::rules_lost(&self.in_force, is_lost);
-        }
+impl FeedProgress {
+    fn new(file: Option<RulesFile>) -> Self {
+        let (looks, files, version, in_force) = Default::default();
+        let (mistake, is_lost, announced) = Default::default();
+        let report_at = Some(Instant::now() + UNSEEN_FOR);
+        Self { looks, file, files, report_at, version, in_force, mistake, is_lost, announced }
     }
 
     /// Reports an error of Redis once. It does not report that Redis is down: the calls report that.
@@ -122,52 +117,73 @@ impl SharedState {
     }
 }
 
+impl RateLimiter {
+    /// Reads the rules from their source, and looks for new ones from then on.
+    pub(in crate::limiter) fn with_feed(
+        mut self,
+        source: Option<Rules>,
+    ) -> Result<Self, BuildError> {
+        if let Some(source) = source {
+            let (rules, backend) = (&self.checker.rules, &self.checker.backend);
+            self.feed = Some(RuleFeed::start(source, rules, backend)?);
+        }
+        Ok(self)
+    }
+}
+
 impl RuleFeed {
-    /// Reads the rules, and looks for new ones from then on.
-    pub(crate) fn start(
+    fn start(
         source: Rules,
         rules: &Arc<RulesInForce>,
         backend: &Arc<Backend>,
     ) -> Result<Arc<Self>, BuildError> {
-        let source = match source.0 {
+        let file = match source.0 {
             RulesSource::File(path) => {
-                let (file, set) = RulesFile::open(path.clone()).map_err(invalid)?;
-                replace_rules(rules, backend, set)
-                    .map_err(|error| invalid(file.in_file(&error)))?;
-                FeedSource::File(path, Mutex::new(file))
+                let file = RulesFile::open(path, |set| replace_rules(rules, backend, set));
+                let invalid = |error: RuleSetError| BuildError::InvalidRules {
+                    message: error.to_string().into(),
+                };
+                Some(file.map_err(invalid)?)
             }
-            RulesSource::Redis if backend.shared_store().is_some() => FeedSource::Redis,
+            RulesSource::Redis if backend.shared_store().is_some() => None,
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
-        let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
-        let unseen = Mutex::new(UnseenReport::new());
+        let path = file.as_ref().map(|file| file.path().to_owned());
+        let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
-        let feed =
-            Arc::new(Self { source, rules, backend: backend_ref, unseen, first_read, wanted });
-        backend.background().spawn_resident(&feed, |feed| Self::follow(Arc::downgrade(&feed)));
+        let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
+        let background = feed.backend.background();
+        background
+            .spawn_resident(&feed, move |feed| Self::follow(Arc::downgrade(&feed), file.clone()));
         Ok(feed)
     }
 
     /// Looks for new rules until the limiter is dropped.
-    async fn follow(feed: Weak<Self>) {
-        let (mut look, mut shared, files) = (0_u32, SharedState::default(), FileReader::default());
+    async fn follow(feed: Weak<Self>, file: Option<RulesFile>) {
+        let mut progress = FeedProgress::new(file);
         while let Some(feed) = feed.upgrade() {
-            feed.look(look, &mut shared, &files).await;
-            feed.report_unseen(&shared.in_force).await;
+            if feed.path.is_some() {
+                feed.look_into_file(&mut progress).await;
+            } else {
+                feed.look_into_redis(&mut progress).await;
+            }
+            if progress.report_at.take_if(|at| Instant::now() >= *at).is_some() {
+                feed.report_unseen(&progress.in_force).await;
+            }
             let wanted = Arc::clone(&feed.wanted);
             drop(feed);
-            look = look.wrapping_add(1);
+            progress.looks = progress.looks.wrapping_add(1);
             let _ = timeout(LOOK_EVERY, wanted.notified()).await;
         }
     }
 
     /// Returns the error of `set_rules` on a limiter with a feed.
-    pub(super) fn owns_rules(&self) -> RuleSetError {
-        RuleSetError::new(match &self.source {
-            FeedSource::File(path, _) => {
+    pub(in crate::limiter) fn owns_rules(&self) -> RuleSetError {
+        RuleSetError::new(match &self.path {
+            Some(path) => {
                 format!("this limiter reads its rules from `{}`: change them there", path.display())
             }
-            FeedSource::Redis => {
+            None => {
                 "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
             }
         })
@@ -176,9 +192,8 @@ impl RuleFeed {
     /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller
     /// does not read them itself: its runtime may stand still in between.
     pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
-        let Some(backend) = self.backend.upgrade() else { return Ok(()) };
-        backend.background().revive();
-        if matches!(self.source, FeedSource::File(..)) {
+        self.backend.background().revive();
+        if self.path.is_some() {
             return Ok(());
         }
         let mut read = self.first_read.subscribe();
@@ -186,7 +201,7 @@ impl RuleFeed {
             return Ok(());
         }
         self.wanted.notify_one();
-        let deadline = backend.deadline();
+        let deadline = self.backend.deadline();
         let late = Err(StoreError::Timeout { deadline });
         match timeout(deadline, read.changed()).await {
             Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
@@ -194,67 +209,54 @@ impl RuleFeed {
         }
     }
 
-    /// Reads the rules if they have changed. A feed from Redis also announces this process there.
-    async fn look(&self, look: u32, shared: &mut SharedState, files: &FileReader) {
-        match &self.source {
-            FeedSource::Redis if look.is_multiple_of(LOOKS_INTO_REDIS) || !shared.was_read => {
-                let read = self.read_shared(shared).await;
-                shared.report(read.as_ref().err());
-                self.first_read.send_if_modified(|first| {
-                    let is_open = !matches!(first, Some(Ok(())));
-                    if is_open {
-                        *first = Some(read);
-                    }
-                    is_open
-                });
-                let limits = registry::version();
-                let announced = (limits, shared.in_force.clone());
-                let is_new = announced != mem::replace(&mut shared.announced, announced.clone());
-                // Tools have no limits.
-                if limits > 0
-                    && (is_new || look.is_multiple_of(LOOKS_PER_ANNOUNCEMENT))
-                    && let Some(backend) = self.backend.upgrade()
-                    && let Some(store) = backend.shared_store()
-                {
-                    let rejected = backend.rejected_keys(MOST_REJECTED);
-                    let _ = announce(store, &shared.in_force, &rejected).await;
-                }
-            }
-            FeedSource::Redis => {}
-            FeedSource::File(path, file) => {
-                let text = files.read(path).await;
-                self.apply_file(&mut lock(file), text);
-            }
+    async fn look_into_file(&self, progress: &mut FeedProgress) {
+        let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
+        let path = file.path().to_owned();
+        let text = files.run(READ_DEADLINE, move || read(&path)).await;
+        file.change(text, |set| self.replace(set, report_at));
+    }
+
+    /// Reads the rules in Redis if they have changed, and announces this process there.
+    async fn look_into_redis(&self, progress: &mut FeedProgress) {
+        let Some(store) = self.backend.shared_store() else { return };
+        let was_read = matches!(&*self.first_read.borrow(), Some(Ok(())));
+        if was_read && !progress.looks.is_multiple_of(LOOKS_INTO_REDIS) {
+            return;
+        }
+        let read = self.read_shared(store, progress).await;
+        progress.report(read.as_ref().err());
+        if !was_read {
+            self.first_read.send_replace(Some(read));
+        }
+        let limits = registry::version();
+        let announced = (limits, progress.in_force.clone());
+        let is_new = announced != mem::replace(&mut progress.announced, announced.clone());
+        // Tools have no limits.
+        if limits > 0 && (is_new || progress.looks.is_multiple_of(LOOKS_PER_ANNOUNCEMENT)) {
+            let rejected = self.backend.rejected_keys(MOST_REJECTED);
+            let _ = announce(store, &progress.in_force, rejected).await;
         }
     }
 
-    fn apply_file(&self, file: &mut RulesFile, text: io::Result<String>) {
-        match file.changed(text) {
-            Ok(None) => {}
-            Ok(Some(set)) => {
-                let replaced = self.replace(set).map_err(|error| file.in_file(&error));
-                file.report(replaced);
-            }
-            Err(error) => file.report(Err(error)),
-        }
-    }
-
-    async fn read_shared(&self, state: &mut SharedState) -> Result<(), StoreError> {
-        let Some(backend) = self.backend.upgrade() else { return Ok(()) };
-        let Some(store) = backend.shared_store() else { return Ok(()) };
-        let read = store.read_rules(&state.version).await?;
-        state.was_read = true;
+    async fn read_shared(
+        &self,
+        store: &impl RuleStore,
+        progress: &mut FeedProgress,
+    ) -> Result<(), StoreError> {
+        let read = store.read_rules(&progress.version).await?;
         // `share_rules` always writes a version, also of rules without an entry.
-        let is_lost =
-            !state.version.is_empty() && read.as_ref().is_some_and(|read| read.version.is_empty());
-        state.set_lost(is_lost);
+        let is_lost = !progress.version.is_empty()
+            && read.as_ref().is_some_and(|read| read.version.is_empty());
+        if is_lost != mem::replace(&mut progress.is_lost, is_lost) {
+            report::rules_lost(&progress.in_force, is_lost);
+        }
         let Some(StoredRules { version, rules }) = read.filter(|_| !is_lost) else {
             return Ok(());
         };
         let set = if version.is_empty() { Ok(RuleSet::new()) } else { RuleSet::from_json(&rules) };
-        match set.and_then(|set| self.replace(set)) {
+        match set.and_then(|set| self.replace(set, &mut progress.report_at)) {
             Ok(()) => {
-                state.in_force.clone_from(&version);
+                progress.in_force.clone_from(&version);
                 tracing::info!(version, "the rate limits follow new rules");
             }
             Err(error) => tracing::error!(
@@ -263,67 +265,34 @@ impl RuleFeed {
                 "the rules in Redis have a mistake, so the rules in force stay"
             ),
         }
-        state.version = version;
+        progress.version = version;
         Ok(())
     }
 
-    fn replace(&self, set: RuleSet) -> Result<(), RuleSetError> {
-        if let (Some(rules), Some(backend)) = (self.rules.upgrade(), self.backend.upgrade()) {
-            replace_rules(&rules, &backend, set)?;
-            *lock(&self.unseen) = UnseenReport::new();
-        }
+    /// Replaces the rules in force, which are then reported later.
+    fn replace(&self, set: RuleSet, report_at: &mut Option<Instant>) -> Result<(), RuleSetError> {
+        replace_rules(&self.rules, &self.backend, set)?;
+        *report_at = Some(Instant::now() + UNSEEN_FOR);
         Ok(())
     }
 
-    /// Reports rules that match no limit, once for each set of rules. `version` is that of the rules in force.
+    /// Reports rules that match no limit. `version` is that of the rules in force.
     async fn report_unseen(&self, version: &str) {
-        let is_due = lock(&self.unseen).is_due();
-        let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };
-        match &self.source {
-            FeedSource::File(..) => report_of_process(&rules),
-            FeedSource::Redis => {
-                let backend = self.backend.upgrade();
-                if let Some(store) = backend.as_ref().and_then(|backend| backend.shared_store()) {
-                    report_of_fleet(&rules, version, store).await;
-                }
+        match self.backend.shared_store() {
+            Some(store) if self.path.is_none() => {
+                report_of_fleet(&self.rules, version, store).await;
             }
+            _ => report_of_process(&self.rules),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn invalid(error: impl fmt::Display) -> BuildError {
-    BuildError::InvalidRules { message: error.to_string().into() }
 }
 
 /// How long rules are in force before they are reported. A process has not called all of its limits when it has just
 /// started.
 const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
-/// The longest random time after that, so that the processes of a fleet do not all ask Redis at one moment.
-const MOST_JITTER_MS: u64 = 20_000;
-
 /// The most announced names that can be the nearest one.
 const MOST_NAMES: usize = 10_000;
-
-/// When the rules in force are to be compared with the limits; `None` once they were.
-struct UnseenReport(Option<Instant>);
-
-impl UnseenReport {
-    pub(super) fn new() -> Self {
-        let random = RandomState::new().hash_one(0);
-        let jitter = Duration::from_millis(random % MOST_JITTER_MS);
-        Self(Some(Instant::now() + UNSEEN_FOR + jitter))
-    }
-
-    /// Returns whether the rules are to be reported now, once.
-    fn is_due(&mut self) -> bool {
-        self.0.take_if(|at| Instant::now() >= *at).is_some()
-    }
-}
 
 /// Reports the rules that no call of this process has asked for.
 fn report_of_process(rules: &RulesInForce) {
@@ -338,26 +307,6 @@ fn report_of_process(rules: &RulesInForce) {
     }
 }
 
-/// The names of an announcement, to be compared with the names in rules. They are not kept in memory, because a process
-/// can announce any number of them.
-#[derive(serde::Deserialize)]
-struct AnnouncedNames {
-    limits: Vec<AnnouncedName>,
-    #[serde(default)]
-    left_out: usize,
-}
-
-#[derive(serde::Deserialize)]
-struct AnnouncedName {
-    limit: NameAndPeriod,
-}
-
-#[derive(serde::Deserialize)]
-struct NameAndPeriod {
-    name: String,
-    period: String,
-}
-
 /// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
 async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleStore) {
     let mut unasked = rules.unasked();
@@ -365,16 +314,17 @@ async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleS
         return;
     }
     let (mut names, mut is_whole) = (HashSet::new(), true);
+    // Announced limits are not kept in memory, because a process can announce any number of names.
     let read = |text: &str| {
-        let Ok(AnnouncedNames { limits, left_out }) = serde_json::from_str(text) else {
-            return Ok(());
-        };
-        is_whole &= left_out == 0;
-        for AnnouncedName { limit: NameAndPeriod { name, period } } in limits {
-            let period = Period::parse(&period);
-            unasked.retain(|rule| !period.is_some_and(|period| rule.is_of(&name, period)));
+        let process: Value = serde_json::from_str(text).unwrap_or_default();
+        is_whole &= process["left_out"].as_u64().unwrap_or(0) == 0;
+        for announced in process["limits"].as_array().into_iter().flatten() {
+            let [name, period] = ["name", "period"].map(|field| announced["limit"][field].as_str());
+            let Some(name) = name else { continue };
+            let period = period.and_then(Period::parse);
+            unasked.retain(|rule| !rule.is_of(name, period));
             if names.len() < MOST_NAMES {
-                names.insert(name);
+                names.insert(name.to_owned());
             }
         }
         Ok(())

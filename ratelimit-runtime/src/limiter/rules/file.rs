@@ -1,6 +1,5 @@
 //! A file with rules.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,84 +15,89 @@ use crate::rules::{RuleSet, RuleSetError};
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The time after which a file system that has not replied counts as stuck.
-const READ_DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The most reads that may be stuck at a time: each holds a thread.
 const MAX_STANDING: usize = 4;
 
-/// A file with rules, and the text that was last read from it.
+/// A file with rules, and the texts that were read from it.
+#[derive(Clone)]
 pub(super) struct RulesFile {
     path: PathBuf,
-    /// The text whose rules were applied or rejected.
-    applied: Option<String>,
+    /// The text whose rules were applied last.
+    applied: String,
     /// The text that was read last. It is applied after it was read twice, because the limiter can read one half of a
     /// file that is written in place.
-    seen: Option<String>,
+    seen: String,
     /// The last mistake, which is reported once.
     mistake: Option<String>,
 }
 
 impl RulesFile {
-    /// Reads a file for the first time.
-    pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), RuleSetError> {
-        let mut file = Self { path, applied: None, seen: None, mistake: None };
-        let text = file.in_file_if_wrong(read(&file.path))?;
-        let set = file.parse(&text)?;
-        (file.applied, file.seen) = (Some(text.clone()), Some(text));
-        Ok((file, set))
+    /// Reads a file for the first time, and passes its rules to `apply`.
+    pub(super) fn open(
+        path: PathBuf,
+        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
+    ) -> Result<Self, RuleSetError> {
+        let text = read(&path).map_err(RuleSetError::new);
+        let (applied, seen) = Default::default();
+        let mut file = Self { path, applied, seen, mistake: None };
+        let applied = text.and_then(|text| {
+            file.seen.clone_from(&text);
+            file.apply(text, apply)
+        });
+        applied.map_err(|error| file.named(&error))?;
+        Ok(file)
     }
 
-    pub(super) fn path(&self) -> impl fmt::Display + '_ {
-        self.path.display()
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Returns the rules of the file if it has changed since the last look.
-    pub(super) fn changed(
+    /// Passes the rules of the file to `apply` if its text has changed. Reports new rules, and each mistake once.
+    pub(super) fn change(
         &mut self,
         text: io::Result<String>,
-    ) -> Result<Option<RuleSet>, RuleSetError> {
-        let text = self.in_file_if_wrong(text)?;
-        if self.applied.as_ref() == Some(&text) {
-            // The file has its earlier text again.
-            self.mistake = None;
-            return Ok(None);
+        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
+    ) {
+        let applied = match text {
+            Ok(text) if self.applied == text => {
+                self.mistake = None;
+                return;
+            }
+            Ok(text) if self.seen != text => {
+                self.seen = text;
+                return;
+            }
+            Ok(text) => self.apply(text, apply),
+            Err(error) => Err(RuleSetError::new(error)),
+        };
+        let file = self.path.display().to_string();
+        let mistake = applied.err().map(|error| self.named(&error).to_string());
+        match &mistake {
+            None => tracing::info!(file, "the rate limits follow new rules"),
+            Some(error) if self.mistake != mistake => {
+                tracing::error!(file, error, "the rules in force stay");
+            }
+            Some(_) => {}
         }
-        if self.seen.as_ref() != Some(&text) {
-            self.seen = Some(text);
-            return Ok(None);
-        }
-        let set = self.parse(&text)?;
-        self.applied = Some(text);
-        Ok(Some(set))
+        self.mistake = mistake;
     }
 
-    /// Reports new rules, and each mistake once.
-    pub(super) fn report(&mut self, result: Result<(), RuleSetError>) {
-        let file = self.path().to_string();
-        let Err(error) = result else {
-            self.mistake = None;
-            return tracing::info!(file, "the rate limits follow new rules");
-        };
-        let message = error.to_string();
-        if self.mistake.as_ref() != Some(&message) {
-            tracing::error!(file, error = message, "the rules in force stay");
-            self.mistake = Some(message);
-        }
+    fn apply(
+        &mut self,
+        text: String,
+        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
+    ) -> Result<(), RuleSetError> {
+        let is_json = self.path.extension().is_some_and(|extension| extension == "json");
+        let set = if is_json { RuleSet::from_json(&text) } else { RuleSet::from_toml(&text) }?;
+        self.applied = text;
+        apply(set)
     }
 
     /// Names the file in an error.
-    pub(super) fn in_file(&self, error: &dyn fmt::Display) -> RuleSetError {
-        RuleSetError::new(format_args!("the rules in `{}`: {error}", self.path()))
-    }
-
-    fn parse(&self, text: &str) -> Result<RuleSet, RuleSetError> {
-        let is_json = self.path.extension().is_some_and(|extension| extension == "json");
-        let set = if is_json { RuleSet::from_json(text) } else { RuleSet::from_toml(text) };
-        set.map_err(|error| self.in_file(&error))
-    }
-
-    fn in_file_if_wrong(&self, text: io::Result<String>) -> Result<String, RuleSetError> {
-        text.map_err(|error| self.in_file(&error))
+    fn named(&self, error: &RuleSetError) -> RuleSetError {
+        RuleSetError::new(format_args!("the rules in `{}`: {error}", self.path.display()))
     }
 }
 
@@ -105,20 +109,16 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// Reads a file with rules. Fails if that takes too long, and at once if too many reads are stuck already.
-    pub(super) async fn read(&self, path: &Path) -> io::Result<String> {
-        let path = path.to_owned();
-        self.run(READ_DEADLINE, move || read(&path)).await
-    }
-
-    async fn run<T: Send + 'static>(
+    /// Returns the result of `read`. Fails if that takes longer than `deadline`, and at once if too many reads are stuck
+    /// already.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         deadline: Duration,
         read: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let stands_still = || io::Error::other("the file system does not reply");
+        let is_stuck = || io::Error::other("the file system does not reply");
         if Arc::strong_count(&self.standing) > MAX_STANDING {
-            return Err(stands_still());
+            return Err(is_stuck());
         }
         let standing = Arc::clone(&self.standing);
         let reading = spawn_blocking(move || {
@@ -126,15 +126,12 @@ impl FileReader {
             drop(standing);
             result
         });
-        match timeout(deadline, reading).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(panicked)) => Err(io::Error::other(panicked)),
-            Err(_) => Err(stands_still()),
-        }
+        timeout(deadline, reading).await.map_err(|_| is_stuck())??
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// Reads a file with rules.
+pub(super) fn read(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     // Opening a pipe blocks until another process writes to it.
     if !metadata.is_file() {

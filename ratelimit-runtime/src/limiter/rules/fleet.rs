@@ -87,43 +87,38 @@ pub struct AnnouncedLimit {
     pub is_computed: bool,
 }
 
-impl From<RegisteredLimit> for AnnouncedLimit {
-    fn from(RegisteredLimit { limit, place, is_computed }: RegisteredLimit) -> Self {
-        Self { limit, place: place.to_owned(), is_computed }
-    }
-}
-
 /// Announces the limits of this process, and the keys that it rejects.
 pub(super) async fn announce(
     store: &impl RuleStore,
     version: &str,
-    rejected: &[RejectedKey],
+    rejected: Vec<RejectedKey>,
 ) -> Result<(), StoreError> {
     let process = process_id();
-    let text = announcement(&process, version, registry::limits(), rejected);
+    let text = announcement(process.clone(), version, registry::limits(), rejected);
     store.announce(Announcement { process, text }).await
 }
 
 /// Returns the announcement of these limits, or of as many as it has room for.
 fn announcement(
-    process: &str,
+    id: String,
     version: &str,
     limits: Vec<RegisteredLimit>,
-    rejected: &[RejectedKey],
+    rejected: Vec<RejectedKey>,
 ) -> String {
-    let mut limits: Vec<_> = limits.into_iter().map(AnnouncedLimit::from).collect();
-    let all = limits.len();
+    let announced = |RegisteredLimit { limit, place, is_computed }: RegisteredLimit| {
+        AnnouncedLimit { limit, place: place.to_owned(), is_computed }
+    };
+    let limits = limits.into_iter().map(announced).collect();
+    let mut process =
+        AnnouncedProcess { id, rules: version.to_owned(), limits, left_out: 0, rejected };
     loop {
-        let left_out = all - limits.len();
-        let (id, rules) = (process.to_owned(), version.to_owned());
-        let rejected = rejected.to_vec();
-        let process = AnnouncedProcess { id, rules, limits, left_out, rejected };
         let text = serde_json::to_string(&process).unwrap_or_default();
-        if text.len() <= MAX_ANNOUNCEMENT || process.limits.is_empty() {
+        let (bytes, limits) = (text.len(), process.limits.len());
+        if bytes <= MAX_ANNOUNCEMENT || limits == 0 {
             return text;
         }
-        limits = process.limits;
-        limits.truncate(limits.len() * MAX_ANNOUNCEMENT / (text.len() + 1));
+        process.limits.truncate(limits * MAX_ANNOUNCEMENT / (bytes + 1));
+        process.left_out += limits - process.limits.len();
     }
 }
 
@@ -312,7 +307,8 @@ mod tests {
         for count in [0, 1, 300, 5_000] {
             let place = "a/path/of/usual/length/in/a/crate.rs:100:1";
             let limit = RegisteredLimit { limit, place, is_computed: false };
-            let text = announcement("program-1-x", "1-x", vec![limit; count], &[]);
+            let text =
+                announcement("program-1-x".to_owned(), "1-x", vec![limit; count], Vec::new());
             assert!(text.len() <= MAX_ANNOUNCEMENT, "{}", text.len());
             let read: AnnouncedProcess = serde_json::from_str(&text).expect("readable");
             assert_eq!(read.limits.len() + read.left_out, count);

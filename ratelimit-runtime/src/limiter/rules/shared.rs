@@ -188,25 +188,18 @@ fn next_version(version: &str) -> String {
 
 /// Returns a line for each rule that differs.
 fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
-    let rules = |set: &RuleSet| -> BTreeMap<(String, Option<String>), Rule> {
-        let rules = set.iter();
-        rules
-            .map(|(limit, key, rule)| ((limit.to_owned(), key.map(str::to_owned)), *rule))
-            .collect()
-    };
-    let (before, after) = (rules(before), rules(after));
-    let written = |rule: Option<&Rule>| match rule {
-        Some(rule) => format!("`{rule}`"),
-        None => "none".to_owned(),
-    };
-    let mut places: Vec<_> = before.keys().chain(after.keys()).collect();
-    places.sort();
-    places.dedup();
-    let changed = places.into_iter().filter(|place| before.get(place) != after.get(place));
-    let line = |place: &(String, Option<String>)| {
-        let (limit, key) = place;
-        let of_key = key.as_ref().map(|key| format!(" of `{key}`")).unwrap_or_default();
-        let (old, new) = (written(before.get(place)), written(after.get(place)));
+    let mut places = BTreeMap::<_, [Option<&Rule>; 2]>::new();
+    for (side, set) in [before, after].into_iter().enumerate() {
+        for (limit, key, rule) in set.iter() {
+            places.entry((limit, key)).or_default()[side] = Some(rule);
+        }
+    }
+    let written =
+        |rule: Option<&Rule>| rule.map_or_else(|| "none".to_owned(), |rule| format!("`{rule}`"));
+    let changed = places.into_iter().filter(|(_, [old, new])| old != new);
+    let line = |((limit, key), rules): ((&str, Option<&str>), [Option<&Rule>; 2])| {
+        let of_key = key.map(|key| format!(" of `{key}`")).unwrap_or_default();
+        let [old, new] = rules.map(written);
         format!("`{limit}`{of_key}: {old} becomes {new}")
     };
     let mut lines: Vec<_> = changed.map(line).collect();
