@@ -8,14 +8,12 @@ use tokio::time::timeout;
 
 use super::RateLimiter;
 use crate::check::Checker;
-use crate::lease::Leases;
 #[cfg(doc)]
 use crate::limit::Limit;
 use crate::owner::{Owner, ReportedLosses};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
-use crate::waiting::Waiting;
 
 impl RateLimiter {
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
@@ -83,7 +81,19 @@ impl RateLimiter {
             waiting.shut_down();
             let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
             let (deadline, mut result) = (backend.deadline(), Ok(()));
-            let all = give_back_all(&leases, &waiting, owner, &mut result);
+            let all = async {
+                let flushed = owner.flushed(ReportedLosses::SinceNow);
+                // Each gives back what it holds, also after a failure. The first failure is the result.
+                result = leases.shut_down().await;
+                result = result.clone().and(waiting.rested().await);
+                result = result.clone().and(flushed.await);
+                // What went back meanwhile.
+                let flushed = owner.flushed(ReportedLosses::SinceNow);
+                result = result.clone().and(flushed.await);
+                if result.is_ok() {
+                    stated(owner).await;
+                }
+            };
             let is_late = timeout(2 * deadline, all).await.is_err();
             result?;
             match owner.in_flight() {
@@ -120,29 +130,5 @@ async fn stated(owner: &Owner) {
             return;
         }
         notified.await;
-    }
-}
-
-/// Gives back all leased units, and waits until the units of waiting calls are given back, all settlements are done,
-/// and the store knows which units in flight were released. `result` has the first failure, also if this is dropped.
-async fn give_back_all(
-    leases: &Leases,
-    waiting: &Waiting,
-    owner: &Owner,
-    result: &mut Result<(), StoreError>,
-) {
-    let flushed = owner.flushed(ReportedLosses::SinceNow);
-    let mut note = |ended: Result<(), StoreError>| {
-        if result.is_ok() {
-            *result = ended;
-        }
-    };
-    note(leases.shut_down().await);
-    note(waiting.rested().await);
-    note(flushed.await);
-    // What went back meanwhile.
-    note(owner.flushed(ReportedLosses::SinceNow).await);
-    if result.is_ok() {
-        stated(owner).await;
     }
 }
