@@ -12,8 +12,6 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-#[cfg(feature = "metrics")]
-pub(crate) use self::steady::Stopwatch;
 use self::steady::steady;
 
 /// The clock by which a limiter decides.

@@ -8,8 +8,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
-#[cfg(any(feature = "metrics", test))]
-use std::time::Duration;
 use std::time::Instant;
 
 use once_cell::sync::{Lazy, OnceCell};
@@ -80,16 +78,6 @@ impl<S: TimeSource> SteadyClock<S> {
         is_near.then(|| wall + ((ticks * self.tick) >> TICK_SHIFT))
     }
 
-    /// Returns the time since the counter read `ticks`; zero if it has started again since then.
-    #[cfg(any(feature = "metrics", test))]
-    #[inline]
-    fn since(&self, ticks: u64) -> Duration {
-        let passed = self.source.ticks().wrapping_sub(ticks);
-        let passed = if passed < 1 << 63 { passed } else { 0 };
-        let nanos = (u128::from(passed) * u128::from(self.tick) * 1_000) >> TICK_SHIFT;
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-
     /// Looks at the monotonic clock.
     #[cold]
     fn look(&self) -> u64 {
@@ -142,35 +130,6 @@ pub(super) fn steady() -> u64 {
     }
 }
 
-/// Measures a duration: by the counter if it is calibrated. An `Instant` of `quanta` would calibrate it in its first
-/// call.
-#[cfg(feature = "metrics")]
-pub(crate) enum Stopwatch {
-    Counter(u64),
-    Instant(Instant),
-}
-
-#[cfg(feature = "metrics")]
-impl Stopwatch {
-    #[inline]
-    pub(crate) fn start() -> Self {
-        match STEADY.get() {
-            Some(clock) => Self::Counter(clock.source.ticks()),
-            None => Self::Instant(Instant::now()),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn elapsed(&self) -> Duration {
-        match self {
-            Self::Counter(ticks) => {
-                STEADY.get().map_or(Duration::ZERO, |clock| clock.since(*ticks))
-            }
-            Self::Instant(start) => start.elapsed(),
-        }
-    }
-}
-
 /// Calibrates the counter in a thread, because this can take 200 milliseconds, and reads the monotonic clock meanwhile.
 #[cold]
 fn uncalibrated() -> u64 {
@@ -190,6 +149,8 @@ fn uncalibrated() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// A counter with 1,000 ticks in a microsecond, and a monotonic clock.
@@ -253,23 +214,6 @@ mod tests {
                 clock.is_near(clock.advance(0, 0), 3);
             }
         }
-    }
-
-    #[test]
-    fn a_time_is_measured_by_the_counter() {
-        let clock = SteadyClock::simulated(u64::MAX - 500);
-        let start = clock.source.ticks();
-        assert_eq!(clock.since(start), Duration::ZERO);
-        for (us, at_least) in [(1, 999), (2_000_000, 1_999_000_000)] {
-            let start = clock.source.ticks();
-            clock.advance(us, 0);
-            let (passed, exact) = (clock.since(start), Duration::from_micros(us));
-            assert!(passed >= Duration::from_nanos(at_least) && passed <= exact, "{passed:?}");
-        }
-        // The counter has started again.
-        let start = clock.source.ticks();
-        clock.advance(0, 0_u64.wrapping_sub(1_000_000_000));
-        assert_eq!(clock.since(start), Duration::ZERO);
     }
 
     #[test]

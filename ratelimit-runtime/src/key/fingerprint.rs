@@ -51,9 +51,6 @@ impl Secret {
 pub(crate) struct KeyId(u128);
 
 impl KeyId {
-    /// The id of no count, where one has to be named.
-    pub(crate) const NONE: Self = Self(u128::MAX);
-
     #[inline]
     pub(crate) const fn new(identity: &Identity, fingerprint: u128) -> Self {
         Self(identity.hash() ^ fingerprint)

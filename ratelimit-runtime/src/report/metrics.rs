@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicIsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{PoisonError, RwLock};
+use std::time::Instant;
 
 use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
 use super::{WaitEnd, decision_of, source_name};
-use crate::clock::Stopwatch;
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
 
@@ -26,6 +26,9 @@ const DEBT: &str = "ratelimit_debt_units_total";
 const LOST: &str = "ratelimit_settlements_lost_total";
 const IN_FLIGHT: &str = "ratelimit_in_flight";
 const IN_FLIGHT_LOST: &str = "ratelimit_in_flight_lost_total";
+
+/// The time at which a check or a wait started.
+pub(crate) type Started = Instant;
 
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
@@ -69,16 +72,6 @@ pub(crate) fn describe() {
     });
 }
 
-/// The time at which a check started.
-pub(crate) struct Started(Stopwatch);
-
-impl Started {
-    #[inline]
-    pub(crate) fn now() -> Self {
-        Self(Stopwatch::start())
-    }
-}
-
 /// Passes the recorder of the program to `work`. A panic of it reaches no caller, which may hold units; the panic hook
 /// reports it.
 fn with_recorder(work: impl FnOnce(&dyn Recorder)) {
@@ -93,7 +86,7 @@ pub(super) fn record(
     result: &Result<Decision, Rejection>,
     is_by_another: bool,
 ) {
-    let took = started.0.elapsed();
+    let took = started.elapsed();
     let outcome = if is_by_another { "rejected_by_another" } else { outcome_of(label, result) };
     let source = decision_of(result).map(|decision| decision.source);
     let [counter, histogram] = decision_keys(label.name, outcome, source);
@@ -126,7 +119,7 @@ pub(crate) fn wait_started(name: &Name) -> Started {
 
 /// Records that a call no longer waits.
 pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
-    let took = started.0.elapsed();
+    let took = started.elapsed();
     change(WAITING, name, -1.0);
     let labels = vec![limit_label(name), Label::new("outcome", end.word())];
     let wait = Key::from_parts(WAIT, labels);

@@ -14,7 +14,6 @@ pub(crate) mod request_log;
 mod trace;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub use self::rejected_keys::RejectedKey;
 pub(crate) use self::rejected_keys::RejectedKeys;
 pub use self::trace::RejectedCall;
 pub(crate) use self::trace::{LogSecret, ReportSettings};
-use self::trace::{LoggedKey, RejectionHook, TracedKey};
+use self::trace::{RejectionHook, TracedKey};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
 use crate::one_or_many::OneOrMany;
@@ -106,7 +105,7 @@ impl Report {
             emit(rejection, label.shadow, key);
             if let Some(on_rejected) = &self.on_rejected {
                 let (key, is_shadow) = (key.map_or("", |key| &*key.text), label.shadow);
-                on_rejected(&RejectedCall { rejection, key, is_shadow });
+                on_rejected(&RejectedCall { key, rejection, is_shadow });
             }
         }
         #[cfg(feature = "tower")]
@@ -126,6 +125,7 @@ pub(crate) fn is_recorded() -> bool {
 }
 
 /// Returns the decision of the store about a call; `None` if no store has decided it.
+#[cfg(any(feature = "metrics", feature = "tower"))]
 fn decision_of(result: &Result<Decision, Rejection>) -> Option<&Decision> {
     match result {
         Ok(decision)
@@ -147,7 +147,7 @@ pub(crate) fn expect(limit: &Limit) {
 
 /// Reports that the shared store does not decide.
 pub(crate) fn outage(limit: &str, on_error: OnError, error: &StoreError) {
-    let error = Keyless(error);
+    let error = keyless(error);
     tracing::warn!(limit, ?on_error, %error, "Redis does not decide");
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn rules_lost(version: &str, is_lost: bool) {
 #[cfg(feature = "redis")]
 pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     if let Some(cause) = cause {
-        tracing::warn!(node, cause = %Keyless(cause), "Redis receives no requests until it replies to a probe");
+        tracing::warn!(node, cause = %keyless(cause), "Redis receives no requests until it replies to a probe");
     } else {
         tracing::info!(node, "Redis replies again");
     }
@@ -301,7 +301,7 @@ fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
             "{verb}: the cost exceeds the capacity"
         ),
         Rejection::Unavailable { name, error, .. } => {
-            tracing::debug!(limit = name.as_str(), error = %Keyless(error), "not decided");
+            tracing::debug!(limit = name.as_str(), error = %keyless(error), "not decided");
         }
         Rejection::Mistake { name, mistake, .. } => emit_mistake(name, mistake),
     }
@@ -335,28 +335,17 @@ fn source_name(source: Option<Source>) -> &'static str {
     }
 }
 
-/// Displays an error without the key of the caller that it may contain.
-pub(crate) struct Keyless<'a>(pub(crate) &'a StoreError);
-
-impl fmt::Display for Keyless<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            StoreError::ForeignKey { key } => {
-                // The hash tag is the caller's key. Neither the prefix nor the name can have a brace.
-                let key = match key.split_once('{') {
-                    Some((limit, _)) => format!("{limit}{{…}}").into(),
-                    None => Arc::clone(key),
-                };
-                StoreError::ForeignKey { key }.fmt(f)
-            }
-            StoreError::CircuitOpen { cause } => {
-                write!(
-                    f,
-                    "Redis receives no requests until it replies to a probe; cause: {}",
-                    Keyless(cause)
-                )
-            }
-            other => other.fmt(f),
+/// Returns an error without the key of the caller that it may contain.
+fn keyless(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::ForeignKey { key } => {
+            // The hash tag is the caller's key. Neither the prefix nor the name can have a brace.
+            let limit = key.split_once('{').map(|(limit, _)| format!("{limit}{{…}}").into());
+            StoreError::ForeignKey { key: limit.unwrap_or_else(|| Arc::clone(key)) }
         }
+        StoreError::CircuitOpen { cause } => {
+            StoreError::CircuitOpen { cause: Arc::new(keyless(cause)) }
+        }
+        other => other.clone(),
     }
 }

@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::LoggedKey;
 use crate::key::KeyId;
-use crate::limit::{Limit, Name, Period};
+use crate::limit::{Limit, Name};
 use crate::registry;
 
 /// The number of sets.
@@ -68,7 +67,7 @@ pub(crate) struct RejectedKeys {
 /// Empty until a call is rejected.
 #[derive(Default)]
 struct RejectionTable {
-    entries: Vec<Entry>,
+    entries: Vec<Option<Entry>>,
     /// When the second began in which `counted` calls were counted one by one.
     second: u64,
     counted: u32,
@@ -78,18 +77,14 @@ struct RejectionTable {
     random: u64,
 }
 
-#[derive(Clone)]
+/// A key of the table.
 struct Entry {
     key_id: KeyId,
-    is_shadow: bool,
-    /// `None` if the entry is free.
-    limit: Option<(Name, Period)>,
-    key: LoggedKey,
     /// The rejections of this key, and those of the keys whose entry it has taken.
     weight: u64,
-    rejected: u64,
-    since: u64,
+    /// The time of the last rejection.
     last: u64,
+    shown: RejectedKey,
 }
 
 impl RejectedKeys {
@@ -112,7 +107,7 @@ impl RejectedKeys {
         limit: &Limit,
         key_id: KeyId,
         at: u64,
-        key: impl FnOnce() -> LoggedKey,
+        key: impl FnOnce() -> String,
     ) {
         let mut table = self.table();
         let calls = table.next_sample(at);
@@ -123,9 +118,10 @@ impl RejectedKeys {
 
     /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
     pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
-        let entries = self.table().entries.clone();
-        let keys = entries.into_iter().filter(|entry| !entry.is_free(now));
-        let mut keys: Vec<_> = keys.filter_map(Entry::shown).collect();
+        let table = self.table();
+        let entries = table.entries.iter().flatten().filter(|entry| !entry.is_free(now));
+        let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
+        drop(table);
         keys.sort_by(|one, other| {
             let order = |key: &RejectedKey| (key.rejected, key.last);
             order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
@@ -161,33 +157,36 @@ impl RejectionTable {
         key_id: KeyId,
         at: u64,
         calls: u64,
-        key: impl FnOnce() -> LoggedKey,
+        key: impl FnOnce() -> String,
     ) {
-        self.entries.resize(SETS * WAYS, Entry::FREE);
+        self.entries.resize_with(SETS * WAYS, || None);
         let set = (key_id.bits() >> 72) as usize % SETS;
         let entries = &mut self.entries[set * WAYS..][..WAYS];
         let is_shadow = limit.is_shadow();
         let is_known = |entry: &&mut Entry| {
-            entry.key_id == key_id && entry.is_shadow == is_shadow && !entry.is_free(at)
+            entry.key_id == key_id && entry.shown.is_shadow == is_shadow && !entry.is_free(at)
         };
-        if let Some(entry) = entries.iter_mut().find(is_known) {
+        if let Some(entry) = entries.iter_mut().flatten().find(is_known) {
             entry.weight += calls;
-            entry.rejected += calls;
+            entry.shown.rejected += calls;
             entry.last = entry.last.max(at);
+            entry.shown.last = time(entry.last);
             return;
         }
-        let weight = |entry: &Entry| if entry.is_free(at) { 0 } else { entry.weight };
-        let Some(entry) = entries.iter_mut().min_by_key(|entry| weight(entry)) else { return };
-        *entry = Entry {
-            key_id,
-            is_shadow,
-            limit: Some((*limit.terms().name(), limit.terms().period())),
-            key: key(),
-            weight: weight(entry) + calls,
-            rejected: calls,
-            since: at,
-            last: at,
+        let weight = |entry: &Option<Entry>| {
+            entry.as_ref().filter(|entry| !entry.is_free(at)).map_or(0, |entry| entry.weight)
         };
+        let Some(entry) = entries.iter_mut().min_by_key(|entry| weight(entry)) else { return };
+        let shown = RejectedKey {
+            limit: *limit.terms().name(),
+            period: limit.terms().period().duration(),
+            key: key(),
+            is_shadow,
+            rejected: calls,
+            since: time(at),
+            last: time(at),
+        };
+        *entry = Some(Entry { key_id, weight: weight(entry) + calls, last: at, shown });
         if !limit.is_trial() {
             registry::see(limit);
         }
@@ -195,39 +194,15 @@ impl RejectionTable {
 }
 
 impl Entry {
-    const FREE: Self = Self {
-        key_id: KeyId::NONE,
-        is_shadow: false,
-        limit: None,
-        key: LoggedKey::Hash(0),
-        weight: 0,
-        rejected: 0,
-        since: 0,
-        last: 0,
-    };
-
     /// Returns whether another key can have this entry, whatever its weight.
     fn is_free(&self, now: u64) -> bool {
-        self.limit.is_none() || self.last.saturating_add(STAYS_US) < now
+        self.last.saturating_add(STAYS_US) < now
     }
+}
 
-    fn shown(self) -> Option<RejectedKey> {
-        let Self { is_shadow, limit, key, rejected, since, last, .. } = self;
-        let (limit, period) = limit?;
-        let time = |micros| {
-            let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
-            time.unwrap_or(SystemTime::UNIX_EPOCH)
-        };
-        Some(RejectedKey {
-            limit,
-            period: period.duration(),
-            key: key.to_string(),
-            is_shadow,
-            rejected,
-            since: time(since),
-            last: time(last),
-        })
-    }
+fn time(micros: u64) -> SystemTime {
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -240,7 +215,7 @@ mod tests {
         // Spread, as fingerprints are.
         let key_id = KeyId::from_bits(u128::from(key.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 32);
         if keys.counts(at) {
-            keys.count(&LIMIT, key_id, at, || LoggedKey::Hash(key));
+            keys.count(&LIMIT, key_id, at, || format!("{key:016x}"));
         }
     }
 

@@ -2,11 +2,11 @@
 //! under a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test
 //! guesses of the key. The application can choose the secret, or have the keys themselves in the events.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use once_cell::sync::Lazy;
+use siphasher::sip::SipHasher24;
 use tracing::{Level, enabled};
 
 use crate::key::{Key, KeyId, OwnedKey};
@@ -16,15 +16,8 @@ use crate::reply::Rejection;
 /// A key of a check that is recorded.
 pub(super) struct TracedKey {
     /// The key as events name it.
-    pub(super) logged: LoggedKey,
+    pub(super) logged: String,
     pub(super) text: Arc<str>,
-}
-
-/// A key as events show it.
-#[derive(Clone)]
-pub(crate) enum LoggedKey {
-    Hash(u64),
-    Text(Arc<str>),
 }
 
 impl ReportSettings {
@@ -40,34 +33,22 @@ impl ReportSettings {
         self.on_rejected.is_some() || enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
     }
 
-    /// Returns a key as events show it. `text` returns its text, which may be needed.
+    /// Returns a key as events show it: a hash, or its text. `text` returns its text, which may be needed.
     pub(crate) fn logged(
         &self,
         terms: &Terms,
         key_id: KeyId,
         text: impl FnOnce() -> Arc<str>,
-    ) -> LoggedKey {
-        match self.log_secret {
-            _ if self.logs_keys => LoggedKey::Text(text()),
-            Some(secret) => LoggedKey::Hash(secret.hash(&text())),
-            None => LoggedKey::Hash(hash_in_process(terms, key_id)),
-        }
-    }
-}
-
-/// Hashes the fingerprint that the embedded store has for a key; the same for all limits.
-fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
-    // Fingerprints are secret: an event that contained them could reveal the key.
-    static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
-    SECRET.hash_one(key_id.fingerprint(terms.identity()))
-}
-
-impl fmt::Display for LoggedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hash(hash) => write!(f, "{hash:016x}"),
-            Self::Text(text) => f.write_str(text),
-        }
+    ) -> String {
+        // Fingerprints are secret: an event that contained them could reveal the key.
+        static PROCESS_SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
+        let hash = match self.log_secret {
+            _ if self.logs_keys => return text().to_string(),
+            Some(secret) => secret.hash(&text()),
+            // Of the fingerprint that the embedded store has for a key; the same for all limits.
+            None => PROCESS_SECRET.hash_one(key_id.fingerprint(terms.identity())),
+        };
+        format!("{hash:016x}")
     }
 }
 
@@ -84,35 +65,23 @@ pub(crate) struct ReportSettings {
 /// Called with each rejected call.
 pub(crate) type RejectionHook = Arc<dyn Fn(&RejectedCall<'_>) + Send + Sync>;
 
-/// A secret for hashes in events, from the bytes that the application sets.
+/// A secret for hashes in events, from the bytes that the application sets. `SipHash` 2-4 is the same in all builds.
 #[derive(Clone, Copy)]
-pub(crate) struct LogSecret([u64; 2]);
+pub(crate) struct LogSecret(SipHasher24);
 
 impl LogSecret {
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self([0, 1].map(|half| sip_hash([half, 0], bytes)))
+        let [one, other] = [0, 1].map(|half| SipHasher24::new_with_keys(half, 0).hash(bytes));
+        Self(SipHasher24::new_with_keys(one, other))
     }
-
-    pub(super) fn hash(self, text: &str) -> u64 {
-        sip_hash(self.0, text.as_bytes())
-    }
-}
-
-/// Hashes by `SipHash` 2-4, which is the same in all builds.
-#[allow(deprecated, reason = "the other hashers of the standard library can change")]
-fn sip_hash([one, other]: [u64; 2], bytes: &[u8]) -> u64 {
-    use std::hash::{Hasher, SipHasher};
-
-    let mut hasher = SipHasher::new_with_keys(one, other);
-    hasher.write(bytes);
-    hasher.finish()
 }
 
 /// A rejected call, for [`Builder::on_rejected`](crate::Builder::on_rejected).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct RejectedCall<'a> {
-    pub(super) rejection: &'a Rejection,
+    /// `Debug` shows the key: the application asked for it.
     pub(super) key: &'a str,
+    pub(super) rejection: &'a Rejection,
     pub(super) is_shadow: bool,
 }
 
@@ -141,16 +110,5 @@ impl<'a> RejectedCall<'a> {
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.is_shadow
-    }
-}
-
-/// Shows the key: the application asked for it.
-impl fmt::Debug for RejectedCall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RejectedCall")
-            .field("key", &self.key)
-            .field("rejection", &self.rejection)
-            .field("is_shadow", &self.is_shadow)
-            .finish()
     }
 }
