@@ -19,7 +19,7 @@ use crate::limiter::{RateLimiter, replace_rules};
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
-use crate::rules::{RuleSet, RuleSetError, RulesInForce};
+use crate::rules::{LimitName, RuleSet, RuleSetError, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
 use crate::text::closest::closest;
 
@@ -35,12 +35,9 @@ const LOOKS_PER_ANNOUNCEMENT: u32 = 20;
 /// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
 #[derive(Clone, Debug)]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-pub struct Rules(RulesSource);
-
-#[derive(Clone, Debug)]
-enum RulesSource {
-    File(PathBuf),
-    Redis,
+pub struct Rules {
+    /// `None` for the rules in Redis.
+    path: Option<PathBuf>,
 }
 
 impl Rules {
@@ -51,7 +48,7 @@ impl Rules {
     /// `ERROR` event reports the mistake. To change the file, write a new one beside it and rename it: the limiter can
     /// read one half of a file that is written in place.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self(RulesSource::File(path.into()))
+        Self { path: Some(path.into()) }
     }
 
     /// Reads the rules that [`Operator::share_rules`](crate::Operator::share_rules) writes into the Redis of the
@@ -62,7 +59,7 @@ impl Rules {
     /// were read. If Redis goes down later, the rules in force stay.
     #[must_use]
     pub fn redis() -> Self {
-        Self(RulesSource::Redis)
+        Self { path: None }
     }
 }
 
@@ -79,6 +76,7 @@ pub(crate) struct RuleFeed {
 }
 
 /// What the background thread has done so far.
+#[derive(Default)]
 struct FeedProgress {
     looks: u32,
     file: Option<RulesFile>,
@@ -97,13 +95,6 @@ struct FeedProgress {
 }
 
 impl FeedProgress {
-    fn new(file: Option<RulesFile>) -> Self {
-        let (looks, files, version, in_force) = Default::default();
-        let (mistake, is_lost, announced) = Default::default();
-        let report_at = Some(Instant::now() + UNSEEN_FOR);
-        Self { looks, file, files, report_at, version, in_force, mistake, is_lost, announced }
-    }
-
     /// Reports an error of Redis once. It does not report that Redis is down: the calls report that.
     fn report(&mut self, error: Option<&StoreError>) {
         let is_reply = |error: &&StoreError| {
@@ -137,18 +128,15 @@ impl RuleFeed {
         rules: &Arc<RulesInForce>,
         backend: &Arc<Backend>,
     ) -> Result<Arc<Self>, BuildError> {
-        let file = match source.0 {
-            RulesSource::File(path) => {
-                let file = RulesFile::open(path, |set| replace_rules(rules, backend, set));
-                let invalid = |error: RuleSetError| BuildError::InvalidRules {
-                    message: error.to_string().into(),
-                };
-                Some(file.map_err(invalid)?)
-            }
-            RulesSource::Redis if backend.shared_store().is_some() => None,
-            RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
-        };
-        let path = file.as_ref().map(|file| file.path().to_owned());
+        let path = source.path;
+        if path.is_none() && backend.shared_store().is_none() {
+            return Err(BuildError::RulesWithoutRedis);
+        }
+        let open = |path: PathBuf| RulesFile::open(path, |set| replace_rules(rules, backend, set));
+        let file = path.clone().map(open).transpose();
+        let file = file.map_err(|error: RuleSetError| BuildError::InvalidRules {
+            message: error.to_string().into(),
+        })?;
         let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
         let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
@@ -160,7 +148,8 @@ impl RuleFeed {
 
     /// Looks for new rules until the limiter is dropped.
     async fn follow(feed: Weak<Self>, file: Option<RulesFile>) {
-        let mut progress = FeedProgress::new(file);
+        let report_at = Some(Instant::now() + UNSEEN_FOR);
+        let mut progress = FeedProgress { file, report_at, ..FeedProgress::default() };
         while let Some(feed) = feed.upgrade() {
             if feed.path.is_some() {
                 feed.look_into_file(&mut progress).await;
@@ -278,11 +267,15 @@ impl RuleFeed {
 
     /// Reports rules that match no limit. `version` is that of the rules in force.
     async fn report_unseen(&self, version: &str) {
+        let unasked = self.rules.unasked();
         match self.backend.shared_store() {
-            Some(store) if self.path.is_none() => {
-                report_of_fleet(&self.rules, version, store).await;
+            _ if unasked.is_empty() => {}
+            Some(store) if self.path.is_none() => report_of_fleet(unasked, version, store).await,
+            _ => {
+                let limits = registry::limits();
+                let names = limits.iter().map(|known| known.limit.name().to_owned()).collect();
+                report_unseen(unasked, &names, "no call of this process has a limit with");
             }
-            _ => report_of_process(&self.rules),
         }
     }
 }
@@ -294,23 +287,17 @@ const UNSEEN_FOR: Duration = Duration::from_secs(60);
 /// The most announced names that can be the nearest one.
 const MOST_NAMES: usize = 10_000;
 
-/// Reports the rules that no call of this process has asked for.
-fn report_of_process(rules: &RulesInForce) {
-    let known = registry::limits();
-    for rule in rules.unasked() {
-        let nearest = closest(&rule.name, known.iter().map(|known| known.limit.name()));
-        tracing::warn!(
-            rule = rule.written,
-            nearest,
-            "no call of this process has a limit with the name of this rule"
-        );
+/// Reports rules, each with the nearest of these names. `finding` says that no limit has the name of the rule.
+fn report_unseen(rules: Vec<LimitName>, names: &HashSet<String>, finding: &str) {
+    for rule in rules {
+        let nearest = closest(&rule.name, names.iter().map(String::as_str));
+        tracing::warn!(rule = rule.written, nearest, "{finding} the name of this rule");
     }
 }
 
 /// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
-async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleStore) {
-    let mut unasked = rules.unasked();
-    if unasked.is_empty() || !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
+async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &impl RuleStore) {
+    if !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
         return;
     }
     let (mut names, mut is_whole) = (HashSet::new(), true);
@@ -329,15 +316,7 @@ async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleS
         }
         Ok(())
     };
-    if read_announcements(store, read).await.is_err() || !is_whole {
-        return;
-    }
-    for rule in unasked {
-        let nearest = closest(&rule.name, names.iter().map(String::as_str));
-        tracing::warn!(
-            rule = rule.written,
-            nearest,
-            "no limit that the running processes have announced has the name of this rule"
-        );
+    if read_announcements(store, read).await.is_ok() && is_whole {
+        report_unseen(unasked, &names, "no limit that the running processes have announced has");
     }
 }

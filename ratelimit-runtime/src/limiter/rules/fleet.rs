@@ -157,7 +157,9 @@ impl Operator<'_> {
             let read = |text: &str| {
                 bytes += text.len();
                 if bytes > MAX_FLEET {
-                    return Err(too_large());
+                    return Err(unreadable(
+                        "the announcements of the processes are too large: over 64 MiB",
+                    ));
                 }
                 // Announcements of another version of this library can be unreadable.
                 fleet.extend(serde_json::from_str::<AnnouncedProcess>(text));
@@ -169,11 +171,9 @@ impl Operator<'_> {
     }
 }
 
-fn too_large() -> StoreError {
-    StoreError::Server {
-        code: "RULES".into(),
-        message: "the announcements of the processes are too large: over 64 MiB".into(),
-    }
+/// Returns the error of rules, or of announcements, that cannot be read.
+pub(super) fn unreadable(message: &str) -> StoreError {
+    StoreError::Server { code: "RULES".into(), message: message.into() }
 }
 
 /// The number of rejected keys that a process announces.

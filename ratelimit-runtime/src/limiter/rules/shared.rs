@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::sleep;
 
+use super::fleet::unreadable;
 use crate::backend::Backend;
 use crate::limiter::Operator;
 use crate::reply::{Answer, StoreError};
-use crate::rules::{Rule, RuleSet, RuleSetError};
+use crate::rules::{Rule, RuleSet};
 use crate::store::{NewRules, RuleStore, StoredRules};
 
 /// The most lines that describe a change.
@@ -75,7 +76,9 @@ impl Operator<'_> {
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
             };
-            let rules = RuleSet::from_json(&rules).map_err(|error| malformed(&error))?;
+            let rules = RuleSet::from_json(&rules).map_err(|error| {
+                unreadable(&format!("the rules in Redis have a mistake: {error}"))
+            })?;
             Ok(SharedRules { before: rules.clone(), rules, version })
         })
     }
@@ -208,11 +211,4 @@ fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
         lines.push(format!("and {more} more"));
     }
     lines
-}
-
-fn malformed(error: &RuleSetError) -> StoreError {
-    StoreError::Server {
-        code: "RULES".into(),
-        message: format!("the rules in Redis have a mistake: {error}").into(),
-    }
 }
