@@ -100,7 +100,8 @@ mod tests {
 
     use super::*;
     use crate::key::KeyId;
-    use crate::rules::{Asker, Rule};
+    use crate::limit::Access;
+    use crate::rules::{Asker, Rule, Ruled};
 
     #[test]
     fn names_that_no_call_has_are_known() {
@@ -114,8 +115,9 @@ mod tests {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(limit.terms().identity(), 0);
             let table = rules.table().expect("rules");
-            let resolved = table.resolve(&limit, &key_id, &|| 0, Asker::Call);
-            assert_eq!(resolved.is_some(), name != "other");
+            let table = Some(&*table);
+            let ruled = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);
+            assert_eq!(ruled.limit.threshold(), 1);
         }
         let unasked = rules.unasked();
         let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread::spawn;
 
-use super::{Asker, Rule, RuleSet, RuleTable, RulesInForce};
+use super::{Asker, Rule, RuleSet, Ruled, RulesInForce};
 use crate::key::KeyId;
-use crate::limit::Limit;
+use crate::limit::{Access, Limit};
 
 const LIMITS: [Limit; 2] = [
     Limit::fixed("first", 100, Duration::from_secs(1)),
@@ -30,10 +30,9 @@ fn thresholds(rules: &RulesInForce) -> [u64; 2] {
     let table = rules.may_apply_to_any(LIMITS.iter()).then(|| rules.table()).flatten();
     LIMITS.map(|limit| {
         let key_id = || KeyId::new(limit.terms().identity(), 0);
-        let resolve = |table: &std::sync::Arc<RuleTable>| {
-            table.resolve(&limit, &key_id, &|| 0, Asker::Operator)
-        };
-        table.as_ref().and_then(resolve).map_or(100, |ruled| ruled.limit.terms().threshold())
+        let table = table.as_deref();
+        let ruled = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Operator);
+        ruled.limit.terms().threshold()
     })
 }
 

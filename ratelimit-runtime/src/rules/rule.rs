@@ -231,19 +231,17 @@ pub(super) fn wrong_amount(amount: u64) -> Option<&'static str> {
 /// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and
 /// says what to write.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RuleSetError {
-    message: String,
-}
+pub struct RuleSetError(String);
 
 impl RuleSetError {
     pub(crate) fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string() }
+        Self(message.to_string())
     }
 }
 
 impl fmt::Display for RuleSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0)
     }
 }
 

@@ -80,24 +80,6 @@ impl RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it. `asker` is who looks.
-    pub(super) fn resolve(
-        &self,
-        limit: &Limit,
-        key_id: &dyn Fn() -> KeyId,
-        now: &dyn Fn() -> u64,
-        asker: Asker,
-    ) -> Option<Ruled> {
-        let rules = self.rules_of(limit)?;
-        if asker == Asker::Call && rules.was_asked.set() {
-            registry::see(limit);
-        }
-        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
-        let key =
-            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
-        Some(rules.apply(limit, key, now))
-    }
-
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     pub(super) fn unasked(&self) -> Vec<LimitName> {
@@ -158,8 +140,14 @@ impl CountRules {
         }
     }
 
-    /// Returns a limit under these rules, and under that of a key.
-    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: &dyn Fn() -> u64) -> Ruled {
+    /// Returns a limit under these rules, and under that of a key. `access` is what the code says.
+    fn apply(
+        &self,
+        limit: &Limit,
+        access: Access,
+        of_key: Option<&Rule>,
+        now: &dyn Fn() -> u64,
+    ) -> Ruled {
         // Rules without an end do not read the clock.
         let now = LazyCell::new(now);
         let both = || of_key.into_iter().chain([&self.rule]);
@@ -168,7 +156,7 @@ impl CountRules {
         let threshold =
             in_force().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
         let burst = in_force().find_map(|rule| rule.burst.filter(|_| is_rate));
-        let mut ruled = Ruled::as_written(limit);
+        let mut ruled = Ruled::as_written(limit, access);
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
             if let Some(misfit) = misfit
@@ -182,8 +170,11 @@ impl CountRules {
         if let Some(shadow) = in_force().find_map(|rule| rule.shadow) {
             ruled.limit = ruled.limit.shadow(shadow);
         }
-        ruled.access = in_force().find_map(|rule| rule.access).unwrap_or(Access::Limited);
-        if ruled.access == Access::Blocked {
+        let by_rule = in_force().find_map(|rule| rule.access).unwrap_or(Access::Limited);
+        if threshold.is_some() || by_rule != Access::Limited {
+            ruled.access = by_rule;
+        }
+        if by_rule == Access::Blocked {
             let is_blocked = |at: u64| {
                 let mut in_force = both().filter(|rule| rule.is_in_force(|| at));
                 in_force.find_map(|rule| rule.access) == Some(Access::Blocked)
@@ -193,7 +184,6 @@ impl CountRules {
         }
         let trial = in_force().find_map(|rule| rule.trial);
         Ruled {
-            has_threshold: threshold.is_some(),
             changes_at: in_force().filter_map(|rule| rule.until).min(),
             trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
             ..ruled
@@ -208,8 +198,6 @@ pub(crate) struct Ruled {
     pub(crate) access: Access,
     /// The first moment at which no rule blocks the limit any more; `None` if there is none.
     pub(crate) blocked_until: Option<u64>,
-    /// Whether a rule sets the threshold.
-    pub(crate) has_threshold: bool,
     /// When the first of the rules ends.
     pub(crate) changes_at: Option<u64>,
     /// The shadow that decides each call beside the limit.
@@ -218,19 +206,12 @@ pub(crate) struct Ruled {
 
 impl Ruled {
     /// Returns a limit without rules.
-    pub(crate) fn as_written(limit: &Limit) -> Self {
-        Self {
-            limit: *limit,
-            access: Access::Limited,
-            blocked_until: None,
-            has_threshold: false,
-            changes_at: None,
-            trial: None,
-        }
+    fn as_written(limit: &Limit, access: Access) -> Self {
+        Self { limit: *limit, access, blocked_until: None, changes_at: None, trial: None }
     }
 
     /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
-    /// a threshold or an access has precedence.
+    /// a threshold or an access has precedence. `asker` is who looks.
     pub(crate) fn under(
         table: Option<&RuleTable>,
         limit: &Limit,
@@ -239,12 +220,16 @@ impl Ruled {
         now: &dyn Fn() -> u64,
         asker: Asker,
     ) -> Self {
-        let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
-        let mut ruled = ruled.unwrap_or_else(|| Self::as_written(limit));
-        if !ruled.has_threshold && ruled.access == Access::Limited {
-            ruled.access = access;
+        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else {
+            return Self::as_written(limit, access);
+        };
+        if asker == Asker::Call && rules.was_asked.set() {
+            registry::see(limit);
         }
-        ruled
+        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
+        let key =
+            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
+        rules.apply(limit, access, key, now)
     }
 
     /// Returns for how long a rule blocks the limit after `now`; `Duration::MAX` if it has no end.

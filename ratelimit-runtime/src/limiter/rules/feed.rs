@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::file::{FileReader, READ_DEADLINE, RulesFile, read};
-use super::fleet::{MOST_REJECTED, announce, process_id, read_announcements};
+use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
 use crate::limit::Period;
 use crate::limiter::{RateLimiter, replace_rules};
@@ -20,17 +20,17 @@ use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
 use crate::rules::{LimitName, RuleSet, RuleSetError, RulesInForce};
-use crate::store::{RuleStore, StoredRules};
+use crate::store::{Announcement, RuleStore, StoredRules};
 use crate::text::closest::closest;
 
-/// How often the background thread looks for new rules.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the background thread looks into a file. It reads a changed file twice.
+const FILE_EVERY: Duration = Duration::from_millis(500);
 
-/// How often it looks into Redis: once in this many looks.
-const LOOKS_INTO_REDIS: u32 = 2;
+/// How often the background thread looks into Redis.
+const REDIS_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a process announces its limits: once in this many looks.
-const LOOKS_PER_ANNOUNCEMENT: u32 = 20;
+/// How often a process announces its limits: once in this many looks into Redis.
+const LOOKS_PER_ANNOUNCEMENT: u32 = 10;
 
 /// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
 #[derive(Clone, Debug)]
@@ -151,18 +151,20 @@ impl RuleFeed {
         let report_at = Some(Instant::now() + UNSEEN_FOR);
         let mut progress = FeedProgress { file, report_at, ..FeedProgress::default() };
         while let Some(feed) = feed.upgrade() {
-            if feed.path.is_some() {
-                feed.look_into_file(&mut progress).await;
+            let pause = if let Some(path) = &feed.path {
+                feed.look_into_file(path, &mut progress).await;
+                FILE_EVERY
             } else {
                 feed.look_into_redis(&mut progress).await;
-            }
+                REDIS_EVERY
+            };
             if progress.report_at.take_if(|at| Instant::now() >= *at).is_some() {
                 feed.report_unseen(&progress.in_force).await;
             }
             let wanted = Arc::clone(&feed.wanted);
             drop(feed);
             progress.looks = progress.looks.wrapping_add(1);
-            let _ = timeout(LOOK_EVERY, wanted.notified()).await;
+            let _ = timeout(pause, wanted.notified()).await;
         }
     }
 
@@ -198,9 +200,9 @@ impl RuleFeed {
         }
     }
 
-    async fn look_into_file(&self, progress: &mut FeedProgress) {
+    async fn look_into_file(&self, path: &Path, progress: &mut FeedProgress) {
         let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
-        let path = file.path().to_owned();
+        let path = path.to_owned();
         let text = files.run(READ_DEADLINE, move || read(&path)).await;
         file.change(text, |set| self.replace(set, report_at));
     }
@@ -208,13 +210,9 @@ impl RuleFeed {
     /// Reads the rules in Redis if they have changed, and announces this process there.
     async fn look_into_redis(&self, progress: &mut FeedProgress) {
         let Some(store) = self.backend.shared_store() else { return };
-        let was_read = matches!(&*self.first_read.borrow(), Some(Ok(())));
-        if was_read && !progress.looks.is_multiple_of(LOOKS_INTO_REDIS) {
-            return;
-        }
         let read = self.read_shared(store, progress).await;
         progress.report(read.as_ref().err());
-        if !was_read {
+        if !matches!(&*self.first_read.borrow(), Some(Ok(()))) {
             self.first_read.send_replace(Some(read));
         }
         let limits = registry::version();
@@ -222,8 +220,10 @@ impl RuleFeed {
         let is_new = announced != mem::replace(&mut progress.announced, announced.clone());
         // Tools have no limits.
         if limits > 0 && (is_new || progress.looks.is_multiple_of(LOOKS_PER_ANNOUNCEMENT)) {
-            let rejected = self.backend.rejected_keys(MOST_REJECTED);
-            let _ = announce(store, &progress.in_force, rejected).await;
+            let (process, rejected) = (process_id(), self.backend.rejected_keys(MOST_REJECTED));
+            let version = &progress.in_force;
+            let text = announcement(process.clone(), version, registry::limits(), rejected);
+            let _ = store.announce(Announcement { process, text }).await;
         }
     }
 

@@ -50,10 +50,6 @@ impl RulesFile {
         Ok(file)
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Passes the rules of the file to `apply` if its text has changed. Reports new rules, and each mistake once.
     pub(super) fn change(
         &mut self,

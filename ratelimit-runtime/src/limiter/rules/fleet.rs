@@ -13,12 +13,10 @@ use crate::background::{OwnValue, lock_own};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, Name};
 use crate::limiter::Operator;
-use crate::registry::{self, RegisteredLimit};
+use crate::registry::RegisteredLimit;
 use crate::reply::{Answer, StoreError};
 use crate::report::RejectedKey;
-use crate::store::{
-    Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore, ScanPosition, Store,
-};
+use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore, ScanPosition, Store};
 use crate::threads::Mutex;
 
 /// The number of announcements that are read together.
@@ -87,19 +85,8 @@ pub struct AnnouncedLimit {
     pub is_computed: bool,
 }
 
-/// Announces the limits of this process, and the keys that it rejects.
-pub(super) async fn announce(
-    store: &impl RuleStore,
-    version: &str,
-    rejected: Vec<RejectedKey>,
-) -> Result<(), StoreError> {
-    let process = process_id();
-    let text = announcement(process.clone(), version, registry::limits(), rejected);
-    store.announce(Announcement { process, text }).await
-}
-
 /// Returns the announcement of these limits, or of as many as it has room for.
-fn announcement(
+pub(super) fn announcement(
     id: String,
     version: &str,
     limits: Vec<RegisteredLimit>,

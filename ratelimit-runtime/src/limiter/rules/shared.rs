@@ -129,8 +129,9 @@ impl Operator<'_> {
             match store.write_rules(new).await {
                 Ok(present) if present == replaces => Ok(()),
                 Ok(_) => Err(StoreError::RulesChanged),
-                Err(error)
-                    if may_be_executed(&error) && was_executed(&backend, store, &version).await =>
+                // The reply may be lost, and the request executed.
+                Err(error @ (StoreError::Timeout { .. } | StoreError::Connection { .. }))
+                    if was_executed(&backend, store, &version).await =>
                 {
                     tracing::debug!(%error, "the rules were replaced, and the reply was lost");
                     Ok(())
@@ -161,11 +162,6 @@ impl Operator<'_> {
             Ok(changes.into_iter().filter_map(read).collect())
         })
     }
-}
-
-/// Returns whether Redis may have executed a request that failed: only if its reply was lost.
-fn may_be_executed(error: &StoreError) -> bool {
-    matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. })
 }
 
 /// Returns whether Redis has this version of the rules: then a request that failed was executed, and only its reply was
