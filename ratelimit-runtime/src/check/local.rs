@@ -318,7 +318,7 @@ mod tests {
             format!("{} {decision:?}", limit.name)
         });
         let limits: Vec<_> = limits.collect();
-        (result, format!("{limits:?} {}", log.has_decided()))
+        (result, format!("{limits:?} {}", log.has_decided))
     }
 
     #[cfg(not(feature = "tower"))]

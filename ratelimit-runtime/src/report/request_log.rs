@@ -29,10 +29,11 @@ static WAS_OPENED: StickyFlag = StickyFlag::new();
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog {
     limits: OneOrMany<LoggedLimit>,
-    /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
-    has_decided: bool,
+    /// Whether a limit has decided while this log, or that of an inner middleware, was open, also one that clients do
+    /// not see. A shadow does not count: it limits nothing.
+    pub(crate) has_decided: bool,
     /// `Retry-After` of the last rejection, also by a limit that clients do not see.
-    retry_after: Option<u64>,
+    pub(crate) retry_after: Option<u64>,
     is_open: bool,
 }
 
@@ -73,15 +74,6 @@ impl RequestLog {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.limits.is_empty()
-    }
-
-    /// Returns whether a limit has decided while this log, or the log of an inner middleware, was open.
-    pub(crate) fn has_decided(&self) -> bool {
-        self.has_decided
-    }
-
-    pub(crate) fn retry_after(&self) -> Option<u64> {
-        self.retry_after
     }
 
     /// Records why a call was rejected, beside the decisions of its limits.

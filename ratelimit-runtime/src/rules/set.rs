@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
 
 use super::{Rule, RuleSetError};
 use crate::key::{Key, OwnedKey};
@@ -235,14 +234,13 @@ impl RuleSet {
 
     /// Fails if the set names a limit both with a period and without.
     fn check_names(&self, name: &LimitName) -> Result<(), RuleSetError> {
-        let other = if name.period.is_some() {
-            self.limits.get_key_value(&LimitName { period: None, ..name.clone() })
-        } else {
-            // The names with a period follow the name alone.
-            let mut after = self.limits.range::<LimitName, _>((Excluded(name), Unbounded));
-            after.next().filter(|(other, _)| other.name == name.name)
-        };
-        if let Some((other, _)) = other {
+        // Of the names that are one but for the period, the first is the one without, if there is one.
+        let alone = LimitName { period: None, ..name.clone() };
+        let first = self.limits.range(alone..).next().map(|(first, _)| first);
+        if let Some(other) = first
+            && other.name == name.name
+            && other.period.is_some() != name.period.is_some()
+        {
             let with_period = if name.period.is_some() { name } else { other };
             return Err(RuleSetError::new(format_args!(
                 "`{}` and `{}` name the same limit: write both with their period",

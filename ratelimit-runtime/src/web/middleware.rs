@@ -146,7 +146,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
     pub(crate) fn finish(&self, scope: &RequestScope, head: &mut Parts) {
         if let Some(request) = &scope.undecided {
             assert!(
-                scope.log.has_decided(),
+                scope.log.has_decided,
                 "no limit has decided about `{} {}`: limit its handler, or exempt it in the layer that has \
                  `require_decision`",
                 request.method,
@@ -155,7 +155,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
         }
         self.settle(scope, |counts| counts(head));
         // A status or an error of the application is a response without the headers of the rejection.
-        if let Some(retry_after) = scope.log.retry_after()
+        if let Some(retry_after) = scope.log.retry_after
             && head.status == StatusCode::TOO_MANY_REQUESTS
         {
             head.headers.entry(RETRY_AFTER).or_insert_with(|| retry_after.into());
