@@ -43,7 +43,7 @@ pub(super) const NO_KEY: u8 = b'%';
 pub struct KeyWriter<'a> {
     output: KeyOutput<'a>,
     /// Whether a part of the key is hashed under a secret that no other process has.
-    pub(super) lacks_secret: bool,
+    pub(crate) lacks_secret: bool,
 }
 
 /// The output of a [`KeyWriter`]: a text or a fingerprint.

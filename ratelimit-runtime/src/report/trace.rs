@@ -44,7 +44,7 @@ impl ReportSettings {
         static PROCESS_SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
         let hash = match self.log_secret {
             _ if self.logs_keys => return text().to_string(),
-            Some(secret) => secret.hash(&text()),
+            Some(secret) => secret.0.hash(text().as_bytes()),
             // Of the fingerprint that the embedded store has for a key; the same for all limits.
             None => PROCESS_SECRET.hash_one(key_id.fingerprint(terms.identity())),
         };
