@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::super::state::{LeaseAmounts, LeaseTarget, UnspentUnits};
+use super::super::state::{LeaseTarget, UnspentUnits};
 use super::state::{Body, Message, PlainUnits, State};
 use super::{Fault, Leases};
 use crate::algorithm::{Charged, Correction, Outcome, Receipt};
@@ -32,15 +32,8 @@ const LONGEST_WAIT: u64 = 5_000_000;
 const ACQUIRED: u64 = 2;
 
 static PLAIN: LazyLock<Charge> = LazyLock::new(|| charge(*LIMIT.terms()));
-static TARGET: LazyLock<Arc<LeaseTarget>> = LazyLock::new(|| {
-    Arc::new(LeaseTarget {
-        charge: Arc::new(charge(LIMIT.terms().leased())),
-        amounts: LeaseAmounts::of(LIMIT.terms()),
-        policy: LIMIT.policy(),
-        max_units: LIMIT.lease_units(),
-        lifetime: LIMIT.terms().lease_us(),
-    })
-});
+static TARGET: LazyLock<Arc<LeaseTarget>> =
+    LazyLock::new(|| LeaseTarget::new(&LIMIT, Arc::new(charge(LIMIT.terms().leased()))));
 
 fn charge(terms: Terms) -> Charge {
     let key_id = KeyId::new(terms.identity(), 0);
@@ -117,7 +110,7 @@ impl Leases {
     /// Returns whether the limit allows what was admitted.
     pub(super) fn is_within(&self, state: &State) -> bool {
         let is_exception = !self.is(Fault::StepAheadIsNoException);
-        let term = if is_exception { TARGET.lifetime } else { 0 };
+        let term = if is_exception { TARGET.lifetime() } else { 0 };
         judge::is_within(LIMIT.terms(), &state.admitted, |from, to| {
             // A step ahead lets the bucket refill, and leased units drain before the end of their lease.
             let refills = from.saturating_sub(term)..=to;

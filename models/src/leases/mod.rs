@@ -117,9 +117,9 @@ impl Model for Leases {
         for action in calls.into_iter().chain(request).chain(polls) {
             state = self.next_state(&state, action).expect("a first step");
         }
-        state.time += execution::target().lifetime;
+        state.time += execution::target().lifetime();
         self.look(&mut state);
-        state.time += execution::REFILL - execution::target().lifetime;
+        state.time += execution::REFILL - execution::target().lifetime();
         (state.used, state.admitted) = Default::default();
         vec![state]
     }

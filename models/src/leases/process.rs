@@ -47,8 +47,9 @@ impl Leases {
         let Some(lease) = &mut process.lease else { return };
         let deliveries = lease.serve(target, now);
         let request = lease.request(target, now);
-        if request.is_none() && lease.is_empty(target, now) {
-            process.lease = None;
+        if request.is_none() {
+            // The watch looks at all leases after the end of a task.
+            process.schedule(now);
         }
         state.deliver(deliveries, time);
         if let Some(request) = request {
@@ -71,27 +72,23 @@ impl Leases {
         state.process.fetch = Some(Fetch::Looks);
         let target = execution::target();
         let Some(lease) = &mut state.process.lease else { return };
-        if outcome.is_allowed() {
-            let since = if self.is(Fault::TermSinceReply) { now } else { since };
-            let charged = lease.charged(target, units, since, now, *outcome);
-            state.process.schedule(charged.look_at);
-            state.deliver(charged.deliveries, at);
-            state.give_back(charged.excess);
-        } else {
-            let rejection = Reply::one(*outcome, Source::Redis);
-            let (deliveries, look_at) = lease.rejected(target, units, now, &rejection);
-            state.process.schedule(look_at);
-            state.deliver(deliveries, at);
-        }
+        let is_late = self.is(Fault::TermSinceReply) && outcome.is_allowed();
+        let requested = if is_late { now } else { since };
+        let reply = Reply::one(*outcome, Source::Redis);
+        let (deliveries, excess) = lease.replied(target, units, requested, now, Ok(reply));
+        state.deliver(deliveries, at);
+        state.give_back(excess);
     }
 
     /// The task receives no reply.
     pub(super) fn give_up(&self, state: &mut State) {
-        let Some(Fetch::Waits { number, .. }) = state.process.fetch else { return };
+        let Some(Fetch::Waits { number, units, since }) = state.process.fetch else { return };
         state.process.fetch = Some(Fetch::Looks);
         state.drop_reply(number);
+        let (target, now) = (execution::target(), state.local_clock());
         let Some(lease) = &mut state.process.lease else { return };
-        let deliveries = lease.failed(&StoreError::ShuttingDown);
+        let failed = Err(StoreError::ShuttingDown);
+        let (deliveries, _) = lease.replied(target, units, since, now, failed);
         state.deliver(deliveries, 0);
     }
 

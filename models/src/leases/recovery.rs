@@ -32,7 +32,7 @@ impl Leases {
     /// has had the time to refill.
     pub(super) fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
-        let term = execution::target().lifetime;
+        let term = execution::target().lifetime();
         for _ in 0..4 {
             let mut steps = 0;
             while let Some(action) = Self::next_step(&state) {

@@ -1,7 +1,6 @@
 //! A state of the model: the server, the process that leases, and the messages between them.
 
-use super::super::state::{Delivery, DeliveryContent, UnspentUnits};
-use super::super::state::{LeaseCaller, LeaseState};
+use super::super::state::{Delivery, LeaseCaller, LeaseState, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::judge::Admitted;
 use crate::server::Keys;
@@ -208,18 +207,17 @@ impl State {
 
     /// Delivers what the ledger replies to calls. Units were admitted at the real time `at`.
     pub(super) fn deliver(&mut self, deliveries: Vec<Delivery<Caller>>, at: u64) {
-        for Delivery { to, content } in deliveries {
+        for Delivery { to, reply, units } in deliveries {
             let calls = &mut self.process.calls;
             // The channel of a call that was dropped is closed.
             let Some(place) = calls.iter().position(|call| call.id == to.id) else { continue };
-            match content {
-                DeliveryContent::Units { units, .. } => {
-                    let UnspentUnits { units, at: charged, place: recorded, .. } = units;
+            match (reply, units) {
+                (_, Some(UnspentUnits { units, at: charged, place: recorded, .. })) => {
                     let units = PlainUnits { units, at: charged, place: recorded };
                     calls[place].stage = Stage::Ready { units, admitted: at };
                 }
-                DeliveryContent::NotLeased => calls[place].stage = Stage::Asking,
-                DeliveryContent::Rejection(_) | DeliveryContent::Failure(_) => {
+                (None, None) => calls[place].stage = Stage::Asking,
+                (Some(_), None) => {
                     calls.remove(place);
                 }
             }

@@ -96,11 +96,6 @@ impl Backend {
         self.shared.as_ref()
     }
 
-    /// Returns the value that `make` makes, if there is a shared store.
-    pub(crate) fn of_shared<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
-        self.shared.as_ref().map(|_| make())
-    }
-
     /// Returns the longest time that a decision may take.
     pub(crate) fn deadline(&self) -> Duration {
         self.settings.deadline

@@ -114,9 +114,10 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.change_key(policy, charge, BlockChange::Reset);
         // Other calls of the count may lease, although this limit does not.
-        let leases = leases.0.clone().filter(|_| backend.is_shared(policy.scope()));
-        let Some(leases) = leases else { return reset };
-        let key_id = self.lease_id();
+        if !backend.is_shared(policy.scope()) {
+            return reset;
+        }
+        let (leases, key_id) = (Arc::clone(leases), self.lease_id());
         Answer::pending(async move {
             // Discards twice, because units can be leased while the reset is pending.
             leases.discard(key_id);

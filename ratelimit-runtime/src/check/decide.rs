@@ -12,6 +12,7 @@ use crate::algorithm::{Op, Outcome, Verdict};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::BoxedWork;
 use crate::key::OwnedKey;
+use crate::lease::LeaseTarget;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError};
@@ -140,15 +141,16 @@ impl Checker {
         // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
         if let [Part { limit, key, cost, .. }] = *parts
             && options == CallOptions::CHECK
-            && let Some((leases, lease_id)) = self.leases.serving(limit, key, cost)
+            && let Some(lease_id) = self.leases.serving(limit, key, cost)
         {
             if limit.leases_busy_keys() {
                 let terms = limit.terms().leased();
                 let count = ChargedCount::under(terms, limit, key, cost, backend);
                 call.charges = OneOrMany::from([count.address(backend)]);
             }
-            let leased = leases.call(limit, lease_id, Arc::clone(&call.charges[0]));
-            return call.pending(move || leased.decide());
+            let target = LeaseTarget::new(limit, Arc::clone(&call.charges[0]));
+            let leases = Arc::clone(&self.leases);
+            return call.pending(move || leases.decide(lease_id, target));
         }
         let (policy, op) = (call.policy, Op::Take { wait: 0, receipt: options.settles });
         let calls = Calls::one(op, call.charges.clone());

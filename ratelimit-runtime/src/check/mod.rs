@@ -23,7 +23,7 @@ pub use self::permit::{Meter, Permit};
 use crate::algorithm::Outcome;
 use crate::backend::Backend;
 use crate::key::Key;
-use crate::lease::OptionalLeases;
+use crate::lease::Leases;
 use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{Report, Started};
@@ -34,7 +34,7 @@ use crate::waiting::Waiting;
 #[derive(Clone)]
 pub struct Checker {
     pub(crate) backend: Arc<Backend>,
-    pub(crate) leases: OptionalLeases,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) rules: Arc<RulesInForce>,
 }

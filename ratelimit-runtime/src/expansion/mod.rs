@@ -232,8 +232,7 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 #[must_use]
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
     let Checker { leases, backend, .. } = limiter.checker();
-    leases.0.as_ref().is_none_or(|leases| leases.is_idle())
-        && backend.owner().is_none_or(|owner| owner.is_flushed())
+    leases.is_idle() && backend.owner().is_none_or(|owner| owner.is_flushed())
 }
 
 /// Returns the cell in which the limiter counts the calls of a key to find out whether it is busy. Keys of one cell are

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use loom::thread::spawn;
 
-use super::ledger::LeaseLedger;
-use super::state::{LeaseAmounts, LeaseTarget, UnspentUnits};
+use super::ledger::{LeaseAnswer, LeaseLedger};
+use super::state::{LeaseTarget, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::key::KeyId;
 use crate::limit::Limit;
-use crate::store::Charge;
+use crate::reply::Source;
+use crate::store::{Charge, Reply};
 
 const LEASING: Limit = Limit::fixed("leasing", 100, Duration::from_secs(3600)).lease(10);
 const KEY: KeyId = KeyId::from_bits(0);
@@ -29,26 +30,21 @@ impl Leased {
     fn new(units: u64) -> Arc<Self> {
         let (terms, count_name) = (*LEASING.terms(), Vec::new());
         let charge = Charge { terms, key_id: KEY, count_name, cost: 1, statement: None };
-        let target = Arc::new(LeaseTarget {
-            charge: Arc::new(charge),
-            amounts: LeaseAmounts::of(LEASING.terms()),
-            policy: LEASING.policy(),
-            max_units: LEASING.lease_units(),
-            lifetime: LEASING.terms().lease_us(),
-        });
+        let target = LeaseTarget::new(&LEASING, Arc::new(charge));
         let ledger = LeaseLedger::default();
         ledger.insert(KEY, &target);
         let verdict = Verdict::Admitted;
         let reset_us = LEASING.terms().period_us();
         let outcome = Outcome { clock: NOW, verdict, remaining: 90, retry_us: 0, reset_us };
-        let (_, excess) = ledger.charged(KEY, units, NOW, NOW, outcome);
-        assert!(excess.is_none());
+        let result = Ok(Reply::one(outcome, Source::Redis));
+        let step = ledger.step(KEY, Some(LeaseAnswer { units, requested: NOW, result }), NOW);
+        assert!(step.excess.is_none());
         Arc::new(Self { ledger, target })
     }
 
     /// Spends a unit. Returns how many that were.
     fn spend(&self) -> u64 {
-        self.ledger.spend(KEY, self.target.amounts, 1, NOW).map_or(0, |_| 1)
+        self.ledger.spend(KEY, LEASING.terms(), 1, NOW).map_or(0, |_| 1)
     }
 
     /// Takes back a unit that a waiter did not spend. Returns how many go to the store instead.

@@ -2,25 +2,22 @@
 //!
 //! The ledger sends no requests. Under a lock, it decides which reply each waiter receives. The caller sends these
 //! replies after the lock is released.
-//!
-//! A job of the background thread watches the times at which leases end.
 
 use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::LeaseReply;
 use super::state::{
-    ChargedLease, Delivery, LeaseAmounts, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget,
-    Share, UnspentUnits,
+    Delivery, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget, Share, UnspentUnits,
 };
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
-use crate::owner::Agenda;
+use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Reply;
 use crate::threads::{AtomicBool, Mutex, MutexGuard};
@@ -35,8 +32,6 @@ type LeaseEntries = HashMap<KeyId, LeaseEntry>;
 
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<OwnValue<LeaseEntries>>]>,
-    /// When to look at each lease again.
-    pub(super) ends: LeaseEnds,
     /// Whether no more units are leased.
     is_shut_down: AtomicBool,
 }
@@ -44,67 +39,77 @@ pub(super) struct LeaseLedger {
 /// A reply to a call that waits in the ledger.
 pub(super) type LeaseDelivery = Delivery<oneshot::Sender<LeaseReply>>;
 
-/// The result of [`LeaseLedger::enter`].
-pub(super) enum EnterResult {
-    Spent(Reply),
-    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply.
-    Waiting {
-        reply: oneshot::Receiver<LeaseReply>,
-        /// The number of the call, which identifies it.
-        arrival: u64,
-        /// The work of that task, which began under the lock: a shutdown waits for it.
-        fetch: Option<PendingWork>,
-    },
-    /// The count cannot be leased now.
-    NotLeased,
+/// A call that waits in the ledger. If it is the first, the caller starts the task that sends the replies.
+pub(super) struct LeaseWait {
+    pub(super) reply: oneshot::Receiver<LeaseReply>,
+    /// The number of the call, which identifies it.
+    pub(super) arrival: u64,
+    /// The work of that task, which began under the lock: a shutdown waits for it.
+    pub(super) fetch: Option<PendingWork>,
+}
+
+/// The reply of the store to a request for units.
+pub(super) struct LeaseAnswer {
+    pub(super) units: u64,
+    /// The time of the request.
+    pub(super) requested: u64,
+    pub(super) result: Result<Reply, StoreError>,
+}
+
+/// What follows from a reply, or from calls that wait.
+#[derive(Default)]
+pub(super) struct LeaseStep {
+    pub(super) deliveries: Vec<LeaseDelivery>,
+    /// The units that the process must not keep.
+    pub(super) excess: Option<UnspentUnits>,
+    /// The next lease to request; `None` if no call waits. The task has ended then.
+    pub(super) request: Option<LeaseRequest>,
 }
 
 impl Default for LeaseLedger {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            ends: LeaseEnds::default(),
             is_shut_down: AtomicBool::new(false),
         }
     }
 }
 
 impl LeaseLedger {
-    /// Spends `cost` units if the process holds them for calls with these amounts and no call waits. Returns the reply
+    /// Spends `cost` units if the process holds them for calls with these terms and no call waits. Returns the outcome
     /// and the capacity.
     #[inline]
     pub(super) fn spend(
         &self,
         key_id: KeyId,
-        amounts: LeaseAmounts,
+        terms: &Terms,
         cost: u64,
         now: u64,
-    ) -> Option<(Reply, u64)> {
+    ) -> Option<(Outcome, u64)> {
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|entry| entry.state.waiters.is_empty())?;
-        if entry.target.amounts != amounts {
+        if entry.target.terms != *terms {
             return None;
         }
         Some((entry.state.take(&entry.target, cost, now)?, entry.target.capacity()))
     }
 
-    /// Returns the number of units that calls with these amounts can spend.
-    pub(super) fn spendable(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> u64 {
+    /// Returns the number of units that calls with these terms can spend.
+    pub(super) fn spendable(&self, key_id: KeyId, terms: &Terms, now: u64) -> u64 {
         let shard = self.shard(key_id);
-        let entry = shard.get(&key_id).filter(|entry| entry.target.amounts == amounts);
+        let entry = shard.get(&key_id).filter(|entry| entry.target.terms == *terms);
         entry.map_or(0, |entry| entry.state.held.spendable(now))
     }
 
-    /// Returns whether a count is leased for calls with these amounts; `None` if its lease has ended, or if it has
-    /// none.
-    pub(super) fn is_leased(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> Option<bool> {
+    /// Returns whether a count is leased for calls with these terms; `None` if its lease has ended, or if it has none.
+    pub(super) fn is_leased(&self, key_id: KeyId, terms: &Terms, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return Some(false);
         }
         let entry = shard.get(&key_id)?;
         let is_in_use = entry.is_fetching || entry.state.next_end(&entry.target, now).is_some();
-        is_in_use.then_some(!entry.state.is_paused(now) && entry.can_turn_to(amounts))
+        is_in_use.then_some(!entry.state.is_paused(now) && entry.can_turn_to(terms))
     }
 
     /// The caller has locked a shard. A shutdown sets the flag before it locks each shard to take the units, so no
@@ -113,32 +118,26 @@ impl LeaseLedger {
         self.is_shut_down.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
-    /// Spends units that the process holds, or adds the call to the waiters.
+    /// Adds a call to the waiters. Returns `None` if the count cannot be leased now.
     pub(super) fn enter(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
-        cost: u64,
         now: u64,
         begin: impl FnOnce() -> PendingWork,
-    ) -> EnterResult {
+    ) -> Option<LeaseWait> {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
-            return EnterResult::NotLeased;
+            return None;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         if entry.state.is_paused(now) || !entry.turn_to(target) {
-            return EnterResult::NotLeased;
-        }
-        if entry.state.waiters.is_empty()
-            && let Some(reply) = entry.state.take(&entry.target, cost, now)
-        {
-            return EnterResult::Spent(reply);
+            return None;
         }
         let (reply_to, reply) = oneshot::channel();
-        let arrival = entry.state.wait(cost, reply_to);
+        let arrival = entry.state.wait(target.charge.cost, reply_to);
         let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(begin);
-        EnterResult::Waiting { reply, arrival, fetch }
+        Some(LeaseWait { reply, arrival, fetch })
     }
 
     /// Returns whether a call still waits, and the pending request does not include it.
@@ -147,78 +146,31 @@ impl LeaseLedger {
         shard.get(&key_id).is_some_and(|entry| entry.state.is_not_included(arrival))
     }
 
-    /// Serves waiters from the units that the process holds. Returns the next lease to request; `None` if no call
-    /// waits. The task has ended then.
-    pub(super) fn next_request(
-        &self,
-        key_id: KeyId,
-        now: u64,
-    ) -> (Vec<LeaseDelivery>, Option<LeaseRequest>) {
+    /// Records the reply to the last request, serves waiters from the units that the process holds, and prepares the
+    /// next request.
+    pub(super) fn step(&self, key_id: KeyId, answer: Option<LeaseAnswer>, now: u64) -> LeaseStep {
         let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return (Vec::new(), None) };
-        let deliveries = entry.state.serve(&entry.target, now);
-        let request = entry.state.request(&entry.target, now);
-        if request.is_none() {
-            entry.is_fetching = false;
-            // Otherwise, the watch removes the entry.
-            if entry.state.is_empty(&entry.target, now) {
-                shard.remove(&key_id);
+        let Some(LeaseEntry { target, state, is_fetching }) = shard.get_mut(&key_id) else {
+            return LeaseStep::default();
+        };
+        let (mut deliveries, excess) = match answer {
+            Some(LeaseAnswer { units, requested, result }) => {
+                state.replied(target, units, requested, now, result)
             }
-        }
-        (deliveries, request)
-    }
-
-    /// Records that the store has charged `units` units: serves the waiters that the request included, and keeps the
-    /// rest. Also returns the units that the process must not keep.
-    pub(super) fn charged(
-        &self,
-        key_id: KeyId,
-        units: u64,
-        requested: u64,
-        now: u64,
-        outcome: Outcome,
-    ) -> (Vec<LeaseDelivery>, Option<UnspentUnits>) {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return (Vec::new(), None) };
-        let charged = entry.state.charged(&entry.target, units, requested, now, outcome);
-        drop(shard);
-        let ChargedLease { deliveries, excess, look_at } = charged;
-        self.ends.schedule(key_id, look_at);
-        (deliveries, excess)
-    }
-
-    /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter
-    /// of that cost which the request included. For the lifetime of a lease, the count is not leased.
-    pub(super) fn rejected(
-        &self,
-        key_id: KeyId,
-        units: u64,
-        now: u64,
-        rejection: &Reply,
-    ) -> Vec<LeaseDelivery> {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return Vec::new() };
-        let (deliveries, look_at) = entry.state.rejected(&entry.target, units, now, rejection);
-        drop(shard);
-        self.ends.schedule(key_id, look_at);
-        deliveries
-    }
-
-    /// Records that the store has failed.
-    pub(super) fn failed(&self, key_id: KeyId, error: &StoreError) -> Vec<LeaseDelivery> {
-        let mut shard = self.shard(key_id);
-        shard.get_mut(&key_id).map_or_else(Vec::new, |entry| entry.state.failed(error))
+            None => (Vec::new(), None),
+        };
+        deliveries.extend(state.serve(target, now));
+        let request = state.request(target, now);
+        *is_fetching = request.is_some();
+        LeaseStep { deliveries, excess, request }
     }
 
     /// Records that a task has ended before its work. The waiters observe the closed channel.
-    pub(super) fn abandon(&self, key_id: KeyId, now: u64) {
+    pub(super) fn abandon(&self, key_id: KeyId) {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return };
         entry.is_fetching = false;
         let waiting = entry.state.abandon();
-        if entry.state.is_empty(&entry.target, now) {
-            shard.remove(&key_id);
-        }
         drop(shard);
         drop(waiting);
     }
@@ -264,22 +216,19 @@ impl LeaseLedger {
         self.shards.iter().flat_map(take).collect()
     }
 
-    /// Takes the units whose lease has ended, and forgets the leases that no call has used since.
-    pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
-        let mut expired = Vec::new();
-        while let Some(key_id) = self.ends.take_due(now) {
-            let mut shard = self.shard(key_id);
-            let Some(entry) = shard.get_mut(&key_id) else { continue };
-            let (unspent, again) = entry.state.look(&entry.target, entry.is_fetching, now);
-            expired.extend(unspent);
-            if let Some(again) = again {
-                drop(shard);
-                self.ends.schedule(key_id, again);
-            } else {
-                shard.remove(&key_id);
-            }
+    /// Takes the units whose lease has ended, and forgets the leases that no call has used since. Also returns when the
+    /// next lease ends.
+    pub(super) fn take_expired(&self, now: u64) -> (Vec<UnspentUnits>, Option<u64>) {
+        let (mut expired, mut ends) = (Vec::new(), None);
+        for shard in &self.shards {
+            lock_own(shard).retain(|_, entry| {
+                let (unspent, next) = entry.state.look(&entry.target, entry.is_fetching, now);
+                expired.extend(unspent);
+                ends = ends.into_iter().chain(next).min();
+                next.is_some()
+            });
         }
-        expired
+        (expired, ends)
     }
 
     /// Returns whether [`take_expired`](Self::take_expired) has nothing to do, and has done it.
@@ -291,44 +240,6 @@ impl LeaseLedger {
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {
         lock_own(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
-    }
-}
-
-/// When to look at the lease of each count.
-#[derive(Default)]
-pub(super) struct LeaseEnds(Mutex<OwnValue<Schedule>>);
-
-#[derive(Default)]
-struct Schedule {
-    looks: Agenda<u64, KeyId>,
-    changed: Arc<Notify>,
-}
-
-impl LeaseEnds {
-    /// Schedules a look at a count, unless one comes before.
-    fn schedule(&self, key_id: KeyId, at: u64) {
-        let mut schedule = self.lock();
-        schedule.looks.plan_by(key_id, at);
-        schedule.changed.notify_one();
-    }
-
-    /// Takes a count at which to look by now.
-    fn take_due(&self, now: u64) -> Option<KeyId> {
-        self.lock().looks.take_due(now)
-    }
-
-    /// Returns the next end; `None` if no lease is scheduled.
-    pub(super) fn next_end(&self) -> Option<u64> {
-        self.lock().looks.first()
-    }
-
-    /// Returns what is notified when another lease is scheduled, or when the job must end.
-    pub(super) fn changed(&self) -> Arc<Notify> {
-        Arc::clone(&self.lock().changed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OwnValue<Schedule>> {
-        lock_own(&self.0)
     }
 }
 
@@ -351,22 +262,22 @@ impl LeaseEntry {
         Self { target, state: LeaseState::default(), is_fetching: false }
     }
 
-    /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for
-    /// calls with other amounts.
-    fn can_turn_to(&self, amounts: LeaseAmounts) -> bool {
-        self.target.amounts == amounts || !self.is_fetching && self.state.held.units == 0
+    /// Returns whether calls with these terms can use this lease or the next one: no units are held or requested for
+    /// calls with other terms.
+    fn can_turn_to(&self, terms: &Terms) -> bool {
+        self.target.terms == *terms || !self.is_fetching && self.state.held.units == 0
     }
 
     /// Makes the next lease one of `target`. Returns whether it will be.
     fn turn_to(&mut self, target: &Arc<LeaseTarget>) -> bool {
-        let amounts_agree = self.target.amounts == target.amounts;
-        if amounts_agree && self.target.max_units == target.max_units {
+        let terms_agree = self.target.terms == target.terms;
+        if terms_agree && self.target.max_units == target.max_units {
             return true;
         }
-        if self.is_fetching || !self.can_turn_to(target.amounts) {
+        if self.is_fetching || !self.can_turn_to(&target.terms) {
             return false;
         }
-        if !amounts_agree {
+        if !terms_agree {
             self.state.held.forget();
         }
         (self.target, self.state.share) = (Arc::clone(target), Share::default());

@@ -13,9 +13,6 @@
 //! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
 //! request. So does a call with other amounts than those under which the units were charged, until these units are
 //! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
-//!
-//! The task that requests leases for all calls that wait for a count is a separate one, so that no units are lost when
-//! a call is dropped.
 
 mod heat;
 #[cfg(all(test, loom))]
@@ -28,28 +25,33 @@ mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use once_cell::sync::OnceCell;
-use tokio::time::{Instant, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-use self::ledger::{EnterResult, LeaseDelivery, LeaseLedger};
-use self::state::{
-    Delivery, DeliveryContent, LeaseAmounts, LeaseRequest, LeaseTarget, UnspentUnits,
-};
+use self::ledger::{LeaseAnswer, LeaseLedger, LeaseStep, LeaseWait};
+pub(crate) use self::state::LeaseTarget;
+use self::state::{Delivery, LeaseRequest, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::{PendingWork, WorkCount};
+use crate::background::{OwnValue, PendingWork, WorkCount, lock_own};
 use crate::clock::{before, complete_by};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, Terms};
-use crate::reply::{Answer, Decision, StoreError};
+use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report::Report;
-use crate::store::{Calls, Charge, Reply};
+use crate::store::{Calls, Reply};
+use crate::threads::Mutex;
 
 /// A call waits for the pending request for its deadline divided by this number. If that request does not include
 /// the call, the call then sends its own request.
 const WAITS_PER_DEADLINE: u32 = 16;
+
+/// The shortest time between two looks at all leases.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The leases of a limiter.
 pub(crate) struct Leases {
@@ -61,80 +63,125 @@ pub(crate) struct Leases {
     pending: WorkCount,
     /// Whether the job that watches the ends of leases was started.
     is_watched: AtomicBool,
+    /// Notified when leases have changed, and when the job must end.
+    changed: Mutex<OwnValue<Arc<Notify>>>,
 }
 
-/// The reply that a waiter receives.
-enum LeaseReply {
-    Units(DeliveredUnits),
-    Rejected(Reply),
-    Failed(StoreError),
-    /// The count is not leased: the call sends its own request.
-    NotLeased,
+/// A reply on its way to a waiter. If the waiter does not spend its units, they return to the ledger or to the store.
+struct LeaseReply {
+    leases: Arc<Leases>,
+    key_id: KeyId,
+    /// `None` if the count is not leased: the call sends its own request.
+    reply: Option<Result<Reply, StoreError>>,
+    units: Option<UnspentUnits>,
 }
 
 impl Leases {
-    pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
+    pub(crate) fn new(backend: &Arc<Backend>) -> Arc<Self> {
         Arc::new(Self {
-            backend,
+            backend: Arc::clone(backend),
             ledger: LeaseLedger::default(),
             heat: OnceCell::new(),
             pending: WorkCount::default(),
             is_watched: AtomicBool::new(false),
+            changed: Mutex::default(),
         })
     }
 
-    /// Spends units that this process holds for calls with these terms. They and `key_id` are those of the limit, not
-    /// of the lease.
-    #[inline]
-    pub(crate) fn spend(&self, key_id: KeyId, terms: &Terms, cost: u64) -> Option<Decision> {
-        if cost == 0 {
-            return None;
-        }
-        let (amounts, now) = (LeaseAmounts::of(terms), self.backend.clock().steady());
-        let (reply, capacity) = self.ledger.spend(key_id, amounts, cost, now)?;
-        Some(Decision::new(capacity, &reply.first(), reply.source))
+    /// Returns the leases if units of this limit are leased.
+    pub(crate) fn of(self: &Arc<Self>, limit: &Limit) -> Option<&Arc<Self>> {
+        let is_leased = limit.leases_units() && self.backend.is_shared(limit.policy().scope());
+        is_leased.then_some(self)
     }
 
-    /// Returns the number of units that calls with these terms can spend in this process.
-    pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u64 {
-        let now = self.backend.clock().steady();
-        self.ledger.spendable(key_id, LeaseAmounts::of(terms), now)
-    }
-
-    /// Returns whether a call for which this process does not hold enough units leases some. If the limit leases busy
-    /// keys only, a key whose lease the store has rejected is not busy.
-    pub(crate) fn serves(&self, limit: &Limit, key_id: KeyId, cost: u64) -> bool {
-        if !limit.leases_busy_keys() {
-            return cost > 0;
-        }
-        if !(1..=limit.lease_units()).contains(&cost) {
-            return false;
-        }
-        let (now, term) = (self.backend.clock().steady(), limit.terms().lease_us());
-        self.ledger
-            .is_leased(key_id, LeaseAmounts::of(limit.terms()), now)
-            .unwrap_or_else(|| self.heat.get_or_init(Heat::default).is_busy(key_id, now / term))
-    }
-
-    /// Prepares a call for which this process does not hold enough units. `charge` is under the terms of the lease.
-    pub(crate) fn call(
+    /// Decides and reports a call by units that this process holds.
+    pub(crate) fn spend(
         self: &Arc<Self>,
         limit: &Limit,
-        key_id: KeyId,
-        charge: Arc<Charge>,
-    ) -> LeasedCall {
-        let target = LeaseTarget {
-            policy: limit.policy(),
-            max_units: limit.lease_units(),
-            lifetime: limit.terms().lease_us(),
-            amounts: LeaseAmounts::of(limit.terms()),
-            charge,
+        key: &dyn Key,
+        cost: u64,
+    ) -> Option<Decision> {
+        self.of(limit).filter(|_| cost > 0)?;
+        let (terms, report) = (limit.terms(), Report::start());
+        let (key_id, now) = (self.backend.key_id(terms, key), self.now());
+        let (outcome, capacity) = self.ledger.spend(key_id, terms, cost, now)?;
+        let decision = Decision::new(capacity, &outcome, Source::Lease);
+        report.end_if_recorded(|| limit.label(), || Ok(decision));
+        Some(decision)
+    }
+
+    /// Returns the number of units that calls with these terms can spend in this process. They and `key_id` are those
+    /// of the limit, not of the lease.
+    pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u64 {
+        self.ledger.spendable(key_id, terms, self.now())
+    }
+
+    /// Returns the key id of the lease that decides a call for which this process does not hold enough units; `None` if
+    /// the call leases none. If the limit leases busy keys only, a key whose lease the store has rejected is not busy.
+    pub(crate) fn serving(
+        self: &Arc<Self>,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u64,
+    ) -> Option<KeyId> {
+        self.of(limit).filter(|_| cost > 0)?;
+        let (terms, now) = (limit.terms(), self.now());
+        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
+        let key_id = self.backend.key_id(terms, key);
+        let is_busy = || {
+            let heat = self.heat.get_or_init(Heat::default);
+            heat.is_busy(key_id, now / terms.lease_us())
         };
-        LeasedCall { leases: Arc::clone(self), key_id, target: Arc::new(target) }
+        let serves = !limit.leases_busy_keys()
+            || cost <= limit.lease_units()
+                && self.ledger.is_leased(key_id, terms, now).unwrap_or_else(is_busy);
+        serves.then_some(key_id)
+    }
+
+    /// Decides a call for which this process does not hold enough units, within one deadline.
+    pub(crate) async fn decide(
+        self: Arc<Self>,
+        key_id: KeyId,
+        target: Arc<LeaseTarget>,
+    ) -> Result<Reply, StoreError> {
+        let calls = Calls::take(Arc::clone(&target.charge));
+        let result = self.decide_by_lease(key_id, &target, &calls).await;
+        result.or_else(|error| self.backend.fall_back(target.policy, &calls, error))
+    }
+
+    /// Waits for the reply to a lease request. If that takes too long, or if the count is not leased, sends a request
+    /// for this call alone.
+    async fn decide_by_lease(
+        self: &Arc<Self>,
+        key_id: KeyId,
+        target: &Arc<LeaseTarget>,
+        calls: &Calls,
+    ) -> Result<Reply, StoreError> {
+        let (start, deadline) = (Instant::now(), self.backend.deadline());
+        let (by, late) = (start + deadline, || self.backend.too_late());
+        let wait = self.ledger.enter(key_id, target, self.now(), || self.pending.begin());
+        if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
+            if let Some(pending) = fetch {
+                let fetch = LeaseFetch::new(self, key_id, pending);
+                self.backend.background().spawn(fetch.run());
+            }
+            // Saves the second timer for most calls: their replies come within the first timeout.
+            let mut received = complete_by(start + deadline / WAITS_PER_DEADLINE, &mut reply).await;
+            if received.is_none() && !self.ledger.is_not_included(key_id, arrival) {
+                received = Some(complete_by(by, reply).await.ok_or_else(late)?);
+            }
+            // Without a reply, the thread could not start, or the pending request does not include the call.
+            let received = received.and_then(Result::ok);
+            if let Some(result) = received.and_then(LeaseReply::receive) {
+                return result;
+            }
+        }
+        let result = complete_by(by, self.backend.try_execute(target.policy, calls)).await;
+        result.unwrap_or_else(|| Err(late()))
     }
 
     /// Gives back the units that this process holds of a count.
-    pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
+    pub(crate) fn give_back(&self, key_id: KeyId) {
         // A shutdown waits until the units that leave the ledger are queued.
         let _pending = self.pending.begin();
         if let Some(unspent) = self.ledger.take(key_id) {
@@ -165,19 +212,14 @@ impl Leases {
     /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.
     pub(crate) fn is_idle(&self) -> bool {
         // In this order: what leaves the ledger is pending before.
-        self.ledger.is_idle(self.backend.clock().steady()) && self.pending.pending() == 0
-    }
-
-    /// Gives units back, and waits until they are back, for half a deadline at most.
-    async fn return_before(&self, unspent: UnspentUnits) {
-        let _ = timeout(self.backend.deadline() / 2, self.return_units(unspent)).await;
+        self.ledger.is_idle(self.now()) && self.pending.pending() == 0
     }
 
     /// Gives units back, whether the caller waits for the result or not. After a failure, they leave the window by
     /// themselves.
     fn return_units(&self, unspent: UnspentUnits) -> Answer<Outcome> {
         let UnspentUnits { target, units, place, .. } = unspent;
-        let (charge, charged) = (target.charge_of(units), Charged::At(place));
+        let (charge, charged) = (target.charge.with_cost(units), Charged::At(place));
         self.backend.give_back(target.policy.scope(), self.backend.source(), charge, charged)
     }
 
@@ -194,12 +236,21 @@ impl Leases {
         }
     }
 
-    /// Starts the job that gives back the units of each lease that ends.
-    fn watch(self: &Arc<Self>) {
+    /// Lets the job look at all leases, which gives back the units of those that have ended. Starts the job.
+    fn look(self: &Arc<Self>) {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let background = self.backend.background();
             background.spawn_resident(self, |leases| watch(Arc::downgrade(&leases)));
         }
+        self.changed().notify_one();
+    }
+
+    fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&lock_own(&self.changed))
+    }
+
+    fn now(&self) -> u64 {
+        self.backend.clock().steady()
     }
 }
 
@@ -207,119 +258,33 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         drop(self.return_all());
-        self.ledger.ends.changed().notify_one();
+        self.changed().notify_one();
     }
 }
 
 /// Gives back the units of each lease that ends, until the limiter is dropped.
 async fn watch(leases: Weak<Leases>) {
     while let Some(those) = leases.upgrade() {
-        let (clock, end) = (those.backend.clock().clone(), those.ledger.ends.next_end());
-        let changed = those.ledger.ends.changed();
-        drop(those);
+        let (clock, changed) = (those.backend.clock().clone(), those.changed());
+        let pending = those.pending.begin();
+        let (expired, end) = those.ledger.take_expired(clock.steady());
+        for unspent in expired {
+            drop(those.return_units(unspent));
+        }
+        drop((pending, those));
         match end {
             Some(end) => drop(before(clock.sleep_until_steady(end), changed.notified()).await),
             None => changed.notified().await,
         }
-        let Some(those) = leases.upgrade() else { return };
-        let _pending = those.pending.begin();
-        for expired in those.ledger.take_expired(clock.steady()) {
-            drop(those.return_units(expired));
+        // Many changes and ends cause one look. A virtual clock moves from look to look.
+        if !clock.is_virtual() {
+            sleep(LOOK_PAUSE).await;
         }
     }
 }
 
-/// A call for which this process does not hold enough units.
-pub(crate) struct LeasedCall {
-    leases: Arc<Leases>,
-    key_id: KeyId,
-    target: Arc<LeaseTarget>,
-}
-
-impl LeasedCall {
-    /// Decides the call within one deadline.
-    pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
-        let (backend, policy) = (&self.leases.backend, self.target.policy);
-        let calls = Calls::take(Arc::clone(&self.target.charge));
-        let deadline = backend.deadline();
-        let result = self.decide_by(Instant::now() + deadline).await;
-        result.or_else(|error| backend.fall_back(policy, &calls, error))
-    }
-
-    /// Waits for the reply to a lease request. If that takes too long, or if the count is not leased, sends a request
-    /// for this call alone.
-    async fn decide_by(&self, by: Instant) -> Result<Reply, StoreError> {
-        let Self { leases, key_id, target } = self;
-        let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
-        let late = || leases.backend.too_late();
-        let now = leases.backend.clock().steady();
-        match leases.ledger.enter(*key_id, target, cost, now, || leases.pending.begin()) {
-            EnterResult::Spent(reply) => return Ok(reply),
-            EnterResult::NotLeased => {}
-            EnterResult::Waiting { mut reply, arrival, fetch } => {
-                if let Some(pending) = fetch {
-                    let fetch = LeaseFetch::new(leases, *key_id, pending);
-                    leases.backend.background().spawn(fetch.run());
-                }
-                // Saves the second timer for most calls: their replies come within the first timeout.
-                let soon = Instant::now() + deadline / WAITS_PER_DEADLINE;
-                let mut received = complete_by(soon, &mut reply).await;
-                if received.is_none() && !leases.ledger.is_not_included(*key_id, arrival) {
-                    received = Some(complete_by(by, reply).await.ok_or_else(late)?);
-                }
-                match received {
-                    Some(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
-                    Some(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
-                    Some(Ok(LeaseReply::Failed(error))) => return Err(error),
-                    // Without a reply, the thread could not start, or the pending request does not include the call.
-                    Some(Ok(LeaseReply::NotLeased) | Err(_)) | None => {}
-                }
-            }
-        }
-        let calls = Calls::take(Arc::clone(&target.charge));
-        let result = complete_by(by, leases.backend.try_execute(target.policy, &calls)).await;
-        result.unwrap_or_else(|| Err(late()))
-    }
-}
-
-/// The leases of a limiter. Only one with a shared store has some.
-#[derive(Clone)]
-pub(crate) struct OptionalLeases(pub(crate) Option<Arc<Leases>>);
-
-impl OptionalLeases {
-    pub(crate) fn new(backend: &Arc<Backend>) -> Self {
-        Self(backend.of_shared(|| Leases::new(Arc::clone(backend))))
-    }
-
-    /// Returns the leases if units of this limit are leased.
-    pub(crate) fn of(&self, limit: &Limit) -> Option<&Arc<Leases>> {
-        self.0.as_ref().filter(|_| limit.leases_units())
-    }
-
-    /// Decides and reports a call by leased units that this process holds.
-    pub(crate) fn spend(&self, limit: &Limit, key: &dyn Key, cost: u64) -> Option<Decision> {
-        let leases = self.of(limit)?;
-        let (lease_id, report) = (leases.backend.key_id(limit.terms(), key), Report::start());
-        let decision = leases.spend(lease_id, limit.terms(), cost)?;
-        report.end_if_recorded(|| limit.label(), || Ok(decision));
-        Some(decision)
-    }
-
-    /// Returns the leases that decide a call for which this process does not hold enough units, and the key id of the
-    /// lease.
-    pub(crate) fn serving(
-        &self,
-        limit: &Limit,
-        key: &dyn Key,
-        cost: u64,
-    ) -> Option<(&Arc<Leases>, KeyId)> {
-        let leases = self.of(limit)?;
-        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
-        let lease_id = leases.backend.key_id(limit.terms(), key);
-        leases.serves(limit, lease_id, cost).then_some((leases, lease_id))
-    }
-}
-
+/// The task that requests leases for the calls that wait for a count. It is a separate one, so that no units are lost
+/// when a call is dropped.
 struct LeaseFetch {
     leases: Arc<Leases>,
     key_id: KeyId,
@@ -330,7 +295,7 @@ struct LeaseFetch {
 impl Drop for LeaseFetch {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.leases.ledger.abandon(self.key_id, self.now());
+            self.leases.ledger.abandon(self.key_id);
         }
     }
 }
@@ -340,82 +305,44 @@ impl LeaseFetch {
         Self { leases: Arc::clone(leases), key_id, has_ended: false, _pending: pending }
     }
 
-    /// Requests leases for the calls that wait for the count, until none waits.
+    /// Requests leases until no call waits.
     async fn run(mut self) {
-        let leases = Arc::clone(&self.leases);
+        let (leases, mut answer) = (Arc::clone(&self.leases), None);
         loop {
-            let (deliveries, request) = leases.ledger.next_request(self.key_id, self.now());
+            let step = leases.ledger.step(self.key_id, answer, leases.now());
+            let LeaseStep { deliveries, excess, request } = step;
             self.has_ended = request.is_none();
-            self.deliver(deliveries);
-            let Some(LeaseRequest { target, units, unspent }) = request else { return };
-            // First the units that come back: without them, the store can reject the request.
+            for Delivery { to, reply, units } in deliveries {
+                // The units of a call that was dropped come back.
+                let leases = Arc::clone(&leases);
+                let _ = to.send(LeaseReply { leases, key_id: self.key_id, reply, units });
+            }
+            if let Some(excess) = excess {
+                drop(leases.return_units(excess));
+            }
+            let Some(LeaseRequest { target, units, unspent }) = request else { break };
             if let Some(unspent) = unspent {
-                leases.return_before(unspent).await;
+                // First these units come back: without them, the store can reject the request.
+                let returned = leases.return_units(unspent);
+                let _ = timeout(leases.backend.deadline() / 2, returned).await;
             }
-            let requested = self.now();
-            let calls = Calls::take(target.charge_of(units));
+            let requested = leases.now();
+            let calls = Calls::take(target.charge.with_cost(units));
             let result = leases.backend.try_execute(target.policy, &calls).await;
-            self.apply_reply(units, requested, result);
+            answer = Some(LeaseAnswer { units, requested, result });
         }
-    }
-
-    /// Applies the reply of the store to the ledger.
-    fn apply_reply(&self, units: u64, requested: u64, result: Result<Reply, StoreError>) {
-        let (ledger, now) = (&self.leases.ledger, self.now());
-        match result {
-            Ok(reply) if reply.is_allowed() => {
-                let outcome = reply.first();
-                let (deliveries, excess) =
-                    ledger.charged(self.key_id, units, requested, now, outcome);
-                self.deliver(deliveries);
-                if let Some(excess) = excess {
-                    drop(self.leases.return_units(excess));
-                }
-            }
-            Ok(rejection) => self.deliver(ledger.rejected(self.key_id, units, now, &rejection)),
-            Err(error) => self.deliver(ledger.failed(self.key_id, &error)),
-        }
-        self.leases.watch();
-    }
-
-    /// Sends the deliveries to their waiters. Units for a call that was dropped come back.
-    fn deliver(&self, deliveries: Vec<LeaseDelivery>) {
-        for Delivery { to, content } in deliveries {
-            let _ = to.send(match content {
-                DeliveryContent::Units { reply, units } => LeaseReply::Units(DeliveredUnits {
-                    leases: Arc::clone(&self.leases),
-                    key_id: self.key_id,
-                    reply,
-                    units: Some(units),
-                }),
-                DeliveryContent::Rejection(reply) => LeaseReply::Rejected(reply),
-                DeliveryContent::NotLeased => LeaseReply::NotLeased,
-                DeliveryContent::Failure(error) => LeaseReply::Failed(error),
-            });
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.leases.backend.clock().steady()
+        leases.look();
     }
 }
 
-/// Units on their way to a waiter. If the waiter does not spend them, they return to the ledger or to the store.
-struct DeliveredUnits {
-    leases: Arc<Leases>,
-    key_id: KeyId,
-    reply: Reply,
-    units: Option<UnspentUnits>,
-}
-
-impl DeliveredUnits {
-    fn spend(mut self) -> Reply {
+impl LeaseReply {
+    fn receive(mut self) -> Option<Result<Reply, StoreError>> {
         self.units = None;
-        self.reply.clone()
+        self.reply.take()
     }
 }
 
-impl Drop for DeliveredUnits {
+impl Drop for LeaseReply {
     fn drop(&mut self) {
         let Some(unspent) = self.units.take() else { return };
         if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {

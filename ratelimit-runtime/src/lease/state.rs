@@ -12,7 +12,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::algorithm::{Outcome, Verdict};
-use crate::limit::{Algorithm, Policy, Terms};
+use crate::limit::{Algorithm, Limit, Policy, Terms};
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
 
@@ -69,14 +69,14 @@ impl<C: LeaseCaller> LeaseState<C> {
         now < self.paused
     }
 
-    /// Spends `cost` units if the process holds as many.
+    /// Spends `cost` units if the process holds as many. Returns the outcome for the call.
     #[inline]
-    pub(super) fn take(&mut self, target: &LeaseTarget, cost: u64, now: u64) -> Option<Reply> {
+    pub(super) fn take(&mut self, target: &LeaseTarget, cost: u64, now: u64) -> Option<Outcome> {
         if cost > self.held.spendable(now) {
             return None;
         }
         self.held.units -= cost;
-        Some(self.reply(target, now, Source::Lease))
+        Some(self.outcome(target, now))
     }
 
     /// Adds a call to the waiters. Returns its number.
@@ -93,18 +93,43 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Serves waiters from the units that the process holds.
     pub(super) fn serve(&mut self, target: &Arc<LeaseTarget>, now: u64) -> Vec<Delivery<C>> {
+        let spendable = self.held.spendable(now);
+        self.serve_first(usize::MAX, spendable, Source::Lease, target, now)
+    }
+
+    /// Serves at most `most` waiters from `spendable` of the held units. `source` decides the first of them.
+    fn serve_first(
+        &mut self,
+        most: usize,
+        mut spendable: u64,
+        mut source: Source,
+        target: &Arc<LeaseTarget>,
+        now: u64,
+    ) -> Vec<Delivery<C>> {
         let mut deliveries = Vec::new();
-        while let Some(first) = self.waiters.front() {
-            let is_gone = !first.caller.is_present();
-            let cost = first.cost;
-            let reply = if is_gone { None } else { self.take(target, cost, now) };
-            if reply.is_none() && !is_gone {
+        for _ in 0..most {
+            let Some(first) = self.waiters.pop_front() else { break };
+            if !first.caller.is_present() {
+                continue;
+            }
+            if first.cost > spendable {
+                self.waiters.push_front(first);
                 break;
             }
-            let first = self.waiters.pop_front();
-            if let (Some(first), Some(reply)) = (first, reply) {
-                deliveries.push(self.deliver(target, first, reply));
-            }
+            spendable -= first.cost;
+            self.held.units -= first.cost;
+            let HeldUnits { at, place, .. } = self.held;
+            deliveries.push(Delivery {
+                to: first.caller,
+                reply: Some(Ok(Reply::one(self.outcome(target, now), source))),
+                units: Some(UnspentUnits {
+                    target: Arc::clone(target),
+                    units: first.cost,
+                    at,
+                    place,
+                }),
+            });
+            source = Source::Lease;
         }
         deliveries
     }
@@ -127,31 +152,53 @@ impl<C: LeaseCaller> LeaseState<C> {
         Some(LeaseRequest { target: Arc::clone(target), units, unspent })
     }
 
+    /// Records the reply to a request for `units` units, which was sent at the time `requested`. Also returns the units
+    /// that the process must not keep.
+    pub(super) fn replied(
+        &mut self,
+        target: &Arc<LeaseTarget>,
+        units: u64,
+        requested: u64,
+        now: u64,
+        result: Result<Reply, StoreError>,
+    ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
+        match result {
+            Ok(reply) if reply.is_allowed() => {
+                self.charged(target, units, requested, now, reply.first())
+            }
+            Ok(rejection) => (self.rejected(target, units, now, &rejection), None),
+            Err(error) => {
+                let failed = |waiter: LeaseWaiter<C>| waiter.reply(Some(Err(error.clone())));
+                (self.waiters.drain(..).map(failed).collect(), None)
+            }
+        }
+    }
+
     /// Records that the store has charged `units` units: serves the waiters that the request included, and keeps the
     /// rest.
-    pub(super) fn charged(
+    fn charged(
         &mut self,
         target: &Arc<LeaseTarget>,
         units: u64,
         requested: u64,
         now: u64,
         outcome: Outcome,
-    ) -> ChargedLease<C> {
-        let mut deliveries = Vec::new();
-        let lasts = match target.charge.terms.algorithm() {
-            Algorithm::Fixed => target.lifetime.min(outcome.reset_us),
+    ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
+        let lasts = match target.terms.algorithm() {
+            Algorithm::Fixed => target.lifetime().min(outcome.reset_us),
             Algorithm::Sliding
             | Algorithm::SlidingCounter
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket
-            | Algorithm::InFlight => target.lifetime,
+            | Algorithm::InFlight => target.lifetime(),
         };
         self.share.update(&target.charge.terms, units, &outcome);
+        let place = outcome.charged_at(&target.charge.terms);
         self.held = HeldUnits {
             units,
             charged: units,
             at: outcome.clock,
-            place: outcome.charged_at(&target.charge.terms),
+            place,
             requested,
             // The clock of the store may run a little faster.
             until: requested + lasts - lasts.div_ceil(1_000),
@@ -159,69 +206,39 @@ impl<C: LeaseCaller> LeaseState<C> {
             reset_us: outcome.reset_us,
         };
         // The store has admitted these calls, so they spend units also after the lifetime of the lease.
-        let mut source = Source::Redis;
-        for _ in 0..mem::take(&mut self.included) {
-            let Some(cost) = self.waiters.front().map(|first| first.cost) else { break };
-            if cost > self.held.units {
-                break;
-            }
-            let Some(first) = self.waiters.pop_front().filter(|first| first.caller.is_present())
-            else {
-                continue;
-            };
-            self.held.units -= cost;
-            deliveries.push(self.deliver(target, first, self.reply(target, now, source)));
-            source = Source::Lease;
-        }
-        let place = self.held.place;
+        let included = mem::take(&mut self.included);
+        let deliveries = self.serve_first(included, units, Source::Redis, target, now);
         let kept = if now < self.held.until { target.max_units } else { 0 };
-        let mut excess = self.held.units.saturating_sub(kept);
+        let excess = self.held.units.saturating_sub(kept);
         self.held.units -= excess;
         self.held.charged -= excess;
-        let end = self.held.until;
         if mem::take(&mut self.reset) {
-            // The reset has removed the count to which these units could return.
-            excess = 0;
+            // The reset has removed the count to which the other units could return.
             self.held.forget();
+            return (deliveries, None);
         }
         let target = Arc::clone(target);
         let excess = UnspentUnits { target, units: excess, at: outcome.clock, place }.some();
-        ChargedLease { deliveries, excess, look_at: end }
+        (deliveries, excess)
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
-    /// that cost which the request included. For the lifetime of a lease, the count is not leased. Also returns the
-    /// time at which the watch must look at the lease.
-    pub(super) fn rejected(
+    /// that cost which the request included. For the lifetime of a lease, the count is not leased.
+    fn rejected(
         &mut self,
         target: &LeaseTarget,
         units: u64,
         now: u64,
         rejection: &Reply,
-    ) -> (Vec<Delivery<C>>, u64) {
+    ) -> Vec<Delivery<C>> {
         self.reset = false;
-        self.paused = now + target.lifetime;
+        self.paused = now + target.lifetime();
         let included = mem::take(&mut self.included);
         let delivery = |(index, waiter): (usize, LeaseWaiter<C>)| {
             let is_reply = index < included && waiter.cost == units;
-            let content = if is_reply {
-                DeliveryContent::Rejection(rejection.clone())
-            } else {
-                DeliveryContent::NotLeased
-            };
-            Delivery { to: waiter.caller, content }
+            waiter.reply(is_reply.then(|| Ok(rejection.clone())))
         };
-        let deliveries = self.waiters.drain(..).enumerate().map(delivery).collect();
-        (deliveries, self.paused)
-    }
-
-    /// Records that the store has failed.
-    pub(super) fn failed(&mut self, error: &StoreError) -> Vec<Delivery<C>> {
-        let failed = |waiter: LeaseWaiter<C>| Delivery {
-            to: waiter.caller,
-            content: DeliveryContent::Failure(error.clone()),
-        };
-        self.waiters.drain(..).map(failed).collect()
+        self.waiters.drain(..).enumerate().map(delivery).collect()
     }
 
     /// Removes the waiters, whose task has ended. The caller drops them.
@@ -233,7 +250,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// now, and as many as it may hold. Returns how many.
     pub(super) fn put_back(&mut self, target: &LeaseTarget, unspent: &UnspentUnits) -> u64 {
         let UnspentUnits { target: charged, units, at, .. } = unspent;
-        if self.held.at != *at || *at == 0 || target.amounts != charged.amounts {
+        if self.held.at != *at || *at == 0 || target.terms != charged.terms {
             return 0;
         }
         let kept = (*units).min(target.max_units.saturating_sub(self.held.units));
@@ -263,7 +280,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         now: u64,
     ) -> (Option<UnspentUnits>, Option<u64>) {
         if is_fetching {
-            return (None, Some(now + target.lifetime));
+            return (None, Some(now + target.lifetime()));
         }
         let expired = if self.held.until <= now { self.take_unspent(target) } else { None };
         (expired, self.next_end(target, now))
@@ -274,7 +291,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn next_end(&self, target: &LeaseTarget, now: u64) -> Option<u64> {
         let until = self.held.until;
         let is_busy = self.held.spent() >= LEAST_SPENT;
-        let forgotten = if is_busy { until + target.lifetime } else { until };
+        let forgotten = if is_busy { until + target.lifetime() } else { until };
         [until, forgotten.max(self.paused)].into_iter().find(|end| *end > now)
     }
 
@@ -284,33 +301,23 @@ impl<C: LeaseCaller> LeaseState<C> {
         self.next_end(target, now).is_some() && !has_ended
     }
 
-    /// Returns whether nothing is held, and nothing is to be remembered.
-    pub(super) fn is_empty(&self, target: &LeaseTarget, now: u64) -> bool {
-        self.held.units == 0 && self.next_end(target, now).is_none()
-    }
-
-    /// Returns the reply to a call that has spent units.
-    fn reply(&self, target: &LeaseTarget, now: u64, source: Source) -> Reply {
+    /// Returns the outcome for a call that has spent units.
+    fn outcome(&self, target: &LeaseTarget, now: u64) -> Outcome {
         let HeldUnits { units, at: clock, requested, remaining, reset_us, .. } = self.held;
-        let outcome = Outcome {
+        Outcome {
             clock,
             verdict: Verdict::Admitted,
             remaining: remaining.saturating_add(units).min(target.capacity()),
             retry_us: 0,
             reset_us: reset_us.saturating_sub(now.saturating_sub(requested)),
-        };
-        Reply::one(outcome, source)
+        }
     }
+}
 
-    fn deliver(
-        &self,
-        target: &Arc<LeaseTarget>,
-        waiter: LeaseWaiter<C>,
-        reply: Reply,
-    ) -> Delivery<C> {
-        let (HeldUnits { at, place, .. }, target) = (self.held, Arc::clone(target));
-        let units = UnspentUnits { target, units: waiter.cost, at, place };
-        Delivery { to: waiter.caller, content: DeliveryContent::Units { reply, units } }
+impl<C> LeaseWaiter<C> {
+    /// Returns a reply to the call that gives it no units.
+    fn reply(self, reply: Option<Result<Reply, StoreError>>) -> Delivery<C> {
+        Delivery { to: self.caller, reply, units: None }
     }
 }
 
@@ -389,38 +396,27 @@ fn returned(terms: &Terms, left: u64, elapsed: u64) -> u64 {
 }
 
 /// The count of a lease, and the settings of its limit.
-pub(super) struct LeaseTarget {
+pub(crate) struct LeaseTarget {
     /// The charge of the call that created this target, under the terms of the lease. Other calls do not use its
     /// cost.
     pub(super) charge: Arc<Charge>,
-    /// The amounts of the limit.
-    pub(super) amounts: LeaseAmounts,
+    /// The terms of the limit. Calls with the same key id and other amounts do not spend its units.
+    pub(super) terms: Terms,
     pub(super) policy: Policy,
     /// The most units that the process may hold.
     pub(super) max_units: u64,
-    /// The time after their charge in which units may be spent, in microseconds.
-    pub(super) lifetime: u64,
-}
-
-/// The amounts of a limit that leases. Calls with the same key id and other amounts do not spend its units.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct LeaseAmounts {
-    threshold: u64,
-    capacity: u64,
-}
-
-impl LeaseAmounts {
-    /// Returns the amounts in the terms of a limit, which are not those of its lease.
-    #[inline]
-    pub(super) const fn of(terms: &Terms) -> Self {
-        Self { threshold: terms.threshold(), capacity: terms.capacity() }
-    }
 }
 
 impl LeaseTarget {
-    /// Returns the charge of `units` units.
-    pub(super) fn charge_of(&self, units: u64) -> Arc<Charge> {
-        self.charge.with_cost(units)
+    /// `charge` is under the terms of the lease.
+    pub(crate) fn new(limit: &Limit, charge: Arc<Charge>) -> Arc<Self> {
+        let (terms, policy, max_units) = (*limit.terms(), limit.policy(), limit.lease_units());
+        Arc::new(Self { charge, terms, policy, max_units })
+    }
+
+    /// Returns the time after their charge in which units may be spent, in microseconds.
+    pub(super) fn lifetime(&self) -> u64 {
+        self.terms.lease_us()
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -456,23 +452,10 @@ impl UnspentUnits {
 /// A reply to a waiter, which is sent once the ledger is unlocked.
 pub(super) struct Delivery<C> {
     pub(super) to: C,
-    pub(super) content: DeliveryContent,
-}
-
-pub(super) enum DeliveryContent {
-    Units { reply: Reply, units: UnspentUnits },
-    Rejection(Reply),
-    Failure(StoreError),
-    NotLeased,
-}
-
-/// What follows from a lease that the store has charged.
-pub(super) struct ChargedLease<C> {
-    pub(super) deliveries: Vec<Delivery<C>>,
-    /// The units that the process must not keep.
-    pub(super) excess: Option<UnspentUnits>,
-    /// The time at which the watch must look at the lease.
-    pub(super) look_at: u64,
+    /// `None` if the count is not leased: the call sends its own request.
+    pub(super) reply: Option<Result<Reply, StoreError>>,
+    /// What the call spends.
+    pub(super) units: Option<UnspentUnits>,
 }
 
 #[cfg(test)]
@@ -480,8 +463,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::Verdict;
-    use crate::limit::Limit;
 
     /// Returns the most units to request after replies: each with its second, the units that were charged, and the
     /// units that were left.

@@ -30,7 +30,7 @@ use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
-use crate::lease::OptionalLeases;
+use crate::lease::Leases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
@@ -107,15 +107,13 @@ impl RateLimiter {
     /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
     fn of_backend(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
-        let leases = OptionalLeases::new(&backend);
-        if let Some(leases) = &leases.0 {
-            let holder = Arc::downgrade(leases);
-            backend.notices().on_block(move |key_id| {
-                if let Some(leases) = holder.upgrade() {
-                    leases.give_back(key_id);
-                }
-            });
-        }
+        let leases = Leases::new(&backend);
+        let holder = Arc::downgrade(&leases);
+        backend.notices().on_block(move |key_id| {
+            if let Some(leases) = holder.upgrade() {
+                leases.give_back(key_id);
+            }
+        });
         let rules = Arc::default();
         let waiting = Waiting::new(&backend, &rules, max_waiting);
         Self {

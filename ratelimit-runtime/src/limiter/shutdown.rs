@@ -79,7 +79,7 @@ impl RateLimiter {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
         Arc::clone(&backend).answer(|| async move {
             waiting.shut_down();
-            let Some((leases, owner)) = leases.0.zip(backend.owner()) else { return Ok(()) };
+            let Some(owner) = backend.owner() else { return Ok(()) };
             let (deadline, mut result) = (backend.deadline(), Ok(()));
             let all = async {
                 let flushed = owner.flushed(ReportedLosses::SinceNow);
