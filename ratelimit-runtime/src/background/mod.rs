@@ -28,11 +28,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use once_cell::sync::OnceCell;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
@@ -54,9 +53,6 @@ type Resident = Arc<dyn Fn() -> Option<BoxedJob> + Send + Sync>;
 /// The owner of a resident, which may be gone.
 type ResidentOwner = Weak<dyn Any + Send + Sync>;
 
-/// Called when a server answers again.
-type RecoveryHook = Box<dyn Fn() + Send + Sync>;
-
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -73,7 +69,6 @@ pub(crate) struct Background {
     runs_in: Arc<AtomicU32>,
     /// Whether there was a job.
     was_used: AtomicBool,
-    on_recovery: OnceCell<RecoveryHook>,
 }
 
 #[derive(Default)]
@@ -178,20 +173,6 @@ impl Background {
         }
     }
 
-    /// Sets what is called when a server answers again.
-    pub(crate) fn on_recovery(&self, hook: impl Fn() + Send + Sync + 'static) {
-        let is_first = self.on_recovery.set(Box::new(hook)).is_ok();
-        debug_assert!(is_first, "there is one owner");
-    }
-
-    /// Tells that a server answers again.
-    #[cfg(feature = "redis")]
-    pub(crate) fn recovered(&self) {
-        if let Some(hook) = self.on_recovery.get() {
-            hook();
-        }
-    }
-
     /// Sends a job to the thread. Starts the thread if it is not running, and not more often than [`START_INTERVAL`].
     // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
     fn send(&self, mut job: Option<BoxedJob>) {
@@ -287,58 +268,46 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
 
 /// Counts pending work. A process that was forked has none of its parent.
 #[derive(Clone, Default)]
-pub(crate) struct WorkCount(Arc<Mutex<OwnValue<WorkCountState>>>);
+pub(crate) struct WorkCount(Arc<Mutex<OwnValue<WorkGenerations>>>);
 
+/// Pending work is a receiver of its generation. A new generation begins when a caller waits for the work before it.
 #[derive(Default)]
-struct WorkCountState {
-    /// How much work has begun so far, and how much of it is pending.
-    begun: u64,
-    pending: usize,
-    waits: Vec<WorkWait>,
-}
-
-/// A caller that waits until the work before it has ended.
-struct WorkWait {
-    /// The number of the first work after it, and how much of the work before it is pending.
-    before: u64,
-    left: usize,
-    /// Dropped once all of it has ended.
-    ended: oneshot::Sender<Infallible>,
+struct WorkGenerations {
+    newest: Arc<watch::Sender<()>>,
+    older: Vec<Arc<watch::Sender<()>>>,
 }
 
 /// Work that is pending until this is dropped.
 pub(crate) struct PendingWork {
-    count: WorkCount,
-    number: u64,
+    work: Option<watch::Receiver<()>>,
     process: u32,
 }
 
 impl WorkCount {
     /// Begins work.
     pub(crate) fn begin(&self) -> PendingWork {
-        let mut state = lock_own(&self.0);
-        state.begun += 1;
-        state.pending += 1;
-        PendingWork { count: self.clone(), number: state.begun, process: seen_process() }
+        let work = Some(lock_own(&self.0).newest.subscribe());
+        PendingWork { work, process: seen_process() }
     }
 
     /// Returns how much work is pending.
     pub(crate) fn pending(&self) -> usize {
-        lock_own(&self.0).pending
+        let work = lock_own(&self.0);
+        let older = work.older.iter().map(|generation| generation.receiver_count());
+        work.newest.receiver_count() + older.sum::<usize>()
     }
 
     /// Completes once all work that is pending now has ended.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut state = lock_own(&self.0);
-        // Those of callers that have stopped waiting.
-        state.waits.retain(|wait| !wait.ended.is_closed());
-        let (sender, ended) = oneshot::channel();
-        if state.pending > 0 {
-            let wait = WorkWait { before: state.begun + 1, left: state.pending, ended: sender };
-            state.waits.push(wait);
-        }
-        async {
-            let _ = ended.await;
+        let mut work = lock_own(&self.0);
+        let newest = mem::take(&mut work.newest);
+        work.older.push(newest);
+        work.older.retain(|generation| generation.receiver_count() > 0);
+        let pending = work.older.clone();
+        async move {
+            for generation in pending {
+                generation.closed().await;
+            }
         }
     }
 
@@ -353,17 +322,9 @@ impl WorkCount {
 impl Drop for PendingWork {
     fn drop(&mut self) {
         if self.process != seen_process() {
-            return;
+            // Its callers belong to runtimes of the parent.
+            mem::forget(self.work.take());
         }
-        let mut state = lock_own(&self.count.0);
-        state.pending -= 1;
-        for wait in &mut state.waits {
-            wait.left -= usize::from(self.number < wait.before);
-        }
-        let ended: Vec<_> = state.waits.extract_if(.., |wait| wait.left == 0).collect();
-        drop(state);
-        // A waker is foreign code, so it is woken after this lock is released.
-        drop(ended);
     }
 }
 
@@ -532,9 +493,7 @@ mod pending_tests {
         for _ in 0..3 {
             drop(works.ended());
         }
-        let ended = works.ended();
-        assert_eq!(lock_own(&works.0).waits.len(), 1);
-        drop(ended);
+        assert_eq!(lock_own(&works.0).older.len(), 1);
     }
 }
 

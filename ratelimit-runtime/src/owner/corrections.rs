@@ -24,8 +24,8 @@ pub(super) const MAX_WAITING: usize = 65_536;
 /// The most requests that are pending.
 const MAX_REQUESTS: usize = 64;
 
-/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes that block
-/// the breaker.
+/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes of a server
+/// whose breaker is open, so corrections are late by as much at most when the server answers again.
 const PAUSES: [u64; 2] = [50_000, 400_000];
 
 /// A correction in a lane.
@@ -212,18 +212,6 @@ impl<E: Queueable> Corrections<E> {
         let is_awaited = lane.first.iter().any(|it| it.kind() == Kind::Awaited);
         self.plan(slot, real, is_awaited);
         done
-    }
-
-    /// Ends the pauses of all lanes.
-    pub(super) fn resume(&mut self, real: u64) {
-        let is_paused = |(_, lane): &(&u16, &Lane<E>)| lane.paused_until > real;
-        let paused: Vec<_> = self.lanes.iter().filter(is_paused).map(|(slot, _)| *slot).collect();
-        for slot in paused {
-            if let Some(lane) = self.lanes.get_mut(&slot) {
-                lane.paused_until = real;
-            }
-            self.plan(slot, real, false);
-        }
     }
 
     /// Returns the real time at which a request is due without a reply or another correction.

@@ -154,12 +154,6 @@ impl Owner {
         let (core, background) = (Arc::new(core), Arc::clone(background));
         let owner = Arc::new(Self { core, background, is_started: AtomicBool::new(false) });
         let weak = Arc::downgrade(&owner);
-        owner.background.on_recovery(move || {
-            if let Some(owner) = weak.upgrade() {
-                owner.core.recovered();
-            }
-        });
-        let weak = Arc::downgrade(&owner);
         store.on_rollback(Box::new(move |charge, charged| match weak.upgrade() {
             Some(owner) => owner.give_back(charge, charged),
             None => oneshot::channel().1,
@@ -278,14 +272,6 @@ impl Core {
             foreign(report::settlement_queue_full);
             self.lose(lost);
         }
-    }
-
-    /// Sends what pauses since a failure: a server answers again.
-    fn recovered(&self) {
-        let (mut queue, real) = (self.lock(), self.real());
-        queue.corrections.resume(real);
-        queue.slots.resume(real);
-        queue.changed.notify_one();
     }
 
     /// Sends what is queued, until the owner is dropped and all is done. Gives up what the store does not execute for

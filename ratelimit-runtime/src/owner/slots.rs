@@ -175,20 +175,6 @@ impl SlotCounts {
         self.changed.notify_waiters();
     }
 
-    /// Ends the pauses of all counts.
-    pub(super) fn resume(&mut self, real: u64) {
-        let mut paused = Vec::new();
-        for (key_id, count) in &mut self.counts {
-            if let Some((_, until)) = count.failure.as_mut().filter(|(_, until)| *until > real) {
-                *until = real;
-                paused.push(*key_id);
-            }
-        }
-        for key_id in paused {
-            self.plan(key_id, real, 0);
-        }
-    }
-
     /// Looks at all counts again, after a panic: a request that was to be sent may be lost.
     pub(super) fn begin_anew(&mut self, real: u64) {
         (self.soon, self.later, self.statements) = (Agenda::default(), Agenda::default(), 0);

@@ -387,7 +387,6 @@ impl Node {
     fn close_breaker(&self) {
         if lock_own(&self.state).open.take().is_some() {
             report::breaker(&self.name, None);
-            self.background.recovered();
         }
     }
 
