@@ -31,10 +31,6 @@ impl Queueable for Queued {
         matches!(self.change, Change::Reset { passes: false })
     }
 
-    fn is_abandoned(&self) -> bool {
-        false
-    }
-
     fn is_due(&self, now: u64) -> bool {
         match self.due(now).change {
             Change::Reset { .. } => true,

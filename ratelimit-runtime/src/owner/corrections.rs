@@ -40,9 +40,6 @@ pub(super) trait Queueable {
 
     /// Returns whether something is left to correct at `now`, by the clock of the limiter.
     fn is_due(&self, now: u64) -> bool;
-
-    /// Returns whether the caller that waits for it has gone.
-    fn is_abandoned(&self) -> bool;
 }
 
 /// What a lane does with a correction.
@@ -89,8 +86,8 @@ struct Lane<E> {
     /// How many callers wait for a correction in `rest`, and how many give-backs it has.
     awaited: usize,
     give_backs: usize,
-    /// What the pending request has. `true` is what was taken from `first`.
-    sent: Option<Vec<(bool, E)>>,
+    /// What the pending request has. What was not executed comes back at the beginning of `first`.
+    sent: Option<Vec<E>>,
     /// The requests in a row that were not executed, and the end of the pause after the last one.
     failures: u32,
     paused_until: u64,
@@ -110,20 +107,15 @@ impl<E: Queueable> Corrections<E> {
         left: &mut Vec<E>,
     ) -> Option<E> {
         let lane = self.lanes.entry(slot).or_insert_with(|| Lane::new(server));
-        let (kind, server, mut lost, before) = (added.kind(), lane.server, None, left.len());
+        let (kind, mut lost) = (added.kind(), None);
+        let waiting = self.waiting.entry(lane.server).or_default();
         if added.unblocks() {
             let is_undone = |it: &E| it.kind() == Kind::Block && it.key_id() == added.key_id();
-            left.extend(take_out(&mut lane.first, is_undone));
-        }
-        let waiting = self.waiting.entry(server).or_default();
-        if waiting[index_of(kind)] >= MAX_WAITING {
-            for abandoned in take_out(&mut lane.rest, E::is_abandoned) {
-                lane.count(&abandoned, false);
-                left.push(abandoned);
-            }
-        }
-        for entry in &left[before..] {
-            waiting[index_of(entry.kind())] -= 1;
+            let first = mem::take(&mut lane.first).into_iter();
+            let (undone, kept): (Vec<_>, Vec<_>) = first.partition(is_undone);
+            lane.first = kept.into();
+            waiting[index_of(Kind::Block)] -= undone.len();
+            left.extend(undone);
         }
         if waiting[index_of(kind)] < MAX_WAITING {
             waiting[index_of(kind)] += 1;
@@ -173,7 +165,7 @@ impl<E: Queueable> Corrections<E> {
         let sent = lane.into_iter().flat_map(|lane| lane.sent.iter().flatten());
         let probed = lane.filter(|lane| lane.sent.as_ref().is_some_and(Vec::is_empty));
         let probed = probed.and_then(|lane| lane.first.front().or(lane.rest.front()));
-        sent.map(|(_, it)| it).chain(probed)
+        sent.chain(probed)
     }
 
     /// Ends the pending request of a hash slot. `results` has one result for each correction; a probe has one. Returns
@@ -189,21 +181,16 @@ impl<E: Queueable> Corrections<E> {
         self.requests -= 1;
         lane.record(&results, real);
         let (mut done, mut again) = (Vec::new(), Vec::new());
-        for ((is_first, entry), result) in sent.into_iter().zip(results) {
+        for (entry, result) in sent.into_iter().zip(results) {
             match result {
                 Err(CorrectError::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
-                    again.push((is_first, entry));
+                    again.push(entry);
                 }
                 result => done.push((entry, result)),
             }
         }
-        for (is_first, entry) in again.into_iter().rev() {
-            if is_first {
-                lane.first.push_front(entry);
-            } else {
-                lane.count(&entry, true);
-                lane.rest.push_front(entry);
-            }
+        for entry in again.into_iter().rev() {
+            lane.first.push_front(entry);
         }
         let waiting = self.waiting.entry(lane.server).or_default();
         for (entry, _) in &done {
@@ -311,7 +298,7 @@ impl<E: Queueable> Lane<E> {
     /// Returns whether a correction may be sent before those in `rest`.
     fn lets_pass(&self, added: &E) -> bool {
         let is_of_key = |it: &E| it.key_id() == added.key_id();
-        let sent = || self.sent.iter().flatten().map(|(_, it)| it);
+        let sent = || self.sent.iter().flatten();
         match added.kind() {
             Kind::GiveBack | Kind::Settlement => false,
             Kind::Block | Kind::Awaited if added.blocks() => {
@@ -351,7 +338,7 @@ impl<E: Queueable> Lane<E> {
                 self.count(&taken, false);
             }
             if taken.is_due(now) {
-                sent.push((is_first, taken));
+                sent.push(taken);
             } else {
                 left.push(taken);
             }
@@ -383,16 +370,6 @@ impl<E: Queueable> Lane<E> {
             (self.failures, self.paused_until) = (0, 0);
         }
     }
-}
-
-/// Takes some corrections out of a queue.
-fn take_out<E>(queue: &mut VecDeque<E>, is_taken: impl Fn(&E) -> bool) -> Vec<E> {
-    if !queue.iter().any(&is_taken) {
-        return Vec::new();
-    }
-    let (taken, kept): (VecDeque<_>, _) = mem::take(queue).into_iter().partition(is_taken);
-    *queue = kept;
-    taken.into()
 }
 
 /// Returns the place of a kind in the numbers of waiting corrections.

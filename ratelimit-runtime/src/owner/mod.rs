@@ -19,9 +19,12 @@ mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
@@ -166,12 +169,10 @@ impl Owner {
         let CorrectedCharge { charge, correction, block } = corrected;
         // Apart, because a block that waits is not sent once the key is unblocked.
         if block != BlockChange::None {
-            let (charge, correction) = (Arc::clone(&charge), Correction::default());
-            self.add(CorrectedCharge { charge, correction, block }, ReplyTo::Nobody);
+            self.add(CorrectedCharge::block(Arc::clone(&charge), block), ReplyTo::Nobody);
         }
         if correction.change != 0 {
-            let block = BlockChange::None;
-            self.add(CorrectedCharge { charge, correction, block }, ReplyTo::Nobody);
+            self.add(CorrectedCharge::by(charge, correction), ReplyTo::Nobody);
         }
     }
 
@@ -179,8 +180,7 @@ impl Owner {
     pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
         let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
-        let corrected = CorrectedCharge { charge, correction, block: BlockChange::None };
-        self.add(corrected, ReplyTo::Whoever(sender));
+        self.add(CorrectedCharge::by(charge, correction), ReplyTo::Whoever(sender));
         given_back
     }
 
@@ -387,8 +387,10 @@ impl Core {
         }
         for (charge, charged) in ends.returns {
             let correction = Correction::give_back(charged, charge.cost);
-            let corrected = CorrectedCharge { charge, correction, block: BlockChange::None };
-            self.add(corrected, ReplyTo::Whoever(oneshot::channel().0));
+            self.add(
+                CorrectedCharge::by(charge, correction),
+                ReplyTo::Whoever(oneshot::channel().0),
+            );
         }
     }
 
@@ -485,34 +487,21 @@ impl Core {
     }
 }
 
-/// Sends a request by a task, and ends it with its result: without one if the task ends before.
+/// Sends a request by a task, and ends it with its result; without one if it panics.
 pub(crate) fn send<T: Send + 'static>(
     request: impl Future<Output = T> + Send + 'static,
     end: impl FnOnce(Option<T>) + Send + 'static,
 ) {
-    struct Ending<T, F: FnOnce(Option<T>)> {
-        result: Option<T>,
-        end: Option<F>,
-    }
-
-    impl<T, F: FnOnce(Option<T>)> Ending<T, F> {
-        fn with(mut self, result: T) {
-            self.result = Some(result);
-        }
-    }
-
-    impl<T, F: FnOnce(Option<T>)> Drop for Ending<T, F> {
-        fn drop(&mut self) {
-            if let Some(end) = self.end.take() {
-                end(self.result.take());
-            }
-        }
-    }
-
-    let ending = Ending { result: None, end: Some(end) };
     tokio::spawn(async move {
-        let result = request.await;
-        ending.with(result);
+        let mut request = pin!(request);
+        let result = poll_fn(|context| {
+            // The panic hook has reported a panic.
+            match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(context))) {
+                Ok(polled) => polled.map(Some),
+                Err(_) => Poll::Ready(None),
+            }
+        });
+        end(result.await);
     });
 }
 
@@ -530,8 +519,7 @@ impl QueuedCorrection {
 
     /// Returns a request that corrects nothing.
     fn probe(&self) -> CorrectedCharge {
-        let (correction, block) = (Correction::default(), BlockChange::None);
-        CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, block }
+        CorrectedCharge::by(Arc::clone(&self.corrected.charge), Correction::default())
     }
 
     fn rest(&self, now: u64) -> (Correction, BlockChange) {
@@ -573,10 +561,6 @@ impl Queueable for QueuedCorrection {
 
     fn unblocks(&self) -> bool {
         matches!(self.corrected.block, BlockChange::Unblock | BlockChange::Reset)
-    }
-
-    fn is_abandoned(&self) -> bool {
-        matches!(&self.reply_to, ReplyTo::Caller(sender) if sender.is_closed())
     }
 
     fn is_due(&self, now: u64) -> bool {

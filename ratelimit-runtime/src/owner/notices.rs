@@ -11,7 +11,7 @@
 //! process gives units back or resets the count, the entry expires after a second at most.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
@@ -107,8 +107,6 @@ impl Notices {
 pub(super) struct PendingBlocks {
     /// Of each key how many blocks are pending, and the latest end, by the steady clock of the limiter.
     keys: Mutex<OwnValue<HashMap<KeyId, (usize, u64)>>>,
-    /// The number of these keys. Saves the lock for nearly all calls.
-    count: AtomicUsize,
 }
 
 /// A block that is pending until this is dropped.
@@ -122,16 +120,11 @@ impl PendingBlocks {
         let mut keys = lock_own(&self.keys);
         let (blocks, latest) = keys.entry(key_id).or_default();
         (*blocks, *latest) = (*blocks + 1, until.max(*latest));
-        self.count.store(keys.len(), Ordering::SeqCst);
         PendingBlock { pending: Arc::clone(self), key_id }
     }
 
     /// Returns the time until which a key is blocked.
-    #[inline]
     pub(super) fn blocked_until(&self, key_id: KeyId) -> Option<u64> {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
         lock_own(&self.keys).get(&key_id).map(|(_, until)| *until)
     }
 }
@@ -145,7 +138,6 @@ impl Drop for PendingBlock {
                 keys.remove(&self.key_id);
             }
         }
-        self.pending.count.store(keys.len(), Ordering::SeqCst);
     }
 }
 

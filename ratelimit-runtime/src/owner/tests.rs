@@ -36,15 +36,10 @@ impl Queueable for Numbered {
     fn is_due(&self, _: u64) -> bool {
         self.3
     }
-
-    fn is_abandoned(&self) -> bool {
-        self.0 >= ABANDONED
-    }
 }
 
-/// The number of an unblock, and the first one of what a caller does not wait for any more.
+/// The number of an unblock.
 const UNBLOCKS: u32 = 1_000_000;
-const ABANDONED: u32 = 2_000_000;
 
 type Lanes = Corrections<Numbered>;
 
@@ -201,19 +196,6 @@ fn a_block_that_waits_is_not_sent_after_an_unblock() {
     assert_eq!(reply(&mut lanes, &refused(), 0), [0; 0]);
     assert_eq!(send(&mut lanes, 10), None, "nothing passes a block of its key");
     assert_eq!(send(&mut lanes, 50_000), Some(vec![0, 2, UNBLOCKS]));
-}
-
-#[test]
-fn what_callers_do_not_wait_for_any_more_makes_room() {
-    let mut lanes = Lanes::default();
-    add(&mut lanes, 0, 1, Kind::Settlement);
-    for number in 1..MAX_WAITING as u32 {
-        assert_eq!(add(&mut lanes, ABANDONED + number, 1, Kind::Awaited), None);
-    }
-    let (added, mut left) = (Numbered(1, 1, Kind::Settlement, true), Vec::new());
-    assert_eq!(lanes.add(SLOT, 0, added, 0, &mut left), None);
-    assert_eq!(left.len(), MAX_WAITING - 1);
-    assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
 }
 
 #[test]

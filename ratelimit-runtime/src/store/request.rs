@@ -53,6 +53,16 @@ pub(crate) struct CorrectedCharge {
     pub(crate) block: BlockChange,
 }
 
+impl CorrectedCharge {
+    pub(crate) fn by(charge: Arc<Charge>, correction: Correction) -> Self {
+        Self { charge, correction, block: BlockChange::None }
+    }
+
+    pub(crate) fn block(charge: Arc<Charge>, block: BlockChange) -> Self {
+        Self { charge, correction: Correction::default(), block }
+    }
+}
+
 /// The most charges that one request corrects, because Redis does nothing else while it runs a script.
 pub(crate) const MAX_CORRECTED: usize = 64;
 
