@@ -89,7 +89,7 @@ impl Backend {
 
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
     pub(crate) fn source(&self) -> Source {
-        self.shared.as_ref().map_or(Source::Embedded, Store::source)
+        if self.shared.is_some() { Source::Redis } else { Source::Embedded }
     }
 
     pub(crate) fn shared_store(&self) -> Option<&SharedStore> {
@@ -260,22 +260,14 @@ impl Backend {
     fn blocked_here(&self, calls: &Calls) -> Option<Reply> {
         let owner = self.owner.as_ref().filter(|_| calls.op.is_take())?;
         let (charges, now) = (&calls.charges, self.clock().steady());
-        let opens_in = |charge: &Arc<Charge>| {
-            let until = owner.blocked_until(charge.key_id)?;
-            until.checked_sub(now).filter(|wait| *wait > 0)
+        let blocked = |charge: &Arc<Charge>| {
+            let wait = owner.blocked_until(charge.key_id)?.checked_sub(now).filter(|it| *it > 0)?;
+            let verdict = Verdict::Blocked { also_limited: false };
+            Some(Outcome { verdict, retry_us: wait, reset_us: wait, ..Outcome::UNDECIDED })
         };
-        charges.iter().find_map(opens_in)?;
-        let outcome = |charge: &Arc<Charge>| match opens_in(charge) {
-            None => Outcome::UNDECIDED,
-            Some(wait) => Outcome {
-                verdict: Verdict::Blocked { also_limited: false },
-                retry_us: wait,
-                reset_us: wait,
-                ..Outcome::UNDECIDED
-            },
-        };
-        let outcomes = charges.iter().map(outcome).collect::<Vec<_>>();
-        Some(Reply::new(outcomes.into(), Source::Cache))
+        charges.iter().find_map(blocked)?;
+        let outcomes = charges.iter().map(|it| blocked(it).unwrap_or(Outcome::UNDECIDED));
+        Some(Reply::new(outcomes.collect(), Source::Cache))
     }
 
     /// Applies the `on_error` of the policy to a request that failed.
@@ -288,8 +280,7 @@ impl Backend {
         match self.on_error(policy) {
             OnError::Local => Ok(self.apply_share(calls)),
             OnError::Allow => {
-                let outcomes = calls.charges.iter().map(|_| Outcome::UNDECIDED);
-                let outcomes = outcomes.collect::<Vec<_>>().into();
+                let outcomes = calls.charges.iter().map(|_| Outcome::UNDECIDED).collect();
                 Ok(Reply::new(outcomes, Source::Fallback))
             }
             OnError::Deny => Err(error),
@@ -381,6 +372,11 @@ impl<'a> ChargedCount<'a> {
         Self { limit, key, charge }
     }
 
+    /// Returns the id of the count under the terms of the limit.
+    fn unleased_id(&self) -> KeyId {
+        self.charge.key_id.under(self.charge.terms.identity(), self.limit.terms().identity())
+    }
+
     /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count
     /// there, and what this process holds of calls in flight.
     pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
@@ -408,22 +404,16 @@ impl<'a> MergedCounts<'a> {
             (first, second) => first.into_iter().chain(second).chain(parts),
         };
         let (mut counts, mut count_of) = (Vec::<ChargedCount<'a>>::new(), Vec::new());
-        let mut unleased_ids: Vec<KeyId> = Vec::new();
         for part in several {
-            let (identity, key_id) = (part.limit.terms().identity(), part.charge.key_id);
-            let unleased_id = key_id.under(part.charge.terms.identity(), identity);
-            let mut known = counts.iter().zip(&unleased_ids);
-            let known =
-                known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
+            let known = counts.iter().position(|other| {
+                other.charge.key_id == part.charge.key_id
+                    || other.unleased_id() == part.unleased_id()
+            });
             count_of.push(known.unwrap_or(counts.len()));
             match known.map(|index| &mut counts[index]) {
-                None => {
-                    unleased_ids.push(unleased_id);
-                    counts.push(part);
-                }
+                None => counts.push(part),
                 Some(known) if known.limit == part.limit => {
-                    let cost = known.charge.cost.saturating_add(part.charge.cost);
-                    known.charge.cost = cost;
+                    known.charge.cost = known.charge.cost.saturating_add(part.charge.cost);
                 }
                 Some(known) => return Err(known.limit),
             }
@@ -470,41 +460,26 @@ impl OutageLog {
 }
 
 impl Backend {
-    /// Counts a call of a key that was rejected at `at`, by the clock of this process. `key_id` is its id under the
-    /// identity of `limit`.
+    /// Counts a call that was rejected at `at`, by the clock of this process. `key_id` is the id of its key under the
+    /// identity of `limit`. Few calls of a flood call `key`.
     #[inline]
-    pub(crate) fn count_rejection(&self, limit: &Limit, key_id: KeyId, key: &dyn Key, at: u64) {
-        // Most calls of a flood end here, with few instructions (`benches/all -- instructions`).
-        if self.rejected_keys.counts(at) {
-            self.count_rejected(limit, key_id, at, key);
-        }
-    }
-
-    /// Counts a call that was rejected now. Few calls of a flood call `key`.
-    pub(crate) fn count_rejection_of(
+    pub(crate) fn count_rejection(
         &self,
         limit: &Limit,
         key_id: KeyId,
+        at: u64,
         key: impl FnOnce() -> OwnedKey,
     ) {
-        let at = self.clock().local();
+        // Most calls of a flood end here, with few instructions (`benches/all -- instructions`).
         if self.rejected_keys.counts(at) {
-            self.count_shown(limit, key_id, at, key);
+            self.rejected_keys.count(limit, key_id, at, || {
+                self.reports().logged(limit.terms(), key_id, || key().to_string().into())
+            });
         }
     }
 
     /// Returns the keys with the most rejected calls.
     pub(crate) fn rejected_keys(&self, most: usize) -> Vec<RejectedKey> {
         self.rejected_keys.most(most, self.clock().local())
-    }
-
-    #[inline(never)]
-    fn count_rejected(&self, limit: &Limit, key_id: KeyId, at: u64, key: &dyn Key) {
-        self.count_shown(limit, key_id, at, || OwnedKey::of(key));
-    }
-
-    fn count_shown(&self, limit: &Limit, key_id: KeyId, at: u64, key: impl FnOnce() -> OwnedKey) {
-        let logged = || self.reports().logged(limit.terms(), key_id, || key().to_string().into());
-        self.rejected_keys.count(limit, key_id, at, logged);
     }
 }

@@ -79,23 +79,24 @@ impl Backend {
         correction: Correction,
         block: BlockChange,
     ) {
-        let owner = self.owner_for(scope);
-        let is_here = owner.is_none() || source != self.source();
-        if is_here {
-            let share = || charge.share(self.settings.instances);
-            match owner {
-                Some(_) => self.local.correct((&share()).into(), correction),
-                None => self.local.correct((&**charge).into(), correction),
-            };
-            self.notices.corrected(charge.key_id, correction);
-            report::settled(charge.terms.name(), correction.more());
+        let (key_id, terms) = (charge.key_id, &charge.terms);
+        let Some(owner) = self.owner_for(scope) else {
+            return self.settle_here(key_id, terms, correction, block);
+        };
+        let mut corrected = CorrectedCharge { charge: Arc::clone(charge), correction, block };
+        if source == self.source() {
+            self.change_here(key_id, terms.algorithm(), block);
+        } else {
+            self.settle_here(
+                key_id,
+                &charge.share(self.settings.instances).terms,
+                correction,
+                block,
+            );
+            // The key of a fallback is also blocked on Redis, which may be back.
+            corrected.correction = Correction::default();
         }
-        self.change_here(charge.key_id, charge.terms.algorithm(), block);
-        // The key of a fallback is also blocked on Redis, which may be back.
-        if let Some(owner) = owner.filter(|_| !is_here || block != BlockChange::None) {
-            let correction = if is_here { Correction::default() } else { correction };
-            owner.settle(CorrectedCharge { charge: Arc::clone(charge), correction, block });
-        }
+        owner.settle(corrected);
     }
 
     /// Gives a charge back to `source`, the store that has made it.
@@ -112,8 +113,10 @@ impl Backend {
         if source != self.source() {
             return Answer::ready(Ok(self.give_back_share(&charge, charged)));
         }
-        if let Some(outcome) = self.release_grant(&charge, charged) {
-            return Answer::ready(Ok(outcome));
+        if let (Charged::By(receipt), Some(_)) = (charged, charge.statement) {
+            // A grant of units in flight that no call has taken.
+            drop(owner.granted(&charge, charge.cost, receipt));
+            return Answer::ready(Ok(Outcome::UNDECIDED));
         }
         let given_back = owner.give_back(charge, charged);
         Answer::pending(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
@@ -132,8 +135,7 @@ impl Backend {
         let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
         let correction = Correction::give_back(Charged::Newest, charge.cost);
         Arc::clone(self).answer(move || async move {
-            let block = BlockChange::None;
-            let corrected = CorrectedCharge { charge: Arc::clone(&charge), correction, block };
+            let corrected = CorrectedCharge::by(Arc::clone(&charge), correction);
             match backend.ask(&owner, corrected).await {
                 Ok(outcome) => Ok((outcome, backend.source())),
                 Err(_) if backend.on_error(policy) == OnError::Local => {
@@ -176,9 +178,7 @@ impl Backend {
         };
         let backend = Arc::clone(self);
         Arc::clone(self).answer(move || async move {
-            let correction = Correction::default();
-            let corrected = CorrectedCharge { charge, correction, block };
-            let result = backend.ask(&owner, corrected).await;
+            let result = backend.ask(&owner, CorrectedCharge::block(charge, block)).await;
             if block != BlockChange::Reset {
                 // A block that was still waiting is not sent any more.
                 return result.map(|it| was_here || it.is_blocked());
@@ -223,14 +223,6 @@ impl Backend {
     pub(crate) fn too_late(&self) -> StoreError {
         let deadline = self.deadline();
         if is_in_runtime() { StoreError::Timeout { deadline } } else { ended() }
-    }
-
-    /// Releases the units in flight of a grant that no call has taken, if such units go back.
-    fn release_grant(&self, charge: &Charge, charged: Charged) -> Option<Outcome> {
-        let (Charged::By(receipt), Some(owner)) = (charged, &self.owner) else { return None };
-        charge.statement?;
-        drop(owner.granted(charge, charge.cost, receipt));
-        Some(Outcome::UNDECIDED)
     }
 
     fn owner_for(&self, scope: Scope) -> Option<&Arc<Owner>> {

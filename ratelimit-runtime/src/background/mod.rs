@@ -16,7 +16,6 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Id};
 use tokio::sync::mpsc::error::SendError;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
@@ -253,17 +252,15 @@ fn run_thread(jobs: UnboundedReceiver<BoxedJob>, process: u32, runs_in: &AtomicU
 }
 
 async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
-    // Each job holds a sender, so the channel closes once all jobs have ended.
-    let (running, mut all_ended) = mpsc::channel::<Infallible>(1);
+    let running = WorkCount::default();
     while let Some(job) = jobs.recv().await {
-        let running = running.clone();
+        let work = running.begin();
         tokio::spawn(async move {
             job.await;
-            drop(running);
+            drop(work);
         });
     }
-    drop(running);
-    let _ = timeout(SHUTDOWN_GRACE, all_ended.recv()).await;
+    let _ = timeout(SHUTDOWN_GRACE, running.all_ended()).await;
 }
 
 /// Counts pending work. A process that was forked has none of its parent.

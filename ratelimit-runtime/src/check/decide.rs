@@ -258,7 +258,8 @@ impl CountedCall {
         let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
-            backend.count_rejection_of(limit, key_id, || key(index, charge));
+            let now = backend.clock().local();
+            backend.count_rejection(limit, key_id, now, || key(index, charge));
         })?;
         let mut permits = permits.unwrap_or_default();
         if reply.is_err() {
@@ -303,7 +304,7 @@ impl Refusal {
     pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;
         let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
-        backend.count_rejection(limit, key_id, &key, now);
+        backend.count_rejection(limit, key_id, now, || OwnedKey::of(key));
         Self::of_part(part, Rejection::blocked_without_count(limit, retry_after), backend)
     }
 

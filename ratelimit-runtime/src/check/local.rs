@@ -10,7 +10,7 @@ use super::decide::{CallOptions, Refusal, StartedCall, conclude, hardest};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict};
 use crate::backend::Backend;
-use crate::key::{Key, KeyId};
+use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::{Access, Limit};
 use crate::local::{Few, LocalCharge};
 use crate::reply::Source;
@@ -73,7 +73,7 @@ impl Conclusion for Check {
         };
         let is_plain = !report::is_recorded() && !backend.reports().reports_rejections();
         if is_plain && outcome.verdict == Verdict::Rejected {
-            backend.count_rejection(limit, key_id, key, outcome.clock);
+            backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(key));
             return Self::rejected_here(limit, &outcome);
         }
         part.report_here(backend, started, &outcome).into()
@@ -148,7 +148,8 @@ impl Checker {
             let capacity = limit.terms().capacity();
             return Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us));
         }
-        self.backend.count_rejection(limit, charges[index].key_id, &key, outcome.clock);
+        let key_id = charges[index].key_id;
+        self.backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(&key));
         Some(Check::rejected_here(limit, outcome))
     }
 
@@ -173,7 +174,8 @@ impl Checker {
         }
         Check::from(conclude(report, &labels, &Ok((outcomes, Source::Embedded)), |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
-            self.backend.count_rejection(limit, charge.key_id, &key, outcomes[index].clock);
+            let at = outcomes[index].clock;
+            self.backend.count_rejection(limit, charge.key_id, at, || OwnedKey::of(key));
         }))
     }
 }

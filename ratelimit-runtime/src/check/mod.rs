@@ -22,7 +22,7 @@ pub use self::future::{Acquire, AcquireAll, Admit, Check};
 pub use self::permit::{Meter, Permit};
 use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::key::Key;
+use crate::key::{Key, OwnedKey};
 use crate::lease::Leases;
 use crate::limit::{Access, Limit};
 use crate::reply::{Decision, Rejection, Source};
@@ -107,7 +107,7 @@ impl AnyPart<'_> {
         let report = report.with_keys(backend.reports(), keys);
         let reply = Ok((slice::from_ref(outcome), Source::Embedded));
         conclude(report, slice::from_ref(&label), &reply, |_| {
-            backend.count_rejection(limit, key_id(), &key, outcome.clock);
+            backend.count_rejection(limit, key_id(), outcome.clock, || OwnedKey::of(key));
         })
     }
 }

@@ -27,7 +27,7 @@ pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::algorithm::{Charged, Outcome};
 use crate::key::Key;
 use crate::limit::Terms;
-use crate::reply::{Source, StoreError};
+use crate::reply::StoreError;
 
 /// Gives a charge of a call that is rolled back to its count. The receiver gets the result.
 pub(crate) type RollbackHook = Box<dyn Fn(Arc<Charge>, Charged) -> GivenBack + Send + Sync>;
@@ -72,8 +72,6 @@ pub(crate) trait Store: Send + Sync {
 
     /// Returns the name of a count in this store.
     fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
-
-    fn source(&self) -> Source;
 
     /// Returns whether no decision is under way.
     fn is_idle(&self) -> bool;

@@ -46,10 +46,6 @@ impl Store for Unshared {
         match *self {}
     }
 
-    fn source(&self) -> Source {
-        match *self {}
-    }
-
     fn is_idle(&self) -> bool {
         match *self {}
     }

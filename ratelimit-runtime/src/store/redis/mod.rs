@@ -161,10 +161,6 @@ impl Store for Redis {
         name
     }
 
-    fn source(&self) -> Source {
-        Source::Redis
-    }
-
     fn is_idle(&self) -> bool {
         self.servers.pending() == 0
     }
