@@ -129,6 +129,11 @@ impl Backend {
         cfg!(feature = "redis") && self.shared_for(scope).is_some()
     }
 
+    /// Returns whether units of a limit are leased.
+    pub(crate) fn leases(&self, limit: &Limit) -> bool {
+        limit.leases_units() && self.shared.is_some()
+    }
+
     /// Returns whether this process decides calls of a limit, by one count.
     #[inline]
     pub(crate) fn counts_here(&self, limit: &Limit) -> bool {
@@ -353,8 +358,7 @@ impl Backend {
     /// Returns the terms under which the store counts a call: those of leases, unless the limit leases nothing or is a
     /// bucket that leases busy keys only.
     pub(crate) fn counted(&self, limit: &Limit) -> Terms {
-        let is_leased = limit.leases_units() && self.is_shared(limit.policy().scope());
-        if is_leased { limit.counted_beside_leases() } else { *limit.terms() }
+        if self.leases(limit) { limit.counted_beside_leases() } else { *limit.terms() }
     }
 }
 

@@ -20,7 +20,7 @@ impl Backend {
     /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
     pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u64 {
         match source {
-            Source::Fallback => charge.share(self.settings.instances).cost,
+            Source::Fallback => self.share_of(charge).cost,
             _ => charge.cost,
         }
     }
@@ -87,12 +87,7 @@ impl Backend {
         if source == self.source() {
             self.change_here(key_id, terms.algorithm(), block);
         } else {
-            self.settle_here(
-                key_id,
-                &charge.share(self.settings.instances).terms,
-                correction,
-                block,
-            );
+            self.settle_here(key_id, &self.share_of(charge).terms, correction, block);
             // The key of a fallback is also blocked on Redis, which may be back.
             corrected.correction = Correction::default();
         }
@@ -111,7 +106,7 @@ impl Backend {
             return Answer::ready(Ok(self.give_back_here(&charge, charged)));
         };
         if source != self.source() {
-            return Answer::ready(Ok(self.give_back_share(&charge, charged)));
+            return Answer::ready(Ok(self.give_back_here(&self.share_of(&charge), charged)));
         }
         if let (Charged::By(receipt), Some(_)) = (charged, charge.statement) {
             // A grant of units in flight that no call has taken.
@@ -139,24 +134,24 @@ impl Backend {
             match backend.ask(&owner, corrected).await {
                 Ok(outcome) => Ok((outcome, backend.source())),
                 Err(_) if backend.on_error(policy) == OnError::Local => {
-                    Ok((backend.give_back_share(&charge, Charged::Newest), Source::Fallback))
+                    let share = backend.share_of(&charge);
+                    Ok((backend.give_back_here(&share, Charged::Newest), Source::Fallback))
                 }
                 Err(error) => Err(error),
             }
         })
     }
 
-    pub(crate) fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
+    fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
         let correction = Correction::give_back(charged, charge.cost);
         let outcome = self.local.correct(charge.into(), correction);
         self.notices.corrected(charge.key_id, correction);
         outcome
     }
 
-    /// Gives a charge of a fallback back.
-    pub(crate) fn give_back_share(&self, charge: &Charge, charged: Charged) -> Outcome {
-        let share = charge.share(self.settings.instances);
-        self.give_back_here(&share, charged)
+    /// Returns the charge of a fallback.
+    fn share_of(&self, charge: &Charge) -> Charge {
+        charge.share(self.settings.instances)
     }
 
     /// Blocks, unblocks or resets a key: in this process at once, then in the shared store. Returns whether the key was

@@ -20,8 +20,8 @@ use std::future::poll_fn;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -59,15 +59,16 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// thread can come at any rate.
 const START_INTERVAL: Duration = Duration::from_millis(400);
 
+/// The id of no process.
+const NO_PROCESS: u32 = u32::MAX;
+
 /// The background thread of a limiter.
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<OwnValue<JobThread>>,
     residents: Mutex<Vec<(ResidentOwner, Resident)>>,
-    /// The process in which the thread runs; 0 before it has started, and after it could not start.
+    /// The process in which the thread runs; 0 before the first job, and [`NO_PROCESS`] if the thread does not run.
     runs_in: Arc<AtomicU32>,
-    /// Whether there was a job.
-    was_used: AtomicBool,
 }
 
 #[derive(Default)]
@@ -109,7 +110,8 @@ impl Background {
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
     /// otherwise, so that each request calls it.
     pub(crate) fn revive(&self) {
-        if self.runs_in.load(Relaxed) != seen_process() && self.was_used.load(Relaxed) {
+        let runs_in = self.runs_in.load(Relaxed);
+        if runs_in != seen_process() && runs_in != 0 {
             self.send(None);
         }
     }
@@ -176,7 +178,6 @@ impl Background {
     // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
     fn send(&self, mut job: Option<BoxedJob>) {
         let process = read_process();
-        self.was_used.store(true, Relaxed);
         let mut thread = lock_own(&self.thread);
         if let Some(jobs) = &thread.jobs {
             let unsent = match job {
@@ -196,7 +197,7 @@ impl Background {
         thread.last_start = Some(now);
         let (sender, receiver) = unbounded_channel();
         let runs_in = Arc::clone(&self.runs_in);
-        runs_in.store(0, Relaxed);
+        runs_in.store(NO_PROCESS, Relaxed);
         let started = thread::Builder::new()
             .name("ratelimit".to_owned())
             .spawn(move || run_thread(receiver, process, &runs_in));

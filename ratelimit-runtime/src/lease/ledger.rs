@@ -11,9 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
-use super::state::{
-    Delivery, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget, Share, UnspentUnits,
-};
+use super::state::{Delivery, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget, UnspentUnits};
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
@@ -131,8 +129,11 @@ impl LeaseLedger {
             return None;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
-        if entry.state.is_paused(now) || !entry.turn_to(target) {
+        if entry.state.is_paused(now) || !entry.can_turn_to(&target.terms) {
             return None;
+        }
+        if entry.target.terms != target.terms {
+            *entry = LeaseEntry::new(Arc::clone(target));
         }
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.state.wait(target.charge.cost, reply_to);
@@ -266,22 +267,6 @@ impl LeaseEntry {
     /// calls with other terms.
     fn can_turn_to(&self, terms: &Terms) -> bool {
         self.target.terms == *terms || !self.is_fetching && self.state.held.units == 0
-    }
-
-    /// Makes the next lease one of `target`. Returns whether it will be.
-    fn turn_to(&mut self, target: &Arc<LeaseTarget>) -> bool {
-        let terms_agree = self.target.terms == target.terms;
-        if terms_agree && self.target.max_units == target.max_units {
-            return true;
-        }
-        if self.is_fetching || !self.can_turn_to(&target.terms) {
-            return false;
-        }
-        if !terms_agree {
-            self.state.held.forget();
-        }
-        (self.target, self.state.share) = (Arc::clone(target), Share::default());
-        true
     }
 
     /// Takes all units that are held.

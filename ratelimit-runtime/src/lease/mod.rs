@@ -90,8 +90,7 @@ impl Leases {
 
     /// Returns the leases if units of this limit are leased.
     pub(crate) fn of(self: &Arc<Self>, limit: &Limit) -> Option<&Arc<Self>> {
-        let is_leased = limit.leases_units() && self.backend.is_shared(limit.policy().scope());
-        is_leased.then_some(self)
+        self.backend.leases(limit).then_some(self)
     }
 
     /// Decides and reports a call by units that this process holds.

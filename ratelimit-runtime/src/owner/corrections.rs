@@ -24,9 +24,9 @@ pub(super) const MAX_WAITING: usize = 65_536;
 /// The most requests that are pending.
 const MAX_REQUESTS: usize = 64;
 
-/// The first and the longest pause of a lane after a failure, in microseconds. They are those of the probes of a server
-/// whose breaker is open, so corrections are late by as much at most when the server answers again.
-const PAUSES: [u64; 2] = [50_000, 400_000];
+/// How long a lane pauses after a failure, in microseconds: so much later are corrections sent at most when a server
+/// answers again.
+pub(super) const PAUSE: u64 = 200_000;
 
 /// A correction in a lane.
 pub(super) trait Queueable {
@@ -88,8 +88,7 @@ struct Lane<E> {
     give_backs: usize,
     /// What the pending request has. What was not executed comes back at the beginning of `first`.
     sent: Option<Vec<E>>,
-    /// The requests in a row that were not executed, and the end of the pause after the last one.
-    failures: u32,
+    /// The end of the pause after the last request, if that was not executed.
     paused_until: u64,
     /// Whether the last request had no reply.
     is_silent: bool,
@@ -269,7 +268,6 @@ impl<E: Queueable> Lane<E> {
             awaited: 0,
             give_backs: 0,
             sent: None,
-            failures: 0,
             paused_until: 0,
             is_silent: false,
         }
@@ -362,13 +360,8 @@ impl<E: Queueable> Lane<E> {
         };
         self.is_silent =
             results.iter().any(is_silent) || self.is_silent && results.iter().any(is_unsent);
-        if self.is_silent || results.iter().any(is_refused) {
-            let [first, longest] = PAUSES;
-            self.paused_until = real + longest.min(first << self.failures.min(8));
-            self.failures += 1;
-        } else {
-            (self.failures, self.paused_until) = (0, 0);
-        }
+        let has_failed = self.is_silent || results.iter().any(is_refused);
+        self.paused_until = if has_failed { real + PAUSE } else { 0 };
     }
 }
 

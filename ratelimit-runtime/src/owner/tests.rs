@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::corrections::{Corrections, Kind, MAX_WAITING, Queueable, Sent};
+use super::corrections::{Corrections, Kind, MAX_WAITING, PAUSE, Queueable, Sent};
 use super::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::Op;
 use crate::key::KeyId;
@@ -88,8 +88,8 @@ fn blocks_and_what_callers_wait_for_pass_other_corrections() {
     // What is sent can come back, so it is passed neither.
     add(&mut lanes, 7, 2, Kind::Awaited);
     assert_eq!(reply(&mut lanes, &refused(), 0), [3, 4], "callers receive the error");
-    assert_eq!(send(&mut lanes, 50_000), Some(vec![2, 6, 0, 1, 5, 7]));
-    assert_eq!(reply(&mut lanes, &Ok(()), 50_000).len(), 6);
+    assert_eq!(send(&mut lanes, PAUSE), Some(vec![2, 6, 0, 1, 5, 7]));
+    assert_eq!(reply(&mut lanes, &Ok(()), PAUSE).len(), 6);
     assert!(lanes.is_empty());
 }
 
@@ -107,19 +107,20 @@ fn a_lane_pauses_and_probes() {
     assert_eq!(send(&mut lanes, 10), Some(vec![2]));
     add(&mut lanes, 3, 1, Kind::GiveBack);
     assert_eq!(reply(&mut lanes, &silence, 10), [2]);
-    assert_eq!((send(&mut lanes, 10), lanes.next_wake()), (None, Some(50_010)));
+    assert_eq!((send(&mut lanes, 10), lanes.next_wake()), (None, Some(PAUSE + 10)));
     // A caller does not wait for the end of the pause.
     add(&mut lanes, 4, 9, Kind::Awaited);
     assert_eq!(send(&mut lanes, 20), Some(vec![4]));
     assert_eq!(reply(&mut lanes, &silence, 20), [4]);
-    assert_eq!((send(&mut lanes, 50_020), lanes.next_wake()), (None, Some(100_020)));
-    assert_eq!(send(&mut lanes, 100_020), Some(vec![]), "a probe");
-    assert_eq!(reply(&mut lanes, &refused(), 100_020), [0; 0]);
-    assert_eq!(send(&mut lanes, 300_020), Some(vec![]), "the probe was not sent");
-    assert_eq!(reply(&mut lanes, &Ok(()), 300_020), [0; 0]);
-    assert_eq!(send(&mut lanes, 300_020), Some(vec![3]));
-    assert_eq!(reply(&mut lanes, &refused(), 300_020), [0; 0]);
-    assert_eq!((send(&mut lanes, 300_030), lanes.next_wake()), (None, Some(350_020)));
+    let [first, second, third] = [1, 2, 3].map(|pauses| pauses * PAUSE + 20);
+    assert_eq!((send(&mut lanes, PAUSE), lanes.next_wake()), (None, Some(first)));
+    assert_eq!(send(&mut lanes, first), Some(vec![]), "a probe");
+    assert_eq!(reply(&mut lanes, &refused(), first), [0; 0]);
+    assert_eq!(send(&mut lanes, second), Some(vec![]), "the probe was not sent");
+    assert_eq!(reply(&mut lanes, &Ok(()), second), [0; 0]);
+    assert_eq!(send(&mut lanes, second), Some(vec![3]));
+    assert_eq!(reply(&mut lanes, &refused(), second), [0; 0]);
+    assert_eq!((send(&mut lanes, second), lanes.next_wake()), (None, Some(third)));
 }
 
 /// A user without the rights for one key, whose correction comes first.
@@ -132,10 +133,10 @@ fn a_refusal_shows_that_the_server_replies() {
     add(&mut lanes, 1, 1, Kind::GiveBack);
     add(&mut lanes, 2, 2, Kind::GiveBack);
     reply(&mut lanes, &silence, 0);
-    assert_eq!(send(&mut lanes, 50_000), Some(vec![]), "a probe");
+    assert_eq!(send(&mut lanes, PAUSE), Some(vec![]), "a probe");
     let error = StoreError::Server { code: "NOPERM".into(), message: "".into() };
-    reply(&mut lanes, &Err(CorrectError::NotExecuted(error)), 50_000);
-    assert_eq!(send(&mut lanes, 150_000), Some(vec![1, 2]));
+    reply(&mut lanes, &Err(CorrectError::NotExecuted(error)), PAUSE);
+    assert_eq!(send(&mut lanes, 2 * PAUSE), Some(vec![1, 2]));
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn a_block_that_waits_is_not_sent_after_an_unblock() {
     // What was sent comes back, and is followed by the unblock.
     assert_eq!(reply(&mut lanes, &refused(), 0), [0; 0]);
     assert_eq!(send(&mut lanes, 10), None, "nothing passes a block of its key");
-    assert_eq!(send(&mut lanes, 50_000), Some(vec![0, 2, UNBLOCKS]));
+    assert_eq!(send(&mut lanes, PAUSE), Some(vec![0, 2, UNBLOCKS]));
 }
 
 #[test]
