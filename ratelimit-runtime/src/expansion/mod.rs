@@ -23,7 +23,7 @@ pub use crate::key::{
     Text,
 };
 use crate::key::{HashedKey, KeySecret, OwnedKey};
-use crate::lease::Leases;
+use crate::lease;
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
@@ -239,7 +239,7 @@ pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
 /// found busy later.
 #[must_use]
 pub fn busy_cell(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> usize {
-    Leases::cell_of(limiter.checker().backend.key_id(limit.terms(), &key))
+    lease::cell_of(limiter.checker().backend.key_id(limit.terms(), &key))
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
+pub(crate) use self::heat::cell_of;
 use self::ledger::{LeaseAnswer, LeaseLedger, LeaseStep, LeaseWait};
 pub(crate) use self::state::LeaseTarget;
 use self::state::{Delivery, LeaseRequest, UnspentUnits};
@@ -200,12 +201,6 @@ impl Leases {
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.pending.all_ended().await;
         held.and(self.return_all().await)
-    }
-
-    /// Returns the cell that counts the calls of a key to find out whether it is busy, for tests. Keys of one cell are
-    /// found busy later.
-    pub(crate) fn cell_of(key_id: KeyId) -> usize {
-        heat::cell_of(key_id)
     }
 
     /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.

@@ -75,7 +75,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         if cost > self.held.spendable(now) {
             return None;
         }
-        self.held.units -= cost;
+        self.held.spend(cost);
         Some(self.outcome(target, now))
     }
 
@@ -117,7 +117,7 @@ impl<C: LeaseCaller> LeaseState<C> {
                 break;
             }
             spendable -= first.cost;
-            self.held.units -= first.cost;
+            self.held.spend(first.cost);
             let HeldUnits { at, place, .. } = self.held;
             deliveries.push(Delivery {
                 to: first.caller,
@@ -138,7 +138,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// of the last lease, or just that if the last lease has ended.
     pub(super) fn request(&mut self, target: &Arc<LeaseTarget>, now: u64) -> Option<LeaseRequest> {
         let first = self.waiters.front()?.cost;
-        let spent = self.held.spent();
+        let spent = self.held.spent;
         let most = target.max_units.min(self.share.most);
         let ahead = if now < self.held.until { spent.saturating_mul(2) } else { spent }.min(most);
         let needed = self.waiters.iter().filter(|waiter| waiter.caller.is_present());
@@ -196,7 +196,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         let place = outcome.charged_at(&target.charge.terms);
         self.held = HeldUnits {
             units,
-            charged: units,
+            spent: 0,
             at: outcome.clock,
             place,
             requested,
@@ -211,7 +211,6 @@ impl<C: LeaseCaller> LeaseState<C> {
         let kept = if now < self.held.until { target.max_units } else { 0 };
         let excess = self.held.units.saturating_sub(kept);
         self.held.units -= excess;
-        self.held.charged -= excess;
         if mem::take(&mut self.reset) {
             // The reset has removed the count to which the other units could return.
             self.held.forget();
@@ -255,7 +254,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         }
         let kept = (*units).min(target.max_units.saturating_sub(self.held.units));
         self.held.units += kept;
-        self.held.charged = self.held.charged.saturating_sub(units - kept);
+        self.held.spent = self.held.spent.saturating_sub(*units);
         kept
     }
 
@@ -267,7 +266,8 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Takes all units that are held. The lease still knows the spent units.
     pub(super) fn take_unspent(&mut self, target: &Arc<LeaseTarget>) -> Option<UnspentUnits> {
-        let HeldUnits { units, at, place, .. } = self.held.take();
+        let HeldUnits { units, at, place, .. } = self.held;
+        (self.held.units, self.held.at) = (0, 0);
         (UnspentUnits { target: Arc::clone(target), units, at, place }).some()
     }
 
@@ -290,7 +290,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// if a number of units was spent, one lifetime after its end.
     pub(super) fn next_end(&self, target: &LeaseTarget, now: u64) -> Option<u64> {
         let until = self.held.until;
-        let is_busy = self.held.spent() >= LEAST_SPENT;
+        let is_busy = self.held.spent >= LEAST_SPENT;
         let forgotten = if is_busy { until + target.lifetime() } else { until };
         [until, forgotten.max(self.paused)].into_iter().find(|end| *end > now)
     }
@@ -325,8 +325,8 @@ impl<C> LeaseWaiter<C> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct HeldUnits {
     pub(super) units: u64,
-    /// The number of units that were charged.
-    pub(super) charged: u64,
+    /// The number of units of the charge that were spent.
+    pub(super) spent: u64,
     /// The time of the charge, by the clock of the store.
     pub(super) at: u64,
     /// The time that the count has recorded for the charge.
@@ -346,14 +346,9 @@ impl HeldUnits {
         *self = Self { until: self.until, ..Self::default() };
     }
 
-    /// Takes the unspent units; `charged` keeps the number of the spent ones. Returns the units as they were.
-    pub(super) fn take(&mut self) -> Self {
-        let charged = self.spent();
-        mem::replace(self, Self { units: 0, charged, at: 0, ..*self })
-    }
-
-    pub(super) fn spent(&self) -> u64 {
-        self.charged.saturating_sub(self.units)
+    fn spend(&mut self, units: u64) {
+        self.units -= units;
+        self.spent += units;
     }
 
     pub(super) fn spendable(&self, now: u64) -> u64 {

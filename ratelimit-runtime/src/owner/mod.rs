@@ -294,13 +294,10 @@ impl Core {
                 let queue = self.lock();
                 if owner.strong_count() == 0 {
                     let replies = queue.losses.replies;
-                    let (since, before) = deserted.get_or_insert((Instant::now(), replies));
-                    if *before != replies {
-                        (*since, *before) = (Instant::now(), replies);
-                    }
-                    if queue.corrections.is_empty() && queue.slots.is_empty()
-                        || since.elapsed() > SHUTDOWN_GRACE
-                    {
+                    let before = deserted.filter(|(_, before)| *before == replies);
+                    let (since, _) = *deserted.insert(before.unwrap_or((Instant::now(), replies)));
+                    let is_done = queue.corrections.is_empty() && queue.slots.is_empty();
+                    if is_done || since.elapsed() > SHUTDOWN_GRACE {
                         break;
                     }
                 }
