@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
-use crate::reply::{Source, StoreError};
+use crate::reply::StoreError;
 
 #[derive(Clone)]
 pub(crate) enum Unshared {}
