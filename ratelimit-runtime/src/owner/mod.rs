@@ -424,13 +424,6 @@ impl Core {
     fn replied(&self, slot: u16, results: Vec<CorrectResult>) {
         let mut queue = self.lock();
         let done = queue.corrections.replied(slot, results, self.real());
-        for (queued, result) in &done {
-            match (result, &queued.reply_to) {
-                (Ok(_), _) => queue.losses.replies += 1,
-                (Err(error), ReplyTo::Nobody) => queue.losses.record(Some(error.error().clone())),
-                (Err(_), _) => {}
-            }
-        }
         queue.changed.notify_one();
         drop(queue);
         for (queued, result) in done {
@@ -443,12 +436,22 @@ impl Core {
         let QueuedCorrection { corrected, reply_to, pending_block, pending, .. } = queued;
         let CorrectedCharge { charge, correction, block } = corrected;
         drop(pending_block);
-        if let Ok(outcome) = &result
-            && block == BlockChange::Reset
-            && charge.statement.is_some()
-        {
-            self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
+        let mut queue = self.lock();
+        match (&result, &reply_to) {
+            (Ok(outcome), _) => {
+                queue.losses.replies += 1;
+                if block == BlockChange::Reset && charge.statement.is_some() {
+                    queue.slots.reset(charge.key_id, outcome.remaining, self.real());
+                }
+            }
+            (Err(error), ReplyTo::Nobody) => {
+                let was_sent = !matches!(error, CorrectError::NotExecuted(_));
+                queue.losses.lost += 1;
+                queue.losses.cause = was_sent.then(|| error.error().clone());
+            }
+            (Err(_), _) => {}
         }
+        drop(queue);
         if !matches!(result, Err(CorrectError::NotExecuted(_))) {
             foreign(|| self.notices.corrected(charge.key_id, correction));
             foreign(|| self.notices.changed(charge.key_id, block));
@@ -468,9 +471,6 @@ impl Core {
 
     /// Gives up a correction that was never sent.
     fn lose(&self, lost: QueuedCorrection) {
-        if matches!(lost.reply_to, ReplyTo::Nobody) {
-            self.lock().losses.record(None);
-        }
         let full = StoreError::SettlementsLost { lost: 1, cause: None };
         self.end(lost, Err(CorrectError::NotExecuted(full)));
     }
@@ -573,11 +573,6 @@ impl Queueable for QueuedCorrection {
 }
 
 impl Losses {
-    fn record(&mut self, cause: Option<StoreError>) {
-        self.lost += 1;
-        self.cause = cause;
-    }
-
     /// Fails if more than `reported` settlements are lost.
     fn report(&mut self, reported: u64) -> Result<(), StoreError> {
         self.reported = self.lost;
