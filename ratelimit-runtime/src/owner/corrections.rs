@@ -86,7 +86,7 @@ struct Lane<E> {
     /// How many callers wait for a correction in `rest`, and how many give-backs it has.
     awaited: usize,
     give_backs: usize,
-    /// What the pending request has. What was not executed comes back at the beginning of `first`.
+    /// What the pending request has. What was not executed comes back: blocks to `first`, and all else to `rest`.
     sent: Option<Vec<E>>,
     /// The end of the pause after the last request, if that was not executed.
     paused_until: u64,
@@ -189,7 +189,12 @@ impl<E: Queueable> Corrections<E> {
             }
         }
         for entry in again.into_iter().rev() {
-            lane.first.push_front(entry);
+            if entry.kind() == Kind::Block {
+                lane.first.push_front(entry);
+            } else {
+                lane.count(&entry, true);
+                lane.rest.push_front(entry);
+            }
         }
         let waiting = self.waiting.entry(lane.server).or_default();
         for (entry, _) in &done {
