@@ -11,7 +11,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -33,10 +33,6 @@ use super::address::{PrimaryAddress, Target};
 /// before it is used. Servers close idle connections after a second at the earliest.
 const IDLE_US: u64 = 100_000;
 
-/// The number of times that a caller yields, so that the driver can read the bytes that an idle connection has
-/// received.
-const YIELDS: usize = 3;
-
 /// A connection that belongs to one runtime. All clones share one connection, which closes with the last
 /// clone.
 #[derive(Clone)]
@@ -44,7 +40,7 @@ pub(crate) struct Connection(Arc<ConnectionState>);
 
 struct ConnectionState {
     client: MultiplexedConnection,
-    activity: Activity,
+    activity: Arc<Activity>,
     /// The socket of the connection, to peek at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
     driver: AbortHandle,
@@ -59,21 +55,20 @@ impl Drop for ConnectionState {
 
 impl Connection {
     /// Spawns `driver` in this runtime.
-    pub(crate) fn new(
+    fn new(
         client: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
-        activity: Activity,
+        activity: Arc<Activity>,
         socket: Socket,
         primary: Option<PrimaryAddress>,
     ) -> Self {
-        let (socket, driver_activity) = (Arc::new(socket), activity.clone());
-        let weak = Arc::downgrade(&socket);
+        let of_driver = Arc::new(socket);
+        let socket = Arc::downgrade(&of_driver);
         let driver = tokio::spawn(async move {
             driver.await;
-            driver_activity.0.has_ended.store(true, Ordering::Relaxed);
-            drop(socket);
+            drop(of_driver);
         });
-        let (driver, socket) = (driver.abort_handle(), weak);
+        let driver = driver.abort_handle();
         Self(Arc::new(ConnectionState { client, activity, socket, driver, primary }))
     }
 
@@ -92,18 +87,10 @@ impl Connection {
         reply.and_then(Value::extract_error)
     }
 
-    /// Returns whether the connection is alive: whether this machine has not received the end of its stream.
-    pub(crate) async fn is_alive(&self) -> bool {
-        let activity = &self.0.activity;
-        if activity.is_idle() && self.is_readable() {
-            // An idle connection is readable when the server has closed it. With TLS, a close message comes
-            // before the end.
-            for _ in 0..YIELDS {
-                tokio::task::yield_now().await;
-            }
-            return !activity.has_ended() && !self.is_readable();
-        }
-        !activity.has_ended()
+    /// Returns whether the connection has ended, also with its runtime. An idle connection is readable when the server
+    /// has closed it. With TLS, a close message comes before the end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.socket.strong_count() == 0 || self.0.activity.is_idle() && self.is_readable()
     }
 
     /// Returns whether a request has been unanswered for longer than `limit`, and no bytes are waiting to be
@@ -132,50 +119,34 @@ impl Connection {
 }
 
 /// The times at which a connection sends and receives bytes, by [`now`].
-#[derive(Clone)]
-pub(crate) struct Activity(Arc<ActivityTimes>);
-
-struct ActivityTimes {
+struct Activity {
     /// The time at which the first bytes after the last received bytes were sent; 0 if none were sent.
     unanswered_since: AtomicU64,
     last_received: AtomicU64,
-    has_ended: AtomicBool,
 }
 
 impl Activity {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(ActivityTimes {
-            unanswered_since: AtomicU64::new(0),
-            last_received: AtomicU64::new(now()),
-            has_ended: AtomicBool::new(false),
-        }))
-    }
-
     fn record_sent(&self) {
-        if self.0.unanswered_since.load(Ordering::Relaxed) == 0 {
-            self.0.unanswered_since.store(now(), Ordering::Relaxed);
+        if self.unanswered_since.load(Ordering::Relaxed) == 0 {
+            self.unanswered_since.store(now(), Ordering::Relaxed);
         }
     }
 
     fn record_received(&self) {
-        self.0.unanswered_since.store(0, Ordering::Relaxed);
-        self.0.last_received.store(now(), Ordering::Relaxed);
+        self.unanswered_since.store(0, Ordering::Relaxed);
+        self.last_received.store(now(), Ordering::Relaxed);
     }
 
     fn unanswered_for(&self) -> Duration {
-        match self.0.unanswered_since.load(Ordering::Relaxed) {
+        match self.unanswered_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             since => Duration::from_micros(now().saturating_sub(since)),
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.0.unanswered_since.load(Ordering::Relaxed) == 0
-            && now().saturating_sub(self.0.last_received.load(Ordering::Relaxed)) > IDLE_US
-    }
-
-    fn has_ended(&self) -> bool {
-        self.0.has_ended.load(Ordering::Relaxed)
+        self.unanswered_since.load(Ordering::Relaxed) == 0
+            && now().saturating_sub(self.last_received.load(Ordering::Relaxed)) > IDLE_US
     }
 }
 
@@ -186,15 +157,9 @@ fn now() -> u64 {
 }
 
 /// A stream that records its [`Activity`].
-pub(crate) struct RecordedStream<S> {
+struct RecordedStream<S> {
     stream: S,
-    activity: Activity,
-}
-
-impl<S> RecordedStream<S> {
-    pub(crate) fn new(stream: S, activity: Activity) -> Self {
-        Self { stream, activity }
-    }
+    activity: Arc<Activity>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for RecordedStream<S> {
@@ -318,8 +283,9 @@ async fn log_in(
     socket: Socket,
     primary: Option<PrimaryAddress>,
 ) -> Result<Connection, RedisError> {
-    let activity = Activity::new();
-    let stream = RecordedStream::new(stream, activity.clone());
+    let activity = Activity { unanswered_since: 0.into(), last_received: now().into() };
+    let activity = Arc::new(activity);
+    let stream = RecordedStream { stream, activity: Arc::clone(&activity) };
     // The caller limits the wait for a reply by its own deadline.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let start = Instant::now();

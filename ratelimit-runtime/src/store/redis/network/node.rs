@@ -24,7 +24,7 @@ use std::time::{Duration, Instant as RealInstant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::address::Target;
@@ -66,7 +66,7 @@ pub(crate) struct Node {
 /// The state of a node in one process.
 #[derive(Default)]
 struct NodeState {
-    runtimes: HashMap<Id, Arc<RuntimeState>>,
+    runtimes: HashMap<Id, RuntimeConnection>,
     /// Why the circuit breaker is open.
     open: Option<Arc<StoreError>>,
     /// Asks for a probe.
@@ -120,7 +120,7 @@ impl Node {
         let reply = reply.unwrap_or(Err(Failure::Timeout { is_sent }));
         match &reply {
             // Its late replies would otherwise make the next calls wait as well.
-            Err(Failure::Timeout { .. }) if was_open => *lock(&runtime.connection) = None,
+            Err(Failure::Timeout { .. }) if was_open => *lock(&runtime) = None,
             Err(Failure::Timeout { .. } | Failure::NotConnected(_)) => self.ask_for_probe(),
             Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
             Err(Failure::BreakerOpen(_)) | Ok(_) => {}
@@ -141,7 +141,7 @@ impl Node {
 
     async fn exchange(
         self: &Arc<Self>,
-        runtime: &Arc<RuntimeState>,
+        runtime: &RuntimeConnection,
         open: Option<Arc<StoreError>>,
         command: &Cmd,
         asking: bool,
@@ -151,21 +151,21 @@ impl Node {
         *is_sent = true;
         let reply = connection.send(command, asking).await;
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-            runtime.discard(&connection);
+            discard(runtime, &connection);
         }
         reply.map_err(Failure::Redis)
     }
 
-    /// Returns the state of the current runtime, and why the breaker is open.
-    fn state(&self) -> (Arc<RuntimeState>, Option<Arc<StoreError>>) {
+    /// Returns the connection of the current runtime, and why the breaker is open.
+    fn state(&self) -> (RuntimeConnection, Option<Arc<StoreError>>) {
         let mut state = lock_own(&self.state);
         let (open, id) = (state.open.clone(), Handle::current().id());
         if let Some(runtime) = state.runtimes.get(&id) {
             return (Arc::clone(runtime), open);
         }
         // New runtimes are rare, so this also removes the runtimes that have shut down.
-        state.runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
-        (Arc::clone(state.runtimes.entry(id).or_insert_with(RuntimeState::new)), open)
+        state.runtimes.retain(|_, runtime| lock(runtime).as_ref().is_some_and(is_valid));
+        (Arc::clone(state.runtimes.entry(id).or_default()), open)
     }
 
     /// Returns the connection of a runtime. Connects if there is none, or if the server has closed it or does not reply
@@ -173,17 +173,17 @@ impl Node {
     /// breaker is open, a call uses a connection that replies, and opens none.
     async fn connection(
         self: &Arc<Self>,
-        runtime: &Arc<RuntimeState>,
+        runtime: &RuntimeConnection,
         open: Option<Arc<StoreError>>,
     ) -> Result<Connection, Failure> {
-        if let Some(connection) = runtime.connection() {
+        if let Some(connection) = connection_of(runtime) {
             let deadlines = if open.is_some() { 1 } else { SILENCE };
             if connection.is_unresponsive(deadlines * self.deadline) {
                 self.ask_for_probe();
-            } else if connection.is_alive().await {
+            } else if !connection.has_ended() {
                 return Ok(connection);
             }
-            runtime.discard(&connection);
+            discard(runtime, &connection);
         }
         match open {
             Some(cause) => Err(Failure::BreakerOpen(StoreError::CircuitOpen { cause })),
@@ -193,17 +193,13 @@ impl Node {
 
     async fn connect(
         self: &Arc<Self>,
-        runtime: &Arc<RuntimeState>,
+        runtime: &RuntimeConnection,
     ) -> Result<Connection, RedisError> {
         let mut attempt = {
-            let mut last = lock(&runtime.attempt);
+            let mut last = lock(runtime);
             match &*last {
                 Some(attempt) if is_valid(attempt) => attempt.clone(),
-                _ => match runtime.connection() {
-                    // The last attempt has ended since this call looked for its connection.
-                    Some(connection) => return Ok(connection),
-                    None => last.insert(self.start_attempt(runtime)).clone(),
-                },
+                _ => last.insert(self.start_attempt(runtime)).clone(),
             }
         };
         let result = attempt.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
@@ -214,35 +210,39 @@ impl Node {
     }
 
     /// Starts a task that connects, so the attempt continues if the call that starts it is dropped.
-    fn start_attempt(self: &Arc<Self>, runtime: &Arc<RuntimeState>) -> Attempt {
+    fn start_attempt(self: &Arc<Self>, runtime: &RuntimeConnection) -> Attempt {
         let (result, attempt) = watch::channel(None);
-        let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
+        let (node, runtime, own) = (Arc::clone(self), Arc::clone(runtime), attempt.clone());
         tokio::spawn(async move {
             // One timeout limits the lookup and the connection, because all calls wait for this attempt.
             let connected = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
             let connected = connected.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             });
-            if let Ok(connection) = &connected {
-                node.use_connection(&runtime, connection);
+            let connection = connected.as_ref().ok().cloned();
+            if connection.is_some() {
+                // A probe may have given this attempt up.
+                *lock(&runtime) = Some(own);
             }
             result.send_replace(Some(connected.map_err(|error| (error, RealInstant::now()))));
+            if let Some(connection) = connection {
+                node.report_connection(connection);
+            }
         });
         attempt
     }
 
-    /// Makes a new connection the one of its runtime.
-    fn use_connection(self: &Arc<Self>, runtime: &RuntimeState, connection: &Connection) {
-        *lock(&runtime.connection) = Some(connection.clone());
+    /// Reports a new connection. Starts the watch if the server is a primary that can move.
+    fn report_connection(self: &Arc<Self>, connection: Connection) {
+        if connection.primary().is_some() {
+            self.start_watch();
+        }
         if self.has_connected.swap(true, Ordering::Relaxed) {
             tracing::debug!(node = %self.name, "connected to Redis");
         } else {
             tracing::info!(node = %self.name, "connected to Redis");
-            let (node, connection) = (Arc::clone(self), connection.clone());
+            let node = Arc::clone(self);
             tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
-        }
-        if connection.primary().is_some() {
-            self.start_watch();
         }
     }
 }
@@ -289,46 +289,31 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(25);
 /// An attempt to connect. Receives the result once; an error has the time of the failure.
 type Attempt = watch::Receiver<Option<Result<Connection, (RedisError, RealInstant)>>>;
 
-/// The state of a node in one runtime.
-struct RuntimeState {
-    connection: Mutex<Option<Connection>>,
-    /// Closed once the runtime has shut down, because a task of the runtime holds the receiver.
-    shutdown: oneshot::Sender<()>,
-    /// The last attempt to connect. A task of this runtime makes it, and all calls without a connection await its
-    /// result. A call that is not polled delays no other call.
-    attempt: Mutex<Option<Attempt>>,
+/// The last attempt to connect from one runtime; its result is the connection of the runtime. A task of the runtime
+/// makes it, and all calls without a connection await its result. A call that is not polled delays no other call.
+type RuntimeConnection = Arc<Mutex<Option<Attempt>>>;
+
+fn connection_of(runtime: &RuntimeConnection) -> Option<Connection> {
+    lock(runtime).as_ref().and_then(connection_by)
 }
 
-impl RuntimeState {
-    /// Creates the state for the current runtime.
-    fn new() -> Arc<Self> {
-        let (shutdown, dropped) = oneshot::channel();
-        tokio::spawn(async {
-            // Completes when this state is dropped. The runtime drops the receiver when it shuts down.
-            let _ = dropped.await;
-        });
-        Arc::new(Self { connection: Mutex::default(), shutdown, attempt: Mutex::default() })
-    }
-
-    fn connection(&self) -> Option<Connection> {
-        lock(&self.connection).clone()
-    }
-
-    /// Removes a broken connection, unless another one has replaced it.
-    fn discard(&self, broken: &Connection) {
-        let mut connection = lock(&self.connection);
-        if connection.as_ref().is_some_and(|connection| connection.is_same(broken)) {
-            *connection = None;
-        }
-    }
+fn connection_by(attempt: &Attempt) -> Option<Connection> {
+    let result = attempt.borrow();
+    result.as_ref().and_then(|result| result.as_ref().ok()).cloned()
 }
 
-/// Returns whether a call awaits this attempt, or receives its error, instead of starting another one.
+/// Removes a broken connection, unless another one has replaced it.
+fn discard(runtime: &RuntimeConnection, broken: &Connection) {
+    let is_broken = |it: &mut Attempt| connection_by(it).is_some_and(|it| it.is_same(broken));
+    let _ = lock(runtime).take_if(is_broken);
+}
+
+/// Returns whether a call awaits this attempt, or receives its result, instead of starting another one.
 fn is_valid(attempt: &Attempt) -> bool {
     match &*attempt.borrow() {
         // An error if the runtime has shut down.
         None => attempt.has_changed().is_ok(),
-        Some(Ok(_)) => false,
+        Some(Ok(connection)) => !connection.has_ended(),
         Some(Err((_, failed_at))) => failed_at.elapsed() < ATTEMPT_PAUSE,
     }
 }
@@ -378,7 +363,7 @@ impl Node {
         let mut state = lock_own(&self.state);
         if is_unfit(cause) {
             for runtime in state.runtimes.values() {
-                *lock(&runtime.connection) = None;
+                *lock(runtime) = None;
             }
         }
         state.open.replace(Arc::new(cause.clone())).is_some()
@@ -395,14 +380,14 @@ impl Node {
     async fn answers_probe(self: &Arc<Self>) -> Result<(), StoreError> {
         let (runtime, _) = self.state();
         loop {
-            let (was_connected, mut is_sent) = (runtime.connection().is_some(), false);
+            let (was_connected, mut is_sent) = (connection_of(&runtime).is_some(), false);
             let exchange = self.exchange(&runtime, None, &self.probe, false, &mut is_sent);
             let failure = match timeout(self.deadline, exchange).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(failure)) => failure,
                 Err(_) => {
-                    // The attempt goes on, but the next probe does not wait for it: its bytes may be lost.
-                    *lock(&runtime.attempt) = None;
+                    // An attempt goes on, but the next probe does not wait for it: its bytes may be lost.
+                    *lock(&runtime) = None;
                     Failure::Timeout { is_sent }
                 }
             };
@@ -412,9 +397,6 @@ impl Node {
             if is_answer {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };
-            }
-            if is_sent {
-                *lock(&runtime.connection) = None;
             }
             if !was_connected {
                 return Err(cause);
@@ -460,10 +442,12 @@ async fn follow(node: Weak<Node>) {
         let Some(node) = node.upgrade() else { return };
         let ServerLookup::Primary(sentinels) = &node.lookup else { return };
         if let Ok(primary) = sentinels.primary().await {
-            let is_outdated = |it: &mut Connection| it.primary() != Some(&primary);
+            let is_outdated = |it: &mut Attempt| {
+                connection_by(it).is_some_and(|it| it.primary() != Some(&primary))
+            };
             let runtimes: Vec<_> = lock_own(&node.state).runtimes.values().cloned().collect();
             for runtime in runtimes {
-                let outdated = lock(&runtime.connection).take_if(is_outdated);
+                let outdated = lock(&runtime).take_if(is_outdated);
                 if outdated.is_some() {
                     tracing::info!(node = %node.name, "the primary has changed");
                 }
