@@ -21,7 +21,7 @@ use crate::one_or_many::OneOrMany;
 use crate::owner::{Notices, Owner, ended, foreign};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::{self, RejectedKey, RejectedKeys, ReportSettings};
-use crate::store::{Calls, Charge, Reply, SharedStore, Statement, Store};
+use crate::store::{Calls, Charge, Reply, SharedStore, Statement};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {

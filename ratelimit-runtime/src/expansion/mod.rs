@@ -29,7 +29,6 @@ use crate::limit::{Access, Algorithm, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, BuildError, Decision, Rejection};
-use crate::store::Store;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
 
@@ -219,7 +218,7 @@ pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
 /// Returns whether no decision of the shared store is under way.
 #[must_use]
 pub fn store_is_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().backend.shared_store().is_none_or(Store::is_idle)
+    limiter.checker().backend.shared_store().is_none_or(|store| store.is_idle())
 }
 
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.

@@ -46,7 +46,7 @@ use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore, Store};
+use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]

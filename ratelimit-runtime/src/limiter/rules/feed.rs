@@ -20,7 +20,7 @@ use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
 use crate::rules::{LimitName, RuleSet, RuleSetError, RulesInForce};
-use crate::store::{Announcement, RuleStore, StoredRules};
+use crate::store::{SharedStore, StoredRules};
 use crate::text::closest::closest;
 
 /// How often the background thread looks into a file. It reads a changed file twice.
@@ -223,13 +223,13 @@ impl RuleFeed {
             let (process, rejected) = (process_id(), self.backend.rejected_keys(MOST_REJECTED));
             let version = &progress.in_force;
             let text = announcement(process.clone(), version, registry::limits(), rejected);
-            let _ = store.announce(Announcement { process, text }).await;
+            let _ = store.announce(&process, &text).await;
         }
     }
 
     async fn read_shared(
         &self,
-        store: &impl RuleStore,
+        store: &SharedStore,
         progress: &mut FeedProgress,
     ) -> Result<(), StoreError> {
         let read = store.read_rules(&progress.version).await?;
@@ -296,7 +296,7 @@ fn report_unseen(rules: Vec<LimitName>, names: &HashSet<String>, finding: &str) 
 }
 
 /// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
-async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &impl RuleStore) {
+async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &SharedStore) {
     if !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
         return;
     }

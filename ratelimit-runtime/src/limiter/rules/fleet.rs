@@ -16,7 +16,7 @@ use crate::limiter::Operator;
 use crate::registry::RegisteredLimit;
 use crate::reply::{Answer, StoreError};
 use crate::report::RejectedKey;
-use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore, ScanPosition, Store};
+use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, SharedStore};
 use crate::threads::Mutex;
 
 /// The number of announcements that are read together.
@@ -111,7 +111,7 @@ pub(super) fn announcement(
 
 /// Passes the announcement of each process of the fleet to `read`, until `read` returns an error.
 pub(super) async fn read_announcements(
-    store: &impl RuleStore,
+    store: &SharedStore,
     mut read: impl FnMut(&str) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     for page in store.processes().await?.chunks(PAGE) {

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::limiter::Operator;
 use crate::reply::{Answer, StoreError};
 use crate::rules::{Rule, RuleSet};
-use crate::store::{NewRules, RuleStore, StoredRules};
+use crate::store::{SharedStore, StoredRules};
 
 /// The most lines that describe a change.
 const MOST_LINES: usize = 1_000;
@@ -120,18 +120,13 @@ impl Operator<'_> {
             let change =
                 StoredChange { by, version: version.clone(), what: differences(&before, &rules) };
             let change = serde_json::to_string(&change).unwrap_or_default();
-            let new = NewRules {
-                replaces: replaces.clone(),
-                version: version.clone(),
-                rules: rules.to_json(),
-                change,
-            };
-            match store.write_rules(new).await {
+            let new = StoredRules { version, rules: rules.to_json() };
+            match store.write_rules(&replaces, &new, &change).await {
                 Ok(present) if present == replaces => Ok(()),
                 Ok(_) => Err(StoreError::RulesChanged),
                 // The reply may be lost, and the request executed.
                 Err(error @ (StoreError::Timeout { .. } | StoreError::Connection { .. }))
-                    if was_executed(&backend, store, &version).await =>
+                    if was_executed(&backend, store, &new.version).await =>
                 {
                     tracing::debug!(%error, "the rules were replaced, and the reply was lost");
                     Ok(())
@@ -166,7 +161,7 @@ impl Operator<'_> {
 
 /// Returns whether Redis has this version of the rules: then a request that failed was executed, and only its reply was
 /// lost. Asks again for one deadline, because the connection was lost as well.
-async fn was_executed(backend: &Backend, store: &impl RuleStore, version: &str) -> bool {
+async fn was_executed(backend: &Backend, store: &SharedStore, version: &str) -> bool {
     let until = Instant::now() + backend.deadline();
     loop {
         match store.read_rules(version).await {

@@ -6,25 +6,23 @@ mod prefix;
 mod scripts;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::network::address::Address;
 pub(crate) use self::network::certificates::Certificates;
-use self::network::cluster::Cluster;
-use self::network::cluster::hash_slot;
+use self::network::cluster::{Cluster, hash_slot};
 use self::network::node::{Node, ServerLookup};
 use self::network::sentinel::Sentinels;
 use self::operations::batch::BatchQueues;
-use self::operations::script_call::Births;
-use self::operations::script_call::{ScriptCall, unexpected};
+use self::operations::script_call::script_op;
 pub use self::scripts::program::text as script_text;
-use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
-use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Stated, Store};
-use crate::algorithm::{Op, Outcome, Receipt};
+use self::scripts::script;
+use super::{Calls, Charge, Reply, RollbackHook};
+use crate::algorithm::Op;
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
@@ -42,20 +40,17 @@ pub(crate) struct RedisSettings<'a> {
     pub(crate) background: Arc<Background>,
 }
 
-#[derive(Clone)]
-pub(crate) struct Redis {
-    servers: Arc<Servers>,
-    prefix: Arc<str>,
-}
+pub(crate) type SharedStore = Arc<Redis>;
 
 /// The servers behind a URL, and the pending decisions.
-struct Servers {
+pub(crate) struct Redis {
     topology: Topology,
+    prefix: Box<str>,
     queues: BatchQueues,
-    births: Births,
     clock: Clock,
     deadline: Duration,
-    pending: AtomicUsize,
+    /// The decisions that may still begin.
+    free: Semaphore,
     max_pending: usize,
     on_rollback: OnceCell<RollbackHook>,
 }
@@ -67,7 +62,7 @@ enum Topology {
 
 impl Redis {
     /// Creates a store on the servers that the URL names. It connects with the first decision.
-    pub(crate) fn new(settings: RedisSettings<'_>) -> Result<Self, BuildError> {
+    pub(crate) fn new(settings: RedisSettings<'_>) -> Result<SharedStore, BuildError> {
         let RedisSettings { url, certificates, prefix, deadline, background, .. } = settings;
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
@@ -81,55 +76,47 @@ impl Redis {
                 Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
             }
         };
-        let servers = Servers {
+        let max_pending = settings.max_pending.min(Semaphore::MAX_PERMITS);
+        Ok(Arc::new(Self {
             topology,
+            prefix: prefix.into(),
             queues: BatchQueues::default(),
-            births: Births::default(),
             clock: settings.clock,
             deadline,
-            pending: AtomicUsize::new(0),
-            max_pending: settings.max_pending,
+            free: Semaphore::new(max_pending),
+            max_pending,
             on_rollback: OnceCell::new(),
-        };
-        Ok(Self { servers: Arc::new(servers), prefix: prefix.into() })
+        }))
     }
-}
 
-impl Store for Redis {
-    async fn execute(&self, calls: Calls) -> Result<Reply, StoreError> {
-        let servers = &self.servers;
-        let (by, _guard) = servers.admit(true)?;
-        let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
+    /// Decides calls atomically. If their keys are in several hash slots of a cluster, charges them hash slot by
+    /// hash slot, and rolls back if one rejects.
+    pub(crate) async fn execute(self: &Arc<Self>, calls: Calls) -> Result<Reply, StoreError> {
+        let by = self.begin()?;
+        let overloaded = |_| StoreError::Overloaded { max_pending: self.max_pending };
+        let _pending = self.free.try_acquire().map_err(overloaded)?;
+        let Some(charge) = calls.only_charge() else { return self.decide(&calls, by).await };
         if charge.statement.is_some() && calls.op == Op::ACQUIRE {
-            return servers.take_slot(&charge, by).await;
+            return self.take_slot(&charge, by).await;
         }
         let decided = match calls.op {
-            Op::Take { .. } => servers.decide_one(calls.op, charge, by).await?,
-            _ => servers.apply_one(servers.script_op(calls.op, charge.cost), &charge, by).await?,
+            Op::Take { .. } => self.decide_one(calls.op, charge, by).await?,
+            _ => self.apply_one(script_op(calls.op, charge.cost), &charge, by).await?,
         };
         Ok(Reply::to_call(calls.op, decided, Source::Redis))
     }
 
-    async fn correct(&self, charges: &[CorrectedCharge]) -> Vec<Result<Outcome, CorrectError>> {
-        match self.servers.admit(false) {
-            Ok((by, _)) => self.servers.correct(charges, by).await,
-            Err(error) => vec![Err(CorrectError::NotExecuted(error)); charges.len()],
+    /// Returns the hash slot of a charge; 0 on one server.
+    pub(crate) fn slot(&self, charge: &Charge) -> u16 {
+        match self.topology {
+            Topology::One(_) => 0,
+            Topology::Cluster(_) => hash_slot(&charge.count_name),
         }
     }
 
-    async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
-        match self.servers.admit(false) {
-            Ok((by, _)) => self.servers.hold(charges, by).await,
-            Err(error) => vec![Err(error); charges.len()],
-        }
-    }
-
-    fn slot(&self, charge: &Charge) -> u16 {
-        self.servers.slot(&charge.count_name)
-    }
-
-    fn server_of(&self, slot: u16) -> usize {
-        match &self.servers.topology {
+    /// Returns a number of the server of a hash slot, as far as it is known.
+    pub(crate) fn server_of(&self, slot: u16) -> usize {
+        match &self.topology {
             Topology::One(_) => 0,
             Topology::Cluster(cluster) => {
                 cluster.known_node(slot).map_or(0, |node| Arc::as_ptr(&node) as usize)
@@ -137,23 +124,24 @@ impl Store for Redis {
         }
     }
 
-    fn on_rollback(&self, hook: RollbackHook) {
-        let is_first = self.servers.on_rollback.set(hook).is_ok();
+    /// Sets what gives back a charge of a call that is rolled back.
+    pub(crate) fn on_rollback(&self, hook: RollbackHook) {
+        let is_first = self.on_rollback.set(hook).is_ok();
         debug_assert!(is_first, "a limiter sets its hook once");
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
-        let servers = &self.servers;
-        let (by, _) = servers.admit(false)?;
-        let pinged = match &servers.topology {
+    /// Succeeds if the store would decide now.
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        let by = self.begin()?;
+        let pinged = match &self.topology {
             Topology::One(node) => node.ping(by).await,
             Topology::Cluster(cluster) => cluster.ping(by).await,
         };
-        pinged.map_err(|failure| failure.into_store_error(servers.deadline, &[]))
+        pinged.map_err(|failure| failure.into_store_error(&[]))
     }
 
-    /// Returns the key in Redis.
-    fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8> {
+    /// Returns the name of a count, which is its key in Redis.
+    pub(crate) fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + terms.name().as_str().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
@@ -161,73 +149,22 @@ impl Store for Redis {
         name
     }
 
-    fn is_idle(&self) -> bool {
-        self.servers.pending() == 0
+    /// Returns whether no decision is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending() == 0
     }
-}
 
-/// Counts one pending decision until it is dropped.
-struct PendingDecision(Arc<Servers>);
-
-impl Drop for PendingDecision {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    fn pending(&self) -> usize {
+        self.max_pending - self.free.available_permits()
     }
-}
 
-impl Servers {
-    /// Begins a request: returns its deadline, and a guard if it counts as a pending decision.
-    fn admit(
-        self: &Arc<Self>,
-        counts: bool,
-    ) -> Result<(Instant, Option<PendingDecision>), StoreError> {
+    /// Begins a request. Returns its deadline.
+    fn begin(&self) -> Result<Instant, StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
         if !is_in_runtime() {
             let message = "there is no runtime".into();
             return Err(StoreError::Connection { message });
         }
-        let mut guard = None;
-        if counts {
-            let others = self.pending.fetch_add(1, Ordering::Relaxed);
-            guard = Some(PendingDecision(Arc::clone(self)));
-            if others >= self.max_pending {
-                return Err(StoreError::Overloaded { max_pending: self.max_pending });
-            }
-        }
-        Ok((Instant::now() + self.deadline, guard))
-    }
-
-    fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Returns the hash slot of a key, which all keys of a script must share; 0 on one server.
-    fn slot(&self, key: &[u8]) -> u16 {
-        match self.topology {
-            Topology::One(_) => 0,
-            Topology::Cluster(_) => hash_slot(key),
-        }
-    }
-
-    /// Returns a take or a peek as scripts receive it.
-    fn script_op(&self, op: Op, cost: u64) -> ScriptOp {
-        let birth = if op == Op::ACQUIRE { self.births.draw() } else { 0 };
-        ScriptOp::decide(op, cost, birth)
-    }
-
-    /// Applies an operation to one charge. Returns the receipt of an admitted take that needs one.
-    async fn apply_one(
-        &self,
-        op: ScriptOp,
-        charge: &Charge,
-        by: Instant,
-    ) -> Result<(Outcome, Receipt), StoreError> {
-        let call = ScriptCall {
-            script: Script::of(&charge.terms),
-            arguments: script::arguments_of_one(op, charge, self.clock.sent()),
-            keys: vec![&charge.count_name],
-            is_atomic: true,
-        };
-        decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)
+        Ok(Instant::now() + self.deadline)
     }
 }

@@ -12,10 +12,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -23,6 +23,7 @@ use super::address::Target;
 use super::failure::Failure;
 use super::node::{Node, ServerLookup, lock};
 use crate::background::Background;
+use crate::reply::StoreError;
 use crate::store::redis::scripts::script;
 use crate::threads::Mutex;
 
@@ -50,12 +51,9 @@ pub(crate) struct Cluster {
     nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     slots: watch::Sender<SlotNodes>,
     /// The error of the last node that was to report the slots, until a node reports them.
-    slots_error: Mutex<Option<RedisError>>,
-    /// The time at which the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
-    last_refresh: AtomicU64,
-    created: Instant,
-    /// The number of nodes that serve slots; 1 while it is not known.
-    serving: AtomicUsize,
+    slots_error: Mutex<Option<StoreError>>,
+    /// The time at which the last refresh started.
+    last_refresh: Mutex<Option<Instant>>,
     /// Whether no node has refused a script over several slots.
     takes_batches_by_node: AtomicBool,
     background: Arc<Background>,
@@ -75,9 +73,7 @@ impl Cluster {
             nodes: Mutex::default(),
             slots: watch::Sender::new(Arc::new([])),
             slots_error: Mutex::default(),
-            last_refresh: AtomicU64::new(0),
-            created: Instant::now(),
-            serving: AtomicUsize::new(1),
+            last_refresh: Mutex::default(),
             takes_batches_by_node: AtomicBool::new(true),
             background,
         })
@@ -96,9 +92,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the number of nodes that serve slots; at least 1.
+    /// Returns the number of nodes that may serve slots; at least 1.
     pub(crate) fn serving(&self) -> usize {
-        self.serving.load(Ordering::Relaxed)
+        lock(&self.nodes).len().max(1)
     }
 
     /// Returns the node that serves `slot`, if that is known.
@@ -177,29 +173,23 @@ impl Cluster {
 
     /// Checks whether all slots are served by nodes that would decide now.
     pub(crate) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
-        self.node_of_slot(0, by).await?;
-        let slots = self.slots.borrow().clone();
         let mut pinged = HashSet::new();
         for slot in 0..SLOTS {
             let node = self.node_of_slot(slot, by).await?;
             if pinged.insert(Arc::as_ptr(&node) as usize) {
-                let key = self.probe_key(|slot| {
-                    let server = slots.get(usize::from(slot)).and_then(Option::as_ref);
-                    server.is_some_and(|server| Arc::ptr_eq(server, &node))
-                });
+                let is_of_node = |key: &String| {
+                    let server = self.known_node(hash_slot(key.as_bytes()));
+                    server.is_some_and(|server| Arc::ptr_eq(&server, &node))
+                };
+                // These keys cover all slots.
+                let mut keys =
+                    (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+                let key = keys.find(is_of_node).unwrap_or_default();
                 let probe = script::probe(key.as_bytes());
                 self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
             }
         }
         Ok(())
-    }
-
-    /// Returns a key with the prefix of the limiter, in one of the slots of a node.
-    fn probe_key(&self, is_slot_of_node: impl Fn(u16) -> bool) -> String {
-        let keys = (0_u32..).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
-        // These keys cover all slots, and a node has at least one slot.
-        let mut keys = keys.take(usize::from(SLOTS) * 16);
-        keys.find(|key| is_slot_of_node(hash_slot(key.as_bytes()))).unwrap_or_default()
     }
 
     /// Returns the node that serves `slot`. Waits until `by` if it is not known yet.
@@ -213,10 +203,12 @@ impl Cluster {
             self.refresh();
             let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
             if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
-                let unserved =
-                    || (ErrorKind::Io, "no node of the cluster serves the slot of the key");
+                let unserved = || {
+                    let message = "no node of the cluster serves the slot of the key".into();
+                    StoreError::Connection { message }
+                };
                 let error = lock(&self.slots_error).clone();
-                return Err(Failure::NotConnected(error.unwrap_or_else(|| unserved().into())));
+                return Err(Failure::NotSent(error.unwrap_or_else(unserved)));
             }
         }
     }
@@ -250,16 +242,14 @@ impl Cluster {
 
     /// Reads the slots again in the background, at most once per [`REFRESH_INTERVAL`].
     pub(crate) fn refresh(self: &Arc<Self>) {
-        let now = self.created.elapsed().as_millis() as u64 + 1;
-        let last = self.last_refresh.load(Ordering::Relaxed);
-        if last > 0 && now < last + REFRESH_INTERVAL.as_millis() as u64 {
+        let mut last = lock(&self.last_refresh);
+        if last.is_some_and(|last| last.elapsed() < REFRESH_INTERVAL) {
             return;
         }
-        let relaxed = Ordering::Relaxed;
-        if self.last_refresh.compare_exchange(last, now, relaxed, relaxed).is_ok() {
-            let cluster = Arc::clone(self);
-            self.background.spawn(async move { cluster.read_slots().await });
-        }
+        *last = Some(Instant::now());
+        drop(last);
+        let cluster = Arc::clone(self);
+        self.background.spawn(async move { cluster.read_slots().await });
     }
 
     /// Sends `CLUSTER SLOTS` to one node after the other until one replies with the slots.
@@ -275,17 +265,19 @@ impl Cluster {
         for node in nodes {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
-                Err(Failure::NotConnected(error) | Failure::Redis(error)) => {
-                    *lock(&self.slots_error) = Some(error);
+                Err(failure) => {
+                    let error = failure.into_store_error(&[]);
+                    if !matches!(error, StoreError::Timeout { .. } | StoreError::CircuitOpen { .. })
+                    {
+                        *lock(&self.slots_error) = Some(error);
+                    }
                     None
                 }
-                Err(Failure::Timeout { .. } | Failure::BreakerOpen(_)) => None,
             };
             if let Some(slots) = slots {
                 *lock(&self.slots_error) = None;
                 let serving: HashSet<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
                 lock(&self.nodes).retain(|_, node| serving.contains(&Arc::as_ptr(node)));
-                self.serving.store(serving.len().max(1), Ordering::Relaxed);
                 self.slots.send_replace(slots);
                 return;
             }
@@ -345,24 +337,9 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+    let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    bytes.iter().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(*byte) << 8, shift))
 }
-
-/// The CRC16 of each byte.
-const TABLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,5 @@
 //! The failures of commands, and the [`StoreError`] that a caller of the limiter receives for each.
 
-use std::time::Duration;
-
 use redis::{ErrorKind, RedisError};
 
 use crate::key::shown;
@@ -9,12 +7,10 @@ use crate::reply::StoreError;
 use crate::store::CorrectError;
 
 pub(crate) enum Failure {
-    /// No reply before the deadline. `is_sent` is false if the deadline passed before there was a connection.
-    Timeout { is_sent: bool },
-    /// The breaker is open, so nothing was sent.
-    BreakerOpen(StoreError),
-    /// There was no connection, so nothing was sent.
-    NotConnected(RedisError),
+    /// Nothing was sent: there was no connection, or the breaker is open.
+    NotSent(StoreError),
+    /// No reply before the deadline.
+    NoReply(StoreError),
     /// The connection broke, or the server replied with an error.
     Redis(RedisError),
 }
@@ -55,28 +51,24 @@ impl Failure {
 
     pub(crate) fn kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::Redis(error) | Self::NotConnected(error) => Some(error.kind()),
-            Self::Timeout { .. } | Self::BreakerOpen(_) => None,
+            Self::Redis(error) => Some(error.kind()),
+            Self::NotSent(_) | Self::NoReply(_) => None,
         }
     }
 
-    pub(crate) fn into_store_error(self, deadline: Duration, keys: &[&[u8]]) -> StoreError {
+    pub(crate) fn into_store_error(self, keys: &[&[u8]]) -> StoreError {
         match self {
-            Self::Timeout { .. } => StoreError::Timeout { deadline },
-            Self::BreakerOpen(error) => error,
-            Self::Redis(error) | Self::NotConnected(error) => store_error(&error, keys),
+            Self::NotSent(error) | Self::NoReply(error) => error,
+            Self::Redis(error) => store_error(&error, keys),
         }
     }
 
-    pub(crate) fn into_correct_error(self, deadline: Duration, keys: &[&[u8]]) -> CorrectError {
-        let wrap = match &self {
-            Self::Timeout { is_sent: false } | Self::BreakerOpen(_) | Self::NotConnected(_) => {
-                CorrectError::NotExecuted
-            }
-            Self::Timeout { is_sent: true } => CorrectError::NoReply,
-            Self::Redis(_) => correct_error,
-        };
-        wrap(self.into_store_error(deadline, keys))
+    pub(crate) fn into_correct_error(self, keys: &[&[u8]]) -> CorrectError {
+        match self {
+            Self::NotSent(error) => CorrectError::NotExecuted(error),
+            Self::NoReply(error) => CorrectError::NoReply(error),
+            Self::Redis(error) => correct_error(store_error(&error, keys)),
+        }
     }
 }
 

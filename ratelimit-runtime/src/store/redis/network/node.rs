@@ -117,15 +117,20 @@ impl Node {
         let (was_open, mut is_sent) = (open.is_some(), false);
         let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
         let reply = complete_by(by, exchange).await;
-        let reply = reply.unwrap_or(Err(Failure::Timeout { is_sent }));
+        let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {
+            Err(Failure::NotSent(StoreError::CircuitOpen { .. })) | Ok(_) => {}
             // Its late replies would otherwise make the next calls wait as well.
-            Err(Failure::Timeout { .. }) if was_open => *lock(&runtime) = None,
-            Err(Failure::Timeout { .. } | Failure::NotConnected(_)) => self.ask_for_probe(),
+            Err(Failure::NoReply(_)) if was_open => *lock(&runtime) = None,
+            Err(Failure::NoReply(_) | Failure::NotSent(_)) => self.ask_for_probe(),
             Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
-            Err(Failure::BreakerOpen(_)) | Ok(_) => {}
         }
         reply
+    }
+
+    fn timed_out(&self, is_sent: bool) -> Failure {
+        let error = StoreError::Timeout { deadline: self.deadline };
+        if is_sent { Failure::NoReply(error) } else { Failure::NotSent(error) }
     }
 
     /// Returns the address of the server, or the name of the service.
@@ -185,10 +190,11 @@ impl Node {
             }
             discard(runtime, &connection);
         }
-        match open {
-            Some(cause) => Err(Failure::BreakerOpen(StoreError::CircuitOpen { cause })),
-            None => self.connect(runtime).await.map_err(Failure::NotConnected),
+        if let Some(cause) = open {
+            return Err(Failure::NotSent(StoreError::CircuitOpen { cause }));
         }
+        let connected = self.connect(runtime).await;
+        connected.map_err(|error| Failure::NotSent(store_error(&error, &[])))
     }
 
     async fn connect(
@@ -388,12 +394,12 @@ impl Node {
                 Err(_) => {
                     // An attempt goes on, but the next probe does not wait for it: its bytes may be lost.
                     *lock(&runtime) = None;
-                    Failure::Timeout { is_sent }
+                    self.timed_out(is_sent)
                 }
             };
             let is_answer =
                 matches!(&failure, Failure::Redis(error) if !error.is_unrecoverable_error());
-            let cause = failure.into_store_error(self.deadline, &[]);
+            let cause = failure.into_store_error(&[]);
             if is_answer {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };

@@ -1,102 +1,79 @@
 //! Corrects charges once their calls have ended, blocks, unblocks and resets keys: caller of `lua/correct.lua`. States
 //! what this process holds of counts of calls in flight: caller of `lua/hold.lua`.
 
+use std::slice;
 use std::sync::Arc;
 
-use redis::{ErrorKind, ServerErrorKind, Value};
+use redis::Value;
 use tokio::time::Instant;
 
-use super::script_call::{ScriptCall, unexpected};
+use super::script_call::{ScriptCall, script_op, unexpected};
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
-use crate::store::redis::Servers;
+use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{correct_error, is_of_another_node};
-use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp, decode_acquired};
+use crate::store::redis::scripts::script::{
+    self, RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply, put_correction,
+};
 use crate::store::{Charge, CorrectError, CorrectedCharge, Reply, Stated};
 
-/// A result for each charge, in their order.
-type CorrectResults = Vec<Result<Outcome, CorrectError>>;
+/// A script that does something with each of its keys by itself.
+struct KeysScript<E, T> {
+    script: &'static Script,
+    charge: fn(&E) -> &Charge,
+    /// Appends an entry after its limit.
+    put: fn(&mut Vec<u8>, &E),
+    /// The length of the reply to an entry, in bytes.
+    reply: usize,
+    decode: fn(&[u8]) -> Option<T>,
+}
 
-impl Servers {
-    /// Corrects charges of one hash slot in one script. Returns a result for each charge, in their order.
-    pub(crate) async fn correct(&self, charges: &[CorrectedCharge], by: Instant) -> CorrectResults {
-        let arguments = script::arguments_of_each(
-            charges.iter().map(|corrected| (&*corrected.charge, corrected)),
-            script::put_correction,
-            self.clock.sent(),
-        );
-        let call = ScriptCall {
+impl Redis {
+    /// Corrects charges, each once at most: up to [`MAX_CORRECTED`](crate::store::MAX_CORRECTED) of one
+    /// [hash slot](Self::slot). Returns a result for each, in their order: the outcome of a peek at the key as it was
+    /// before. Of a reset, the outcome is admitted if there was a count; of one of calls in flight, it has the time of
+    /// the reset in place of the remaining units.
+    pub(crate) async fn correct(
+        &self,
+        charges: &[CorrectedCharge],
+    ) -> Vec<Result<Outcome, CorrectError>> {
+        let script = KeysScript {
             script: &script::CORRECT,
-            keys: charges.iter().map(|corrected| &corrected.charge.count_name[..]).collect(),
-            arguments,
-            is_atomic: charges.len() == 1,
+            charge: |corrected: &CorrectedCharge| &corrected.charge,
+            put: put_correction,
+            reply: REPLY,
+            decode: decode_reply,
         };
-        let failure = match self.exchange(&call, by).await {
-            Ok(reply) => {
-                let malformed = || vec![Err(CorrectError::Replied(unexpected())); charges.len()];
-                let results = decode(&reply, charges).unwrap_or_else(malformed);
-                for error in results.iter().filter_map(|result| result.as_ref().err()) {
-                    self.back_off_if_unfit(error.error());
-                }
-                return results;
-            }
-            Err(failure) => failure,
-        };
-        // Some keys of the hash slot have migrated to another node, or the user may not use one of them. Nothing was
-        // executed.
-        let of_one_key =
-            [ServerErrorKind::TryAgain, ServerErrorKind::NoPerm].map(ErrorKind::Server);
-        if failure.kind().is_some_and(|kind| of_one_key.contains(&kind)) && charges.len() > 1 {
-            let mut results: CorrectResults = Vec::with_capacity(charges.len());
-            for (index, corrected) in charges.iter().enumerate() {
-                // The corrections of a key keep their order.
-                let mut before = charges[..index].iter().zip(&results);
-                let is_refused = |(it, result): &(&CorrectedCharge, &Result<_, _>)| {
-                    it.charge.key_id == corrected.charge.key_id
-                        && matches!(result, Err(CorrectError::NotExecuted(_)))
-                };
-                if let Some((_, refused)) = before.find(is_refused) {
-                    results.push(refused.clone());
-                    continue;
-                }
-                let (one, by) = (std::slice::from_ref(corrected), Instant::now() + self.deadline);
-                results.append(&mut Box::pin(self.correct(one, by)).await);
-            }
-            return results;
+        self.run_for_keys(&script, charges).await
+    }
+
+    /// States what this process holds of counts of calls in flight: up to
+    /// [`MAX_CORRECTED`](crate::store::MAX_CORRECTED) of one [hash slot](Self::slot). Returns a result for each.
+    pub(crate) async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
+        if let [charge] = charges {
+            // The end of a call: the script of one key creates fewer functions than `lua/hold.lua`.
+            let stated = async { self.apply_one(ScriptOp::HOLD, charge, self.begin()?).await };
+            return vec![stated.await.map(|(_, receipt)| Stated::new(receipt, 0))];
         }
-        vec![Err(failure.into_correct_error(self.deadline, &call.keys)); charges.len()]
+        let script = KeysScript {
+            script: &script::HOLD,
+            charge: |charge: &Arc<Charge>| charge,
+            put: |_, _| {},
+            reply: REPLY + RECEIPT,
+            decode: |reply| Some(Stated::new(decode_acquired(reply)?.1, 0)),
+        };
+        let results = self.run_for_keys(&script, charges).await.into_iter();
+        results.map(|result| result.map_err(|error| error.error().clone())).collect()
     }
-}
 
-/// Decodes a reply of `lua/correct.lua`; `None` if it is malformed.
-fn decode(reply: &Value, charges: &[CorrectedCharge]) -> Option<CorrectResults> {
-    let Value::Array(parts) = reply else { return None };
-    let mut parts = parts.iter();
-    let Some(Value::BulkString(replies)) = parts.next() else { return None };
-    let mut results = Vec::with_capacity(charges.len());
-    for (reply, corrected) in replies.chunks(REPLY).zip(charges) {
-        results.push(if reply.iter().all(|byte| *byte == 0) {
-            let Some(Value::BulkString(message)) = parts.next() else { return None };
-            let message = String::from_utf8_lossy(message);
-            Err(correct_error(script::error_of(&message, &corrected.charge.count_name)))
-        } else {
-            Ok(script::decode_reply(reply)?)
-        });
-    }
-    (results.len() == charges.len()).then_some(results)
-}
-
-type HoldResult = Result<Stated, StoreError>;
-
-impl Servers {
     /// Takes units of one call, and states what the process held before.
     pub(crate) async fn take_slot(
         &self,
         charge: &Charge,
         by: Instant,
     ) -> Result<Reply, StoreError> {
-        let op = self.script_op(Op::ACQUIRE, charge.cost);
+        let op = script_op(Op::ACQUIRE, charge.cost);
         let (outcome, receipt) = self.apply_one(op, charge, by).await?;
         let granted = if outcome.is_allowed() { charge.cost } else { 0 };
         let mut reply = Reply::one(outcome, Source::Redis);
@@ -107,55 +84,94 @@ impl Servers {
         Ok(reply)
     }
 
-    /// States counts of one hash slot in one script. Returns a result for each, in their order.
-    pub(crate) async fn hold(&self, charges: &[Arc<Charge>], by: Instant) -> Vec<HoldResult> {
-        if let [charge] = charges {
-            // The end of a call: the script of one key creates fewer functions than `lua/hold.lua`.
-            let stated = self.apply_one(ScriptOp::HOLD, charge, by).await;
-            return vec![stated.map(|(_, receipt)| Stated::new(receipt, 0))];
-        }
-        let entries = charges.iter().map(|charge| (&**charge, ()));
-        let call = ScriptCall {
-            script: &script::HOLD,
-            keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
-            arguments: script::arguments_of_each(entries, |_, ()| {}, self.clock.sent()),
-            is_atomic: false,
-        };
-        let error = match self.run_for(&call, by).await {
-            Ok(reply) => {
-                let malformed = || vec![Err(unexpected()); charges.len()];
-                return decode_statements(&reply, charges).unwrap_or_else(malformed);
-            }
+    /// Runs a script for keys of one hash slot. Returns a result for each, in their order.
+    async fn run_for_keys<E, T: Clone>(
+        &self,
+        script: &KeysScript<E, T>,
+        entries: &[E],
+    ) -> Vec<Result<T, CorrectError>> {
+        let error = match self.run_once(script, entries).await {
+            Ok(results) => return results,
             Err(error) => error,
         };
-        // Some keys of the hash slot have migrated to another node, and nothing was executed.
-        if matches!(&error, StoreError::Server { code, .. } if &**code == "TRYAGAIN")
-            || is_of_another_node(&error)
-        {
-            let mut results = Vec::with_capacity(charges.len());
-            for charge in charges {
-                let (one, by) = (std::slice::from_ref(charge), Instant::now() + self.deadline);
-                results.append(&mut Box::pin(self.hold(one, by)).await);
-            }
-            return results;
+        if entries.len() == 1 || !is_of_one_key(&error) {
+            return vec![Err(error); entries.len()];
         }
-        vec![Err(error); charges.len()]
+        let mut results: Vec<Result<T, CorrectError>> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let key_id = (script.charge)(entry).key_id;
+            // The entries of a key keep their order.
+            let refused = entries.iter().zip(&results).find(|(before, result)| {
+                (script.charge)(before).key_id == key_id
+                    && matches!(result, Err(CorrectError::NotExecuted(_)))
+            });
+            if let Some((_, refused)) = refused {
+                results.push(refused.clone());
+            } else {
+                let result = self.run_once(script, slice::from_ref(entry)).await;
+                results.append(&mut result.unwrap_or_else(|error| vec![Err(error)]));
+            }
+        }
+        results
+    }
+
+    async fn run_once<E, T>(
+        &self,
+        script: &KeysScript<E, T>,
+        entries: &[E],
+    ) -> Result<Vec<Result<T, CorrectError>>, CorrectError> {
+        let by = self.begin().map_err(CorrectError::NotExecuted)?;
+        let charges: Vec<_> = entries.iter().map(script.charge).collect();
+        let arguments = script::arguments_of_each(
+            charges.iter().copied().zip(entries),
+            script.put,
+            self.clock.sent(),
+        );
+        let call = ScriptCall {
+            script: script.script,
+            keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
+            arguments,
+            is_atomic: entries.len() == 1,
+            node: None,
+        };
+        let reply = self.exchange(&call, by).await;
+        let reply = reply.map_err(|failure| failure.into_correct_error(&call.keys))?;
+        let results = script.decode_results(&reply, &call.keys);
+        let results = results.ok_or_else(|| CorrectError::Replied(unexpected()))?;
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            self.back_off_if_unfit(error.error());
+        }
+        Ok(results)
     }
 }
 
-/// Decodes the reply; `None` if it is malformed.
-fn decode_statements(reply: &Value, charges: &[Arc<Charge>]) -> Option<Vec<HoldResult>> {
-    let Value::Array(parts) = reply else { return None };
-    let mut parts = parts.iter();
-    let Some(Value::BulkString(replies)) = parts.next() else { return None };
-    let mut results = Vec::with_capacity(charges.len());
-    for (reply, charge) in replies.chunks(REPLY + RECEIPT).zip(charges) {
-        results.push(if reply.iter().all(|byte| *byte == 0) {
-            let Some(Value::BulkString(message)) = parts.next() else { return None };
-            Err(script::error_of(&String::from_utf8_lossy(message), &charge.count_name))
-        } else {
-            Ok(Stated::new(decode_acquired(reply)?.1, 0))
-        });
+/// Returns whether nothing was executed because of one of several keys: it has migrated to another node, or the user may
+/// not use it.
+fn is_of_one_key(error: &CorrectError) -> bool {
+    let CorrectError::NotExecuted(error) = error else { return false };
+    matches!(error, StoreError::Server { code, .. } if ["TRYAGAIN", "NOPERM"].contains(&&**code))
+        || is_of_another_node(error)
+}
+
+impl<E, T> KeysScript<E, T> {
+    /// Decodes the list that `lua/each.lua` returns; `None` if it is malformed.
+    fn decode_results(
+        &self,
+        reply: &Value,
+        keys: &[&[u8]],
+    ) -> Option<Vec<Result<T, CorrectError>>> {
+        let Value::Array(parts) = reply else { return None };
+        let mut parts = parts.iter();
+        let Some(Value::BulkString(replies)) = parts.next() else { return None };
+        let mut results = Vec::with_capacity(keys.len());
+        for (reply, key) in replies.chunks(self.reply).zip(keys) {
+            results.push(if reply.iter().all(|byte| *byte == 0) {
+                let Some(Value::BulkString(message)) = parts.next() else { return None };
+                Err(correct_error(script::error_of(&String::from_utf8_lossy(message), key)))
+            } else {
+                Ok((self.decode)(reply)?)
+            });
+        }
+        (results.len() == keys.len()).then_some(results)
     }
-    (results.len() == charges.len()).then_some(results)
 }

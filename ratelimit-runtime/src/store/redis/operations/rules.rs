@@ -6,16 +6,16 @@
 //!
 //! The keys of a limit are looked for server by server.
 
+use std::sync::Arc;
+
 use redis::{Cmd, Value};
-use tokio::time::Instant;
 
 use super::script_call::unexpected;
 use crate::reply::StoreError;
+use crate::store::redis::network::failure::Failure;
 use crate::store::redis::scripts::program::without_comments;
 use crate::store::redis::{Redis, Topology};
-use crate::store::{
-    Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
-};
+use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
 
 const READ: &str = include_str!("../../../../lua/read_rules.lua");
 const REPLACE: &str = include_str!("../../../../lua/rules.lua");
@@ -43,11 +43,15 @@ const ANNOUNCED_MS: u64 = 30_000;
 /// How long Redis keeps that a process reports about a version of the rules.
 const CLAIMED_MS: u64 = 3_600_000;
 
+/// The number of keys that a `SCAN` looks at.
+const LOOKED_AT: u32 = 1_000;
+
 /// The most processes that are returned.
 const MOST_PROCESSES: usize = 10_000;
 
-impl RuleStore for Redis {
-    async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
+impl Redis {
+    /// Returns the rules that all processes share, unless they have the version that the caller knows.
+    pub(crate) async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
         let key = self.rules_key("");
         let read = async |command| {
             let mut eval = call(command, READ, &[&key]);
@@ -74,20 +78,27 @@ impl RuleStore for Redis {
         Ok(Some(StoredRules { version, rules }))
     }
 
-    async fn write_rules(&self, new: NewRules) -> Result<String, StoreError> {
-        let NewRules { replaces, version, rules, change } = new;
+    /// Replaces the rules that all processes share, if they have the version `replaces`. Returns the version that they
+    /// had. `change` is the entry in the list of changes.
+    pub(crate) async fn write_rules(
+        &self,
+        replaces: &str,
+        StoredRules { version, rules }: &StoredRules,
+        change: &str,
+    ) -> Result<String, StoreError> {
         if rules.len() > MAX_RULES {
             let message = format!("the rules are too large: over {MAX_RULES} bytes");
             return Err(StoreError::Server { code: "RULES".into(), message: message.into() });
         }
         let (key, changes) = (self.rules_key(""), self.rules_key(":changes"));
-        let now = self.servers.clock.sent().map_or_else(String::new, |now| now.to_string());
+        let now = self.clock.sent().map_or_else(String::new, |now| now.to_string());
         let mut eval = call("EVAL", REPLACE, &[&key, &changes]);
         eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
         text(self.send_for_rules(&eval, &key).await?).ok_or_else(unexpected)
     }
 
-    async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
+    /// Returns the last changes of the rules, the newest first: each its time in microseconds, and its text.
+    pub(crate) async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
         let key = self.rules_key(":changes");
         let mut eval = call("EVAL", CHANGES, &[&key]);
         eval.arg(most.min(MOST_CHANGES)).arg(MAX_CHANGE).arg(MAX_CHANGES);
@@ -99,24 +110,29 @@ impl RuleStore for Redis {
         Ok(entries.collect())
     }
 
-    async fn announce(&self, announcement: Announcement) -> Result<(), StoreError> {
-        let Announcement { process, text } = announcement;
-        let (key, processes) = (self.process_key(&process), self.rules_key(":processes"));
+    /// Announces this process for half a minute.
+    pub(crate) async fn announce(&self, process: &str, text: &str) -> Result<(), StoreError> {
+        let (key, processes) = (self.process_key(process), self.rules_key(":processes"));
         let mut eval = call("EVAL", ANNOUNCE, &[&key, &processes]);
         eval.arg(process).arg(text).arg(ANNOUNCED_MS);
-        let now = self.servers.clock.sent().map(|now| (now / 1_000).to_string());
+        let now = self.clock.sent().map(|now| (now / 1_000).to_string());
         eval.arg(now.unwrap_or_default());
         self.send_for_rules(&eval, &key).await.map(drop)
     }
 
-    async fn processes(&self) -> Result<Vec<String>, StoreError> {
+    /// Returns the ids of the processes that announce something.
+    pub(crate) async fn processes(&self) -> Result<Vec<String>, StoreError> {
         let key = self.rules_key(":processes");
         let mut eval = call("EVAL", PROCESSES, &[&key]);
         eval.arg(MOST_PROCESSES).arg(MAX_PROCESS_ID);
         texts(self.send_for_rules(&eval, &key).await?)
     }
 
-    async fn announcements(&self, processes: &[String]) -> Result<Vec<String>, StoreError> {
+    /// Returns what these processes announce.
+    pub(crate) async fn announcements(
+        &self,
+        processes: &[String],
+    ) -> Result<Vec<String>, StoreError> {
         let keys: Vec<_> = processes.iter().map(|process| self.process_key(process)).collect();
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         let mut eval = call("EVAL", ANNOUNCED, &keys.iter().collect::<Vec<_>>());
@@ -124,23 +140,43 @@ impl RuleStore for Redis {
         texts(self.send_for_rules(&eval, first).await?)
     }
 
-    async fn claim_report(&self, version: &str, process: &str) -> Result<bool, StoreError> {
+    /// Returns whether this process is the first that reports about the rules of a version.
+    pub(crate) async fn claim_report(
+        &self,
+        version: &str,
+        process: &str,
+    ) -> Result<bool, StoreError> {
         let key = self.rules_key(&format!(":report:{version}"));
         let mut set = Cmd::new();
         set.arg("SET").arg(&key).arg(process).arg("NX").arg("PX").arg(CLAIMED_MS);
         Ok(self.send_for_rules(&set, &key).await? != Value::Nil)
     }
 
-    async fn scan(
+    /// Returns some names of counts that begin with `start`, and where to go on.
+    pub(crate) async fn scan(
         &self,
         start: &[u8],
-        position: ScanPosition,
+        ScanPosition { server, cursor }: ScanPosition,
     ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
-        self.scan_from(start, position).await
+        let mut scan = Cmd::new();
+        scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(start)).arg("COUNT").arg(LOOKED_AT);
+        let (by, store_error) = (self.begin()?, |failure: Failure| failure.into_store_error(&[]));
+        let nodes = match &self.topology {
+            Topology::One(node) => vec![Arc::clone(node)],
+            Topology::Cluster(cluster) => cluster.primaries(by).await.map_err(store_error)?,
+        };
+        let Some(node) = nodes.get(server) else { return Ok((Vec::new(), None)) };
+        let reply = node.send(&scan, false, by).await.map_err(store_error)?;
+        let (cursor, names): (u64, Vec<Vec<u8>>) =
+            redis::from_redis_value(reply).map_err(|_| unexpected())?;
+        let next = match cursor {
+            0 if server + 1 == nodes.len() => None,
+            0 => Some(ScanPosition { server: server + 1, cursor: 0 }),
+            cursor => Some(ScanPosition { server, cursor }),
+        };
+        Ok((names, next))
     }
-}
 
-impl Redis {
     /// Returns a key of the rules. All of them share a hash slot, and none is a key of a count.
     fn rules_key(&self, suffix: &str) -> String {
         format!("{}:{{rules}}{suffix}", self.prefix)
@@ -151,10 +187,8 @@ impl Redis {
     }
 
     async fn send_for_rules(&self, command: &Cmd, key: &str) -> Result<Value, StoreError> {
-        let servers = &self.servers;
-        let (by, _): (Instant, _) = servers.admit(false)?;
-        let reply = servers.send(command, key.as_bytes(), true, by).await;
-        reply.map_err(|failure| failure.into_store_error(servers.deadline, &[key.as_bytes()]))
+        let reply = self.send(command, key.as_bytes(), true, self.begin()?).await;
+        reply.map_err(|failure| failure.into_store_error(&[key.as_bytes()]))
     }
 }
 
@@ -182,43 +216,6 @@ fn text(value: Value) -> Option<String> {
     }
 }
 
-/// The number of keys that a command looks at.
-const LOOKED_AT: u32 = 1_000;
-
-impl Redis {
-    /// Returns some names of counts that begin with `start`, and where to go on.
-    pub(crate) async fn scan_from(
-        &self,
-        start: &[u8],
-        position: ScanPosition,
-    ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
-        let ScanPosition { server, cursor } = position;
-        let mut scan = Cmd::new();
-        scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(start)).arg("COUNT").arg(LOOKED_AT);
-        let servers = &self.servers;
-        let (by, _) = servers.admit(false)?;
-        let (reply, is_last) = match &servers.topology {
-            Topology::One(node) => (node.send(&scan, false, by).await, true),
-            Topology::Cluster(cluster) => {
-                let nodes = cluster
-                    .primaries(by)
-                    .await
-                    .map_err(|failure| failure.into_store_error(servers.deadline, &[]))?;
-                let Some(node) = nodes.get(server) else { return Ok((Vec::new(), None)) };
-                (node.send(&scan, false, by).await, server + 1 == nodes.len())
-            }
-        };
-        let reply = reply.map_err(|failure| failure.into_store_error(servers.deadline, &[]))?;
-        let (cursor, names) = decode(reply).ok_or_else(unexpected)?;
-        let next = match cursor {
-            0 if is_last => None,
-            0 => Some(ScanPosition { server: server + 1, cursor: 0 }),
-            cursor => Some(ScanPosition { server, cursor }),
-        };
-        Ok((names, next))
-    }
-}
-
 /// Returns the pattern of the names that begin with `start`.
 fn pattern(start: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(start.len() + 1);
@@ -230,15 +227,4 @@ fn pattern(start: &[u8]) -> Vec<u8> {
     }
     pattern.push(b'*');
     pattern
-}
-
-fn decode(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
-    let Value::Array(parts) = reply else { return None };
-    let [Value::BulkString(cursor), Value::Array(names)] = &parts[..] else { return None };
-    let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
-    let name = |value: &Value| match value {
-        Value::BulkString(name) => Some(name.clone()),
-        _ => None,
-    };
-    Some((cursor, names.iter().filter_map(name).collect()))
 }

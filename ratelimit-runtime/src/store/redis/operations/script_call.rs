@@ -2,17 +2,20 @@
 //! births of states: random numbers, by which a charge finds only the state that counts it.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;
 
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::reply::StoreError;
+use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
 use crate::store::redis::network::failure::{Failure, is_of_another_node};
-use crate::store::redis::scripts::script::{self, Script};
-use crate::store::redis::{Servers, Topology};
+use crate::store::redis::network::node::Node;
+use crate::store::redis::scripts::script::{self, Script, ScriptOp, decode_acquired};
+use crate::store::redis::{Redis, Topology};
 
 /// A call of a script.
 pub(crate) struct ScriptCall<'a> {
@@ -21,9 +24,28 @@ pub(crate) struct ScriptCall<'a> {
     pub(crate) arguments: Vec<Vec<u8>>,
     /// Whether the script decides all keys together. Otherwise the caller can send the keys one by one.
     pub(crate) is_atomic: bool,
+    /// The node of the keys, if the script does not declare them.
+    pub(crate) node: Option<&'a Arc<Node>>,
 }
 
-impl Servers {
+impl Redis {
+    /// Applies an operation to one charge. Returns the receipt of an admitted take that needs one.
+    pub(crate) async fn apply_one(
+        &self,
+        op: ScriptOp,
+        charge: &Charge,
+        by: Instant,
+    ) -> Result<(Outcome, Receipt), StoreError> {
+        let call = ScriptCall {
+            script: Script::of(&charge.terms),
+            arguments: script::arguments_of_one(op, charge, self.clock.sent()),
+            keys: vec![&charge.count_name],
+            is_atomic: true,
+            node: None,
+        };
+        decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)
+    }
+
     /// Runs a script whose reply is one string, or the error of one of its keys.
     pub(crate) async fn run(
         &self,
@@ -31,7 +53,8 @@ impl Servers {
         by: Instant,
     ) -> Result<Vec<u8>, StoreError> {
         loop {
-            let reply = match self.run_for(call, by).await? {
+            let reply = self.exchange(call, by).await;
+            let reply = match reply.map_err(|failure| failure.into_store_error(&call.keys))? {
                 Value::BulkString(reply) => return Ok(reply),
                 reply => reply,
             };
@@ -59,25 +82,26 @@ impl Servers {
     }
 
     /// Runs a script once. If the server does not know the script, sends its text.
-    pub(crate) async fn run_for(
-        &self,
-        call: &ScriptCall<'_>,
-        by: Instant,
-    ) -> Result<Value, StoreError> {
-        let reply = self.exchange(call, by).await;
-        reply.map_err(|failure| failure.into_store_error(self.deadline, &call.keys))
-    }
-
-    /// Runs a script as [`run_for`](Self::run_for) does. The failure tells whether the script was executed.
     pub(crate) async fn exchange(
         &self,
         call: &ScriptCall<'_>,
         by: Instant,
     ) -> Result<Value, Failure> {
-        let ScriptCall { script, keys, arguments, is_atomic } = call;
+        let ScriptCall { script, keys, arguments, is_atomic, node } = call;
         let key = keys.first().copied().unwrap_or_default();
-        let send = |command: Cmd| async move { self.send(&command, key, *is_atomic, by).await };
-        by_hash_or_text(script, keys, arguments, send).await
+        let send = |command: Cmd| async move {
+            match node {
+                Some(node) => node.send(&command, false, by).await,
+                None => self.send(&command, key, *is_atomic, by).await,
+            }
+        };
+        let reply = send(script.by_hash(keys, arguments)).await;
+        let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
+            // The server has not executed anything, so the next attempt is the only charge.
+            return send(script.by_text(keys, arguments)).await;
+        }
+        reply
     }
 
     pub(crate) async fn send(
@@ -96,22 +120,6 @@ impl Servers {
     }
 }
 
-/// Calls a script by its hash. If the server does not know the script, sends its text.
-pub(crate) async fn by_hash_or_text<F: Future<Output = Result<Value, Failure>>>(
-    script: &Script,
-    keys: &[&[u8]],
-    arguments: &[Vec<u8>],
-    send: impl Fn(Cmd) -> F,
-) -> Result<Value, Failure> {
-    let reply = send(script.by_hash(keys, arguments)).await;
-    let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-    if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
-        // The server has not executed anything, so the next attempt is the only charge.
-        return send(script.by_text(keys, arguments)).await;
-    }
-    reply
-}
-
 /// Reads the error of one limit in the reply of `lua/all.lua`.
 fn error_of_key(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
@@ -124,19 +132,14 @@ pub(crate) fn unexpected() -> StoreError {
     StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
 }
 
-/// Draws births. No two processes draw the same, also after a fork.
-#[derive(Default)]
-pub(crate) struct Births {
-    random: RandomState,
-    drawn: AtomicU64,
-}
-
-impl Births {
-    /// Returns a number of 7 bytes that is not 0.
-    pub(crate) fn draw(&self) -> u64 {
-        // SipHash of a counter under a random key, which a child has in common with its parent.
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let number = self.random.hash_one((seen_process(), drawn));
-        (number >> 8).max(1)
-    }
+/// Returns a take or a peek as scripts receive it. A take that needs a receipt has a birth: a number of 7 bytes that is
+/// not 0, and that no other draw returns, also not in a process that was forked.
+pub(crate) fn script_op(op: Op, cost: u64) -> ScriptOp {
+    let birth = if op == Op::ACQUIRE {
+        // The keys of each `RandomState` differ, except from those of a parent.
+        (RandomState::new().hash_one(seen_process()) >> 8).max(1)
+    } else {
+        0
+    };
+    ScriptOp::decide(op, cost, birth)
 }
