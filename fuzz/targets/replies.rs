@@ -202,14 +202,14 @@ target!(|input: (LimitInput, OpInput, Option<u64>, u64, &[u8])| {
     if let Some(limit) = limit.limit() {
         check_arguments(limit.terms(), &op, clock.map(time), cost % AMOUNTS);
     }
-    let decoded = script::decode_reply(bytes);
-    let is_reply = bytes.len() == script::REPLY && bytes[7] <= 3;
+    let mut rest = bytes;
+    let decoded = script::take_outcome(&mut rest);
+    let is_reply = bytes.len() >= script::REPLY && bytes[7] <= 3;
     assert_eq!(decoded.is_some(), is_reply);
-    if let Some(outcome) = decoded {
-        let slack = script::decode_slack(bytes).expect("as long as a reply");
+    if let Some((outcome, slack)) = decoded {
         let mut again = reply(&outcome, slack);
         assert_eq!(again[7] == 1, bytes[7] == 1);
         again[7] = bytes[7];
-        assert_eq!(again, bytes);
+        assert_eq!([&again, rest].concat(), bytes);
     }
 });

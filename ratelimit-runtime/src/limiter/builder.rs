@@ -17,7 +17,7 @@ use crate::reply::BuildError;
 use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
-use crate::store::redis::{Certificates, Redis, RedisSettings};
+use crate::store::redis::{Certificates, Redis};
 
 /// The longest deadline. A longer one is shortened to this.
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -302,15 +302,15 @@ impl Builder {
         #[cfg(feature = "redis")]
         let shared = match &self.redis {
             None => None,
-            Some(url) => Some(Redis::new(RedisSettings {
+            Some(url) => Some(Redis::new(
                 url,
-                certificates: &self.certificates,
-                prefix: &self.key_prefix,
+                &self.certificates,
+                &self.key_prefix,
                 deadline,
-                max_pending: self.max_pending,
-                clock: self.clock.clone(),
-                background: Arc::clone(&background),
-            })?),
+                self.max_pending,
+                self.clock.clone(),
+                Arc::clone(&background),
+            )?),
         };
         let settings = BackendSettings {
             on_error: self.on_error,

@@ -29,17 +29,6 @@ use crate::key::{Key, put_count_name};
 use crate::limit::Terms;
 use crate::reply::{BuildError, Source, StoreError};
 
-/// The settings of a [`Redis`].
-pub(crate) struct RedisSettings<'a> {
-    pub(crate) url: &'a str,
-    pub(crate) certificates: &'a Certificates,
-    pub(crate) prefix: &'a str,
-    pub(crate) deadline: Duration,
-    pub(crate) max_pending: usize,
-    pub(crate) clock: Clock,
-    pub(crate) background: Arc<Background>,
-}
-
 pub(crate) type SharedStore = Arc<Redis>;
 
 /// The servers behind a URL, and the pending decisions.
@@ -62,8 +51,15 @@ enum Topology {
 
 impl Redis {
     /// Creates a store on the servers that the URL names. It connects with the first decision.
-    pub(crate) fn new(settings: RedisSettings<'_>) -> Result<SharedStore, BuildError> {
-        let RedisSettings { url, certificates, prefix, deadline, background, .. } = settings;
+    pub(crate) fn new(
+        url: &str,
+        certificates: &Certificates,
+        prefix: &str,
+        deadline: Duration,
+        max_pending: usize,
+        clock: Clock,
+        background: Arc<Background>,
+    ) -> Result<SharedStore, BuildError> {
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
         let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
@@ -76,12 +72,12 @@ impl Redis {
                 Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
             }
         };
-        let max_pending = settings.max_pending.min(Semaphore::MAX_PERMITS);
+        let max_pending = max_pending.min(Semaphore::MAX_PERMITS);
         Ok(Arc::new(Self {
             topology,
             prefix: prefix.into(),
             queues: BatchQueues::default(),
-            clock: settings.clock,
+            clock,
             deadline,
             free: Semaphore::new(max_pending),
             max_pending,
@@ -108,20 +104,13 @@ impl Redis {
 
     /// Returns the hash slot of a charge; 0 on one server.
     pub(crate) fn slot(&self, charge: &Charge) -> u16 {
-        match self.topology {
-            Topology::One(_) => 0,
-            Topology::Cluster(_) => hash_slot(&charge.count_name),
-        }
+        self.cluster().map_or(0, |_| hash_slot(&charge.count_name))
     }
 
     /// Returns a number of the server of a hash slot, as far as it is known.
     pub(crate) fn server_of(&self, slot: u16) -> usize {
-        match &self.topology {
-            Topology::One(_) => 0,
-            Topology::Cluster(cluster) => {
-                cluster.known_node(slot).map_or(0, |node| Arc::as_ptr(&node) as usize)
-            }
-        }
+        let node = self.cluster().and_then(|cluster| cluster.known_node(slot));
+        node.map_or(0, |node| Arc::as_ptr(&node) as usize)
     }
 
     /// Sets what gives back a charge of a call that is rolled back.
@@ -152,6 +141,13 @@ impl Redis {
     /// Returns whether no decision is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending() == 0
+    }
+
+    fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match &self.topology {
+            Topology::One(_) => None,
+            Topology::Cluster(cluster) => Some(cluster),
+        }
     }
 
     fn pending(&self) -> usize {

@@ -83,13 +83,19 @@ impl Cluster {
         self.takes_batches_by_node.load(Ordering::Relaxed)
     }
 
-    /// Records that a node refuses scripts over several slots.
-    pub(crate) fn refuse_batches_by_node(&self) {
-        if self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
+    /// Returns whether a node has executed nothing of a script over several slots, and replied with an error of the
+    /// script as a whole: the script catches the errors of commands. Records that a node refuses such scripts.
+    pub(crate) fn refuses(self: &Arc<Self>, failure: &Failure) -> bool {
+        self.refresh();
+        let response_error = ErrorKind::Server(ServerErrorKind::ResponseError);
+        if failure.kind() == Some(response_error)
+            && self.takes_batches_by_node.swap(false, Ordering::Relaxed)
+        {
             tracing::info!(
-                "the cluster refuses scripts over several hash slots, so calls share scripts only within a slot"
+                "the cluster refuses scripts over several hash slots, so calls share scripts only if they are equal"
             );
         }
+        matches!(failure.kind(), Some(ErrorKind::Server(_) | ErrorKind::Extension))
     }
 
     /// Returns the number of nodes that may serve slots; at least 1.

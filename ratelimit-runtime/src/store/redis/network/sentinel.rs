@@ -46,13 +46,8 @@ impl Sentinels {
                 .await?;
         // The server can have become a replica before the Sentinels report it, so this checks its role.
         let role = connection.send(&redis::cmd("ROLE"), false).await?;
-        let is_primary = match &role {
-            redis::Value::Array(parts) => parts.first().is_some_and(
-                |role| matches!(role, redis::Value::BulkString(role) if role == b"master"),
-            ),
-            _ => false,
-        };
-        if is_primary {
+        let role: Vec<redis::Value> = redis::from_redis_value(role)?;
+        if matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master") {
             return Ok(connection);
         }
         Err((ErrorKind::Io, "the Sentinels report a server that is not the primary").into())

@@ -16,9 +16,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::slice;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use redis::{ErrorKind, ServerErrorKind, Value};
+use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -31,10 +31,10 @@ use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
 use crate::store::redis::network::failure::{Failure, is_of_another_node};
-use crate::store::redis::network::node::Node;
-use crate::store::redis::scripts::script::{self, RECEIPT, REPLY};
+use crate::store::redis::network::node::{Node, lock};
+use crate::store::redis::scripts::script::{self, take, take_7, take_outcome, take_receipt};
 use crate::store::redis::{Redis, Topology};
-use crate::threads::{Mutex, MutexGuard};
+use crate::threads::Mutex;
 
 /// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
@@ -126,7 +126,7 @@ impl Drop for BatchSender {
 impl BatchSender {
     async fn run(mut self) {
         let patience = self.store.deadline / WAITS_PER_DEADLINE;
-        while let Some(entries) = self.store.queues.take(self.id, BatchEntry::take) {
+        while let Some(entries) = self.store.queues.take(self.id) {
             let (store, node) = (Arc::clone(&self.store), self.node.clone());
             let mut batch =
                 Box::pin(async move { store.decide_batch(node.as_ref(), entries).await });
@@ -179,13 +179,14 @@ impl BatchEntry {
 impl Redis {
     /// Decides entries of one node of a cluster; without a node, of one hash slot or the only server.
     async fn decide_batch(self: &Arc<Self>, node: Option<&Arc<Node>>, entries: Vec<BatchEntry>) {
-        if node.is_some() && !self.takes_batches_by_node() {
+        let cluster = self.cluster().filter(|_| node.is_some());
+        if cluster.is_some_and(|cluster| !cluster.takes_batches_by_node()) {
             return self.decide_each(entries).await;
         }
         let reply = self.send_batch(node, &entries).await;
         let elsewhere = match reply {
             Ok(reply) => self.send_replies(node, entries, &reply),
-            Err(failure) if node.is_some() && self.is_refused(&failure) => entries,
+            Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
             Err(failure) => {
                 let error = failure.into_store_error(&[]);
                 for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
@@ -220,22 +221,6 @@ impl Redis {
         let by = entries.iter().map(|entry| entry.by).max().unwrap_or_else(Instant::now);
         let call = ScriptCall { script, keys, arguments, is_atomic: true, node };
         self.exchange(&call, by).await
-    }
-
-    fn takes_batches_by_node(&self) -> bool {
-        let Topology::Cluster(cluster) = &self.topology else { return false };
-        cluster.takes_batches_by_node()
-    }
-
-    /// Returns whether a node has executed nothing of a script, so that each entry is to be decided by itself.
-    fn is_refused(&self, failure: &Failure) -> bool {
-        let Topology::Cluster(cluster) = &self.topology else { return false };
-        cluster.refresh();
-        // An error of the script as a whole: the script catches the errors of commands.
-        if failure.kind() == Some(ErrorKind::Server(ServerErrorKind::ResponseError)) {
-            cluster.refuse_batches_by_node();
-        }
-        matches!(failure.kind(), Some(ErrorKind::Server(_) | ErrorKind::Extension))
     }
 
     /// Decides entries concurrently, each by a script of its own.
@@ -295,7 +280,7 @@ struct BatchQueue {
 impl BatchQueues {
     /// Adds a call. Returns whether the caller starts a sender for it; otherwise, one that runs takes it.
     fn add(&self, id: QueueId, call: PendingCall) -> bool {
-        let mut queues = self.lock();
+        let mut queues = lock(&self.0);
         let queue = queues.entry(id).or_default();
         queue.calls.push_back(call);
         let starts = queue.senders < SENDERS;
@@ -304,14 +289,10 @@ impl BatchQueues {
     }
 
     /// Takes calls for a sender. If there are none, the sender has ended.
-    fn take<T>(
-        &self,
-        id: QueueId,
-        take: impl FnOnce(&mut VecDeque<PendingCall>) -> Option<T>,
-    ) -> Option<T> {
-        let mut queues = self.lock();
+    fn take(&self, id: QueueId) -> Option<Vec<BatchEntry>> {
+        let mut queues = lock(&self.0);
         let queue = queues.get_mut(&id)?;
-        let taken = take(&mut queue.calls);
+        let taken = BatchEntry::take(&mut queue.calls);
         if taken.is_none() {
             queue.senders -= 1;
             if queue.senders == 0 {
@@ -323,17 +304,13 @@ impl BatchQueues {
 
     /// Ends a sender whose runtime has shut down. Returns the calls that no sender is left for.
     fn abandon(&self, id: QueueId) -> VecDeque<PendingCall> {
-        let mut queues = self.lock();
+        let mut queues = lock(&self.0);
         let Some(queue) = queues.get_mut(&id) else { return VecDeque::new() };
         queue.senders -= 1;
         if queue.senders > 0 {
             return VecDeque::new();
         }
         queues.remove(&id).map(|queue| queue.calls).unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueueId, BatchQueue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -354,8 +331,8 @@ impl<'a> BatchReply<'a> {
         let Value::Array(parts) = reply else { return None };
         let mut parts = parts.iter();
         let Some(Value::BulkString(outcomes)) = parts.next() else { return None };
-        let (clock, outcomes) = outcomes.split_first_chunk()?;
-        Some(Self { clock: script::get_7(*clock), outcomes, errors: parts })
+        let mut outcomes = &outcomes[..];
+        Some(Self { clock: take_7(&mut outcomes)?, outcomes, errors: parts })
     }
 
     /// Reads the outcome of `calls` equal takes; `None` if the reply is malformed.
@@ -365,7 +342,8 @@ impl<'a> BatchReply<'a> {
         charge: &Charge,
         calls: usize,
     ) -> Option<Result<EntryOutcome, StoreError>> {
-        let [kind] = self.take()?;
+        let bytes = &mut self.outcomes;
+        let [kind] = take(bytes)?;
         match kind {
             FAILED => {
                 let Some(Value::BulkString(message)) = self.errors.next() else { return None };
@@ -373,21 +351,20 @@ impl<'a> BatchReply<'a> {
                 Some(Err(script::error_of(&message, &charge.count_name)))
             }
             LEVEL => {
-                let admitted = u32::from_be_bytes(self.take()?) as usize;
-                let level = script::get_7(self.take()?);
-                Some(Ok(EntryOutcome::of_level(charge, self.clock, admitted, level)))
+                let admitted = u32::from_be_bytes(take(bytes)?) as usize;
+                Some(Ok(EntryOutcome::of_level(charge, self.clock, admitted, take_7(bytes)?)))
             }
             FULL if calls == 1 => {
-                let (last, slack) = self.outcome()?;
+                let (last, slack) = take_outcome(bytes)?;
                 let admitted = usize::from(last.is_allowed());
-                let receipt = self.receipt(op, admitted)?;
+                let receipt = take_receipt_of(op, admitted, bytes)?;
                 Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected: last }))
             }
             FULL => {
-                let admitted = (u32::from_be_bytes(self.take()?) as usize).min(calls);
-                let last = if admitted > 0 { Some(self.outcome()?) } else { None };
-                let receipt = self.receipt(op, admitted)?;
-                let rejected = if admitted < calls { Some(self.outcome()?.0) } else { None };
+                let admitted = (u32::from_be_bytes(take(bytes)?) as usize).min(calls);
+                let last = if admitted > 0 { Some(take_outcome(bytes)?) } else { None };
+                let receipt = take_receipt_of(op, admitted, bytes)?;
+                let rejected = if admitted < calls { Some(take_outcome(bytes)?.0) } else { None };
                 let (last, slack) = last.or(rejected.map(|rejected| (rejected, 0)))?;
                 let rejected = rejected.unwrap_or(last);
                 Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected }))
@@ -395,25 +372,12 @@ impl<'a> BatchReply<'a> {
             _ => None,
         }
     }
+}
 
-    fn outcome(&mut self) -> Option<(Outcome, u64)> {
-        let reply: [u8; REPLY] = self.take()?;
-        Some((script::decode_reply(&reply)?, script::decode_slack(&reply)?))
-    }
-
-    /// Reads the receipt that admitted calls share, if they need one.
-    fn receipt(&mut self, op: Op, admitted: usize) -> Option<Receipt> {
-        if op != Op::ACQUIRE || admitted == 0 {
-            return Some(Receipt::default());
-        }
-        script::decode_receipt(&self.take::<RECEIPT>()?)
-    }
-
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.outcomes.split_first_chunk()?;
-        self.outcomes = rest;
-        Some(*taken)
-    }
+/// Takes the receipt that admitted calls share, if they need one.
+fn take_receipt_of(op: Op, admitted: usize, bytes: &mut &[u8]) -> Option<Receipt> {
+    let has_receipt = op == Op::ACQUIRE && admitted > 0;
+    if has_receipt { take_receipt(bytes) } else { Some(Receipt::default()) }
 }
 
 /// The outcome of equal calls.
@@ -478,10 +442,10 @@ mod tests {
         let started: Vec<_> = (0..5).map(|_| queues.add(id, call())).collect();
         assert_eq!(started, [true, true, false, false, false]);
         while queues.take(id, VecDeque::pop_front).is_some() {}
-        assert!(!queues.lock().is_empty(), "another sender is left");
+        assert!(!lock(&queues.0).is_empty(), "another sender is left");
         assert!(queues.add(id, call()));
         assert!(queues.abandon(id).is_empty());
         assert_eq!(queues.abandon(id).len(), 1);
-        assert!(queues.lock().is_empty());
+        assert!(lock(&queues.0).is_empty());
     }
 }

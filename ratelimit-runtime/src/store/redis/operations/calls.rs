@@ -14,7 +14,7 @@ use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
+use crate::store::redis::scripts::script::{self, ScriptOp, take, take_outcome, take_receipt};
 use crate::store::{Calls, Charge, EqualCalls, GivenBack, Reply, Stated};
 
 impl Redis {
@@ -82,32 +82,34 @@ fn decode(mut bytes: &[u8], calls: &Calls) -> Option<Reply> {
     let mut stated = Vec::new();
     for (place, charge) in charges.iter().enumerate() {
         if takes && charge.terms.is_in_flight() {
-            let (_, receipt) = script::decode_acquired(take(&mut bytes, REPLY + RECEIPT)?)?;
-            stated.push((place, receipt));
+            take_outcome(&mut bytes)?;
+            stated.push((place, take_receipt(&mut bytes)?));
         }
     }
     if calls.is_mixed {
         decode_mixed(&mut bytes, calls, &mut reply)?;
     }
     while !bytes.is_empty() {
-        let count = u32::from_be_bytes(*take(&mut bytes, 4)?.first_chunk()?) as usize;
+        let count = u32::from_be_bytes(take(&mut bytes)?) as usize;
         let has_receipts = count > 0 && takes;
-        let length = if has_receipts { REPLY + RECEIPT } else { REPLY };
-        let replies = take(&mut bytes, length * charges.len())?.chunks(length);
+        let mut last = Vec::with_capacity(charges.len());
+        for _ in &**charges {
+            let (outcome, slack) = take_outcome(&mut bytes)?;
+            let receipt = if has_receipts { Some(take_receipt(&mut bytes)?) } else { None };
+            last.push((outcome, slack, receipt));
+        }
         if count == 0 {
-            let rejected: Option<Vec<_>> = replies.map(script::decode_reply).collect();
-            reply.outcomes.extend(rejected?);
+            reply.outcomes.extend(last.iter().map(|(outcome, ..)| *outcome));
             continue;
         }
-        let last = (reply.outcomes.len() / charges.len()).checked_add(count - 1)?;
-        let costs = calls.costs_of(last)?;
+        let index = (reply.outcomes.len() / charges.len()).checked_add(count - 1)?;
+        let costs = calls.costs_of(index)?;
         for later in (0..count as u64).rev() {
-            for ((bytes, charge), cost) in replies.clone().zip(charges).zip(costs) {
-                let (outcome, receipt) = script::decode_acquired(bytes)?;
-                let (units, slack) = (later * cost, script::decode_slack(bytes)?);
-                let outcome = script::outcome_before(outcome, &charge.terms, units, slack);
+            for (((outcome, slack, receipt), charge), cost) in last.iter().zip(charges).zip(costs) {
+                let units = later * cost;
+                let outcome = script::outcome_before(*outcome, &charge.terms, units, *slack);
                 reply.outcomes.push(outcome);
-                reply.receipts.extend(has_receipts.then_some(receipt));
+                reply.receipts.extend(*receipt);
             }
         }
     }
@@ -123,25 +125,22 @@ fn decode(mut bytes: &[u8], calls: &Calls) -> Option<Reply> {
 /// Adds the parts of a reply to mixed calls; `None` if they are malformed.
 fn decode_mixed(bytes: &mut &[u8], calls: &Calls, reply: &mut Reply) -> Option<()> {
     for EqualCalls { costs, .. } in &*calls.runs {
-        let count = take(bytes, 4)?;
-        let length = if *count == [0; 4] { REPLY } else { REPLY + RECEIPT };
+        let count = u32::from_be_bytes(take(bytes)?);
         for cost in &**costs {
-            let (outcome, receipt) = match cost {
-                _ if *count == [u8::MAX; 4] => (Outcome::FAILED, Receipt::default()),
-                0 => (Outcome::UNDECIDED, Receipt::default()),
-                _ => script::decode_acquired(take(bytes, length)?)?,
-            };
+            let (mut outcome, mut receipt) = (Outcome::UNDECIDED, Receipt::default());
+            if count == u32::MAX {
+                outcome = Outcome::FAILED;
+            } else if *cost > 0 {
+                (outcome, _) = take_outcome(bytes)?;
+                if count > 0 {
+                    receipt = take_receipt(bytes)?;
+                }
+            }
             reply.outcomes.push(outcome);
             reply.receipts.push(receipt);
         }
     }
     bytes.is_empty().then_some(())
-}
-
-fn take<'a>(reply: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = reply.split_at_checked(bytes)?;
-    *reply = rest;
-    Some(taken)
 }
 
 /// The outcome of one count of a call, its receipt, and the reply to its statement.

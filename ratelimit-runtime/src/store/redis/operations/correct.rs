@@ -14,7 +14,7 @@ use crate::reply::{Source, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{correct_error, is_of_another_node};
 use crate::store::redis::scripts::script::{
-    self, RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply, put_correction,
+    self, RECEIPT, REPLY, Script, ScriptOp, decode_acquired, put_correction,
 };
 use crate::store::{Charge, CorrectError, CorrectedCharge, Reply, Stated};
 
@@ -43,7 +43,7 @@ impl Redis {
             charge: |corrected: &CorrectedCharge| &corrected.charge,
             put: put_correction,
             reply: REPLY,
-            decode: decode_reply,
+            decode: |reply| Some(decode_acquired(reply)?.0),
         };
         self.run_for_keys(&script, charges).await
     }

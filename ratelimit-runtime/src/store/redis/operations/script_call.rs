@@ -60,18 +60,14 @@ impl Redis {
             };
             let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
             self.back_off_if_unfit(&error);
-            if !(is_of_another_node(&error) && self.knows_another_node(call, by).await) {
+            let Some(cluster) = self.cluster().filter(|_| is_of_another_node(&error)) else {
+                return Err(error);
+            };
+            let slot = hash_slot(call.keys.first().copied().unwrap_or_default());
+            if cluster.next_node(slot, by).await.is_none() {
                 return Err(error);
             }
         }
-    }
-
-    /// Waits until the hash slots can be known again. Returns whether there is time left to send a script.
-    async fn knows_another_node(&self, call: &ScriptCall<'_>, by: Instant) -> bool {
-        let (Topology::Cluster(cluster), Some(key)) = (&self.topology, call.keys.first()) else {
-            return false;
-        };
-        cluster.next_node(hash_slot(key), by).await.is_some()
     }
 
     /// Opens the breaker if an error that a script has caught shows that the server decides no calls.

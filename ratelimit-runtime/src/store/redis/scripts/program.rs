@@ -40,7 +40,7 @@ impl Form {
             "layout" => format!("'>{CALL}{}'", self.layout()),
             "terms" => format!("'>{}'", self.layout()),
             "names" => {
-                let arguments = self.arguments().iter().map(|argument| argument.name);
+                let arguments = self.arguments().iter().map(|(name, _)| *name);
                 listed(CALL_NAMES.into_iter().chain(arguments).map(|name| format!("'{name}'")))
             }
             _ => return None,
@@ -107,27 +107,17 @@ pub(crate) enum Form {
     Slots,
 }
 
-/// A number of a limit that a function of `lua/` takes. It has 7 bytes, in two's complement.
-pub(crate) struct Argument {
-    /// The name of the number in the function.
-    pub(crate) name: &'static str,
-    value: NumberOf,
-}
+/// A number that a function of `lua/` takes: its name there, and its value for the terms of a limit and what the process
+/// states. It has 7 bytes, in two's complement.
+type Argument = (&'static str, fn(&Terms, &Statement) -> u64);
 
-/// Returns a number from the terms of a limit, or from what the process states.
-type NumberOf = fn(&Terms, &Statement) -> u64;
-
-const THRESHOLD: Argument = Argument::new("threshold", |terms, _| terms.threshold());
-const PERIOD: Argument = Argument::new("period", |terms, _| terms.period_us());
-const BURST: Argument = Argument::new("burst", |terms, _| terms.capacity() + terms.lease_reserve());
-const TOKEN: Argument = Argument::new("token", |terms, _| terms.rate().token);
-const DRAIN: Argument = Argument::new("drain", |terms, _| terms.rate().drain);
-
-impl Argument {
-    const fn new(name: &'static str, value: NumberOf) -> Self {
-        Self { name, value }
-    }
-}
+const THRESHOLD: Argument = ("threshold", |terms, _| terms.threshold());
+const PERIOD: Argument = ("period", |terms, _| terms.period_us());
+const BURST: Argument = ("burst", |terms, _| terms.capacity() + terms.lease_reserve());
+const TOKEN: Argument = ("token", |terms, _| terms.rate().token);
+const DRAIN: Argument = ("drain", |terms, _| terms.rate().drain);
+const TERM: Argument = ("term", |terms, _| terms.lease_us());
+const RESERVE: Argument = ("reserve", |terms, _| terms.lease_reserve());
 
 impl Form {
     /// All forms, in the order of the lists that `lua/several.lua` reads.
@@ -175,39 +165,33 @@ impl Form {
         match self {
             Self::Sliding => &[THRESHOLD, PERIOD],
             Self::Fixed => {
-                const SHIFT: Argument =
-                    Argument::new("shift", |terms, _| terms.shift_us().unwrap_or(u64::MAX));
-                &[THRESHOLD, PERIOD, SHIFT]
+                &[THRESHOLD, PERIOD, ("shift", |terms, _| terms.shift_us().unwrap_or(u64::MAX))]
             }
-            Self::SlidingCounter => {
-                const GRAIN: Argument = Argument::new("grain", |terms, _| terms.scale().grain);
-                const SPAN: Argument = Argument::new("span", |terms, _| terms.scale().span);
-                &[THRESHOLD, PERIOD, GRAIN, SPAN]
-            }
+            Self::SlidingCounter => &[
+                THRESHOLD,
+                PERIOD,
+                ("grain", |terms, _| terms.scale().grain),
+                ("span", |terms, _| terms.scale().span),
+            ],
             Self::Bucket => &[BURST, TOKEN, DRAIN],
-            Self::LeasedBucket => {
-                const LEASE_TERM: Argument = Argument::new("term", |terms, _| terms.lease_us());
-                const RESERVE: Argument =
-                    Argument::new("reserve", |terms, _| terms.lease_reserve());
-                &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
-            }
-            Self::Slots => {
-                const HOLD: Argument = Argument::new("hold", |_, stated| stated.hold_us);
-                const PROCESS: Argument = Argument::new("process", |_, stated| stated.process);
-                const SEQ: Argument = Argument::new("seq", |_, stated| stated.seq);
-                const UNITS: Argument = Argument::new("units", |_, stated| stated.units);
-                const EPOCH: Argument = Argument::new("epoch", |_, stated| stated.epoch);
-                const WAITED: Argument = Argument::new("waited", |_, stated| stated.waited_us);
-                &[THRESHOLD, HOLD, PROCESS, SEQ, UNITS, EPOCH, WAITED]
-            }
+            Self::LeasedBucket => &[BURST, TOKEN, DRAIN, TERM, RESERVE],
+            Self::Slots => &[
+                THRESHOLD,
+                ("hold", |_, stated| stated.hold_us),
+                ("process", |_, stated| stated.process),
+                ("seq", |_, stated| stated.seq),
+                ("units", |_, stated| stated.units),
+                ("epoch", |_, stated| stated.epoch),
+                ("waited", |_, stated| stated.waited_us),
+            ],
         }
     }
 
     /// Appends the packed arguments of the limit of a charge.
     pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
         let stated = charge.statement.unwrap_or_default();
-        for argument in self.arguments() {
-            out.extend(&(argument.value)(&charge.terms, &stated).to_be_bytes()[1..]);
+        for (_, value) in self.arguments() {
+            out.extend(&value(&charge.terms, &stated).to_be_bytes()[1..]);
         }
     }
 
@@ -357,7 +341,7 @@ mod tests {
         for form in Form::EACH {
             let arguments = arguments_of(form.function());
             let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
-            let own = form.arguments().iter().map(|argument| argument.name);
+            let own = form.arguments().iter().map(|(name, _)| *name);
             let passed: Vec<&str> = COMMON.split(", ").chain(CALL_NAMES).chain(own).collect();
             let (taken, left) = arguments.split_at(passed.len());
             assert_eq!(taken, passed, "{form:?}");

@@ -223,49 +223,48 @@ pub(crate) const REPLY: usize = 36;
 /// The length of the receipt after a reply, in bytes.
 pub(crate) const RECEIPT: usize = 14;
 
-/// Decodes a receipt.
-pub(crate) fn decode_receipt(receipt: &[u8]) -> Option<Receipt> {
-    let (birth, place) = receipt.split_first_chunk()?;
-    Some(Receipt { birth: get_7(*birth), place: get_7(place.try_into().ok()?) })
+/// Takes bytes from the front of a reply; `None` if it is shorter.
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*taken)
+}
+
+/// Takes a number of 7 bytes from the front of a reply.
+pub(crate) fn take_7(bytes: &mut &[u8]) -> Option<u64> {
+    let number: [u8; 7] = take(bytes)?;
+    Some(number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// Takes a receipt from the front of a reply.
+pub(crate) fn take_receipt(bytes: &mut &[u8]) -> Option<Receipt> {
+    Some(Receipt { birth: take_7(bytes)?, place: take_7(bytes)? })
+}
+
+/// Takes a reply of `lua/answer.lua` from the front; `None` if it is malformed. Returns the outcome and the slack: the
+/// units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
+pub(crate) fn take_outcome(bytes: &mut &[u8]) -> Option<(Outcome, u64)> {
+    let outcome = Outcome {
+        clock: take_7(bytes)?,
+        verdict: match take(bytes)? {
+            [0] => Verdict::Rejected,
+            [1] => Verdict::Admitted,
+            [2] => Verdict::Blocked { also_limited: false },
+            [3] => Verdict::Blocked { also_limited: true },
+            _ => return None,
+        },
+        remaining: take_7(bytes)?,
+        retry_us: take_7(bytes)?,
+        reset_us: take_7(bytes)?,
+    };
+    Some((outcome, take_7(bytes)?))
 }
 
 /// Decodes a reply that has a receipt, unless nothing was charged.
-pub(crate) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
-    let (reply, receipt) = reply.split_at_checked(REPLY)?;
-    let outcome = decode_reply(reply)?;
-    let receipt = match receipt {
-        [] => Receipt::default(),
-        receipt => decode_receipt(receipt)?,
-    };
-    Some((outcome, receipt))
-}
-
-/// Decodes a reply of `lua/answer.lua`; `None` if it is malformed.
-pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
-    let (clock, reply) = reply.split_first_chunk()?;
-    let (verdict, reply) = reply.split_first()?;
-    let (remaining, reply) = reply.split_first_chunk()?;
-    let (retry, reply) = reply.split_first_chunk()?;
-    let (reset, slack) = reply.split_first_chunk()?;
-    (slack.len() == 7).then_some(())?;
-    Some(Outcome {
-        clock: get_7(*clock),
-        verdict: match verdict {
-            0 => Verdict::Rejected,
-            1 => Verdict::Admitted,
-            2 => Verdict::Blocked { also_limited: false },
-            3 => Verdict::Blocked { also_limited: true },
-            _ => return None,
-        },
-        remaining: get_7(*remaining),
-        retry_us: get_7(*retry),
-        reset_us: get_7(*reset),
-    })
-}
-
-/// Decodes the slack of a reply: the units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
-pub(crate) fn decode_slack(reply: &[u8]) -> Option<u64> {
-    reply.get(..REPLY)?.last_chunk().map(|slack| get_7(*slack))
+pub(crate) fn decode_acquired(mut reply: &[u8]) -> Option<(Outcome, Receipt)> {
+    let (outcome, _) = take_outcome(&mut reply)?;
+    let receipt = if reply.is_empty() { Receipt::default() } else { take_receipt(&mut reply)? };
+    reply.is_empty().then_some((outcome, receipt))
 }
 
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
@@ -305,8 +304,4 @@ pub(crate) fn packed_clock(clock: u64) -> Vec<u8> {
 
 pub(crate) fn put_7(out: &mut Vec<u8>, number: u64) {
     out.extend(&number.to_be_bytes()[1..]);
-}
-
-pub(crate) fn get_7(bytes: [u8; 7]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
