@@ -164,7 +164,6 @@ impl Cluster {
     }
 
     /// Returns the nodes that serve slots, in an order that stays.
-    #[cfg(feature = "rules")]
     pub(crate) async fn primaries(
         self: &Arc<Self>,
         by: Instant,
@@ -179,31 +178,30 @@ impl Cluster {
 
     /// Checks whether all slots are served by nodes that would decide now.
     pub(crate) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
-        let mut pinged = HashSet::new();
         for slot in 0..SLOTS {
-            let node = self.node_of_slot(slot, by).await?;
-            if pinged.insert(Arc::as_ptr(&node) as usize) {
-                let is_of_node = |key: &String| {
-                    let server = self.known_node(hash_slot(key.as_bytes()));
-                    server.is_some_and(|server| Arc::ptr_eq(&server, &node))
-                };
-                // These keys cover all slots.
-                let mut keys =
-                    (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
-                let key = keys.find(is_of_node).unwrap_or_default();
-                let probe = script::probe(key.as_bytes());
-                self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
-            }
+            self.node_of_slot(slot, by).await?;
+        }
+        for node in self.primaries(by).await? {
+            let is_of_node = |key: &String| {
+                let server = self.known_node(hash_slot(key.as_bytes()));
+                server.is_some_and(|server| Arc::ptr_eq(&server, &node))
+            };
+            // These keys cover all slots.
+            let mut keys =
+                (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+            let key = keys.find(is_of_node).unwrap_or_default();
+            let probe = script::probe(key.as_bytes());
+            self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
         }
         Ok(())
     }
 
     /// Returns the node that serves `slot`. Waits until `by` if it is not known yet.
     async fn node_of_slot(self: &Arc<Self>, slot: u16, by: Instant) -> Result<Arc<Node>, Failure> {
-        let find = |slots: &SlotNodes| slots.get(usize::from(slot)).cloned().flatten();
         let mut slots = self.slots.subscribe();
         loop {
-            if let Some(node) = find(&slots.borrow_and_update()) {
+            slots.mark_unchanged();
+            if let Some(node) = self.known_node(slot) {
                 return Ok(node);
             }
             self.refresh();
@@ -265,9 +263,8 @@ impl Cluster {
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
         let length = nodes.len().max(1);
         nodes.rotate_left(random as usize % length);
-        nodes.extend(self.seeds.iter().map(|seed| self.seed_node(seed)));
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
+        nodes.extend(self.seeds.iter().map(|seed| self.node(seed.host(), seed.port())));
+        let command = redis::cmd("CLUSTER").arg("SLOTS").take();
         for node in nodes {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
@@ -288,10 +285,6 @@ impl Cluster {
                 return;
             }
         }
-    }
-
-    fn seed_node(&self, seed: &Target) -> Arc<Node> {
-        self.node(seed.host(), seed.port())
     }
 
     /// Decodes the reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes, the primary first. A node

@@ -54,24 +54,6 @@ impl Drop for ConnectionState {
 }
 
 impl Connection {
-    /// Spawns `driver` in this runtime.
-    fn new(
-        client: MultiplexedConnection,
-        driver: impl Future<Output = ()> + Send + 'static,
-        activity: Arc<Activity>,
-        socket: Socket,
-        primary: Option<PrimaryAddress>,
-    ) -> Self {
-        let of_driver = Arc::new(socket);
-        let socket = Arc::downgrade(&of_driver);
-        let driver = tokio::spawn(async move {
-            driver.await;
-            drop(of_driver);
-        });
-        let driver = driver.abort_handle();
-        Self(Arc::new(ConnectionState { client, activity, socket, driver, primary }))
-    }
-
     /// Sends one command and returns its reply. With `asking`, sends `ASKING` first: a node of a cluster then
     /// accepts a command for a slot that is migrating to it.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
@@ -208,7 +190,7 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// and saves packets, because commands share them (`benches/all -- redis`).
 const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
-/// Connects, logs in, and drives the connection in a task of this runtime. `primary` is the address of the
+/// Opens a connection of this runtime. `primary` is the address of the
 /// server if the Sentinels reported it.
 pub(crate) async fn connect_to(
     target: &Target,
@@ -277,6 +259,7 @@ async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
+/// Logs in, and drives the connection in a task of this runtime.
 async fn log_in(
     target: &Target,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -295,7 +278,14 @@ async fn log_in(
         // Fails for a Unix socket, which does not need the option.
         let _ = socket.set_tcp_nodelay(true);
     }
-    Ok(Connection::new(client, driver, activity, socket, primary))
+    let of_driver = Arc::new(socket);
+    let socket = Arc::downgrade(&of_driver);
+    let driver = tokio::spawn(async move {
+        driver.await;
+        drop(of_driver);
+    });
+    let driver = driver.abort_handle();
+    Ok(Connection(Arc::new(ConnectionState { client, activity, socket, driver, primary })))
 }
 
 #[cfg(test)]

@@ -134,7 +134,6 @@ impl Node {
     }
 
     /// Returns the address of the server, or the name of the service.
-    #[cfg(feature = "rules")]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

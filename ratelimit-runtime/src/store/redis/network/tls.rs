@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use rustls::client::{ClientConfig, WantsClientCert};
+use rustls::RootCertStore;
+use rustls::client::ClientConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ConfigBuilder, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -35,7 +35,10 @@ impl Tls {
             .map_err(invalid)?
             .with_root_certificates(roots);
         let config = match &certificates.client {
-            Some((chain, key)) => with_client(config, chain, key)?,
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
+                config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)?
+            }
             None => config.with_no_client_auth(),
         };
         Ok(Self(TlsConnector::from(Arc::new(config))))
@@ -56,15 +59,6 @@ impl Tls {
 fn provider() -> Arc<CryptoProvider> {
     let installed = CryptoProvider::get_default().map(Arc::clone);
     installed.unwrap_or_else(|| Arc::new(ring::default_provider()))
-}
-
-fn with_client(
-    config: ConfigBuilder<ClientConfig, WantsClientCert>,
-    certificate: &[u8],
-    key: &[u8],
-) -> Result<ClientConfig, BuildError> {
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
-    config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)
 }
 
 /// Returns the certificates of a PEM file, at least one.

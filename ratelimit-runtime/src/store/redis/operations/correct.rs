@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::script_call::{ScriptCall, script_op, unexpected};
 use crate::algorithm::{Op, Outcome, Receipt};
-use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{correct_error, is_of_another_node};
@@ -76,12 +75,9 @@ impl Redis {
         let op = script_op(Op::ACQUIRE, charge.cost);
         let (outcome, receipt) = self.apply_one(op, charge, by).await?;
         let granted = if outcome.is_allowed() { charge.cost } else { 0 };
-        let mut reply = Reply::one(outcome, Source::Redis);
-        reply.statements = vec![Some(Stated::new(receipt, granted))];
-        if outcome.is_allowed() {
-            reply.receipts = OneOrMany::from([Receipt::default()]);
-        }
-        Ok(reply)
+        let decided = (outcome, Receipt::default());
+        let statements = vec![Some(Stated::new(receipt, granted))];
+        Ok(Reply { statements, ..Reply::to_call(Op::ACQUIRE, decided, Source::Redis) })
     }
 
     /// Runs a script for keys of one hash slot. Returns a result for each, in their order.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, Value};
 
 use super::script_call::unexpected;
 use crate::reply::StoreError;
@@ -66,10 +66,9 @@ impl Redis {
             }
             reply => reply,
         };
-        let fields = values(reply?)?;
-        let mut fields = fields.into_iter().map(|field| text(field).ok_or_else(unexpected));
-        let version = fields.next().ok_or_else(unexpected)??;
-        let Some(rules) = fields.next().transpose()? else { return Ok(None) };
+        let mut fields = decode::<Vec<String>>(reply?)?.into_iter();
+        let version = fields.next().ok_or_else(unexpected)?;
+        let Some(rules) = fields.next() else { return Ok(None) };
         if version.is_empty() && !rules.is_empty() {
             let message =
                 "the hash of the rules has no field `version`: write rules by `share_rules`";
@@ -94,7 +93,7 @@ impl Redis {
         let now = self.clock.sent().map_or_else(String::new, |now| now.to_string());
         let mut eval = call("EVAL", REPLACE, &[&key, &changes]);
         eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
-        text(self.send_for_rules(&eval, &key).await?).ok_or_else(unexpected)
+        decode(self.send_for_rules(&eval, &key).await?)
     }
 
     /// Returns the last changes of the rules, the newest first: each its time in microseconds, and its text.
@@ -147,8 +146,8 @@ impl Redis {
         process: &str,
     ) -> Result<bool, StoreError> {
         let key = self.rules_key(&format!(":report:{version}"));
-        let mut set = Cmd::new();
-        set.arg("SET").arg(&key).arg(process).arg("NX").arg("PX").arg(CLAIMED_MS);
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(process).arg("NX").arg("PX").arg(CLAIMED_MS);
         Ok(self.send_for_rules(&set, &key).await? != Value::Nil)
     }
 
@@ -158,8 +157,8 @@ impl Redis {
         start: &[u8],
         ScanPosition { server, cursor }: ScanPosition,
     ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
-        let mut scan = Cmd::new();
-        scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(start)).arg("COUNT").arg(LOOKED_AT);
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern(start)).arg("COUNT").arg(LOOKED_AT);
         let (by, store_error) = (self.begin()?, |failure: Failure| failure.into_store_error(&[]));
         let nodes = match &self.topology {
             Topology::One(node) => vec![Arc::clone(node)],
@@ -167,8 +166,7 @@ impl Redis {
         };
         let Some(node) = nodes.get(server) else { return Ok((Vec::new(), None)) };
         let reply = node.send(&scan, false, by).await.map_err(store_error)?;
-        let (cursor, names): (u64, Vec<Vec<u8>>) =
-            redis::from_redis_value(reply).map_err(|_| unexpected())?;
+        let (cursor, names) = decode(reply)?;
         let next = match cursor {
             0 if server + 1 == nodes.len() => None,
             0 => Some(ScanPosition { server: server + 1, cursor: 0 }),
@@ -194,26 +192,17 @@ impl Redis {
 
 /// Begins the call of a script. The server receives the script without its comments.
 fn call(command: &str, script: &str, keys: &[&String]) -> Cmd {
-    let mut call = redis::cmd(command);
-    call.arg(without_comments(script)).arg(keys.len()).arg(keys);
-    call
+    redis::cmd(command).arg(without_comments(script)).arg(keys.len()).arg(keys).take()
 }
 
-fn values(reply: Value) -> Result<Vec<Value>, StoreError> {
-    let Value::Array(values) = reply else { return Err(unexpected()) };
-    Ok(values)
+fn decode<T: FromRedisValue>(reply: Value) -> Result<T, StoreError> {
+    redis::from_redis_value(reply).map_err(|_| unexpected())
 }
 
 /// Returns the texts of a reply, without those that are not UTF-8.
 fn texts(reply: Value) -> Result<Vec<String>, StoreError> {
-    Ok(values(reply)?.into_iter().filter_map(text).collect())
-}
-
-fn text(value: Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
-        _ => None,
-    }
+    let texts: Vec<Vec<u8>> = decode(reply)?;
+    Ok(texts.into_iter().filter_map(|text| String::from_utf8(text).ok()).collect())
 }
 
 /// Returns the pattern of the names that begin with `start`.

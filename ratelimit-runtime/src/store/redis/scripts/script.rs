@@ -59,9 +59,7 @@ impl Script {
 }
 
 fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
-    let mut command = Cmd::new();
-    command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(arguments);
-    command
+    redis::cmd(name).arg(script).arg(keys.len()).arg(keys).arg(arguments).take()
 }
 
 /// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
@@ -69,16 +67,12 @@ fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> C
 pub(crate) fn probe(key: &[u8]) -> Cmd {
     const WRITE: &str =
         "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
-    let mut command = redis::cmd("EVAL");
-    command.arg(WRITE).arg(1).arg(key);
-    command
+    redis::cmd("EVAL").arg(WRITE).arg(1).arg(key).take()
 }
 
 /// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
 pub(crate) fn probe_of_node() -> Cmd {
-    let mut command = redis::cmd("EVAL");
-    command.arg("return 1").arg(0);
-    command
+    redis::cmd("EVAL").arg("return 1").arg(0).take()
 }
 
 /// An operation, as scripts receive it: `lua/prelude.lua` explains its parts.
