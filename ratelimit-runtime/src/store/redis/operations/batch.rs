@@ -25,8 +25,9 @@ use tokio::time::{Instant, timeout};
 
 use super::script_call::{ScriptCall, script_op, unexpected};
 use crate::algorithm::bucket::{self, DecidedBucket};
-use crate::algorithm::{Applied, Op, Outcome, Receipt};
+use crate::algorithm::{Applied, Op, Receipt};
 use crate::clock::complete_by;
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
@@ -57,15 +58,15 @@ const WAITS_PER_DEADLINE: u32 = 16;
 /// The runtime whose tasks send the calls, and the address of the node, or 0 for the only server.
 type QueueId = (Id, usize);
 
-struct PendingCall {
+/// Equal calls, which are one entry of a script.
+struct BatchEntry {
     /// A take, with a receipt or without.
     op: Op,
     charge: Arc<Charge>,
     by: Instant,
-    reply_to: CallReply,
+    /// Of each call.
+    reply_to: OneOrMany<oneshot::Sender<Result<Applied, StoreError>>>,
 }
-
-type CallReply = oneshot::Sender<Result<Applied, StoreError>>;
 
 impl Redis {
     /// Decides a take, alone or in a batch.
@@ -88,7 +89,8 @@ impl Redis {
         let (reply_to, reply) = oneshot::channel();
         let id =
             (Handle::current().id(), node.as_ref().map_or(0, |node| Arc::as_ptr(node) as usize));
-        if self.queues.add(id, PendingCall { op, charge, by, reply_to }) {
+        if self.queues.add(id, BatchEntry { op, charge, by, reply_to: OneOrMany::from([reply_to]) })
+        {
             // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
             let sender = BatchSender { store: Arc::clone(self), id, node, has_ended: false };
             tokio::spawn(sender.run());
@@ -138,38 +140,31 @@ impl BatchSender {
     }
 }
 
-/// An entry of a batch: equal calls.
-struct BatchEntry {
-    op: Op,
-    charge: Arc<Charge>,
-    by: Instant,
-    reply_to: Vec<CallReply>,
-}
-
 impl BatchEntry {
-    /// Takes the next calls as entries; `None` if there are none.
-    fn take(pending: &mut VecDeque<PendingCall>) -> Option<Vec<Self>> {
+    /// Takes the next calls, and joins those that are equal; `None` if there are none.
+    fn take(pending: &mut VecDeque<Self>) -> Option<Vec<Self>> {
         let mut entries: Vec<Self> = Vec::with_capacity(pending.len().min(MAX_ENTRIES));
         let mut calls = 0;
         while calls < MAX_CALLS
             && entries.len() < MAX_ENTRIES
-            && let Some(PendingCall { op, charge, by, reply_to }) = pending.pop_front()
+            && let Some(call) = pending.pop_front()
         {
             // A call whose caller has dropped it is not charged.
-            if reply_to.is_closed() {
+            if call.reply_to.iter().all(oneshot::Sender::is_closed) {
                 continue;
             }
             calls += 1;
             // The ids of most calls differ, so they are compared first.
             let equal = entries.iter_mut().find(|entry| {
-                entry.charge.key_id == charge.key_id && entry.op == op && entry.charge == charge
+                entry.charge.key_id == call.charge.key_id
+                    && (entry.op, &entry.charge) == (call.op, &call.charge)
             });
             match equal {
                 Some(entry) => {
-                    entry.reply_to.push(reply_to);
-                    entry.by = entry.by.max(by);
+                    entry.reply_to.extend(call.reply_to);
+                    entry.by = entry.by.max(call.by);
                 }
-                None => entries.push(Self { op, charge, by, reply_to: vec![reply_to] }),
+                None => entries.push(call),
             }
         }
         (!entries.is_empty()).then_some(entries)
@@ -249,9 +244,9 @@ impl Redis {
     ) -> Vec<BatchEntry> {
         let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
         for BatchEntry { op, charge, by, reply_to } in entries {
-            let outcome = reply.as_mut().and_then(|reply| reply.next(op, &charge, reply_to.len()));
-            let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
-            if let Err(error) = &outcome {
+            let outcomes = reply.as_mut().and_then(|reply| reply.next(op, &charge, reply_to.len()));
+            let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
+            if let Err(error) = &outcomes {
                 if node.is_some() && is_of_another_node(error) {
                     elsewhere.push(BatchEntry { op, charge, by, reply_to });
                     continue;
@@ -259,7 +254,7 @@ impl Redis {
                 self.back_off_if_unfit(error);
             }
             for (index, reply_to) in reply_to.into_iter().enumerate() {
-                let outcome = outcome.as_ref().map(|outcome| outcome.of_call(index, &charge));
+                let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
                 // Fails if the caller has dropped the call.
                 let _ = reply_to.send(outcome.map_err(Clone::clone));
             }
@@ -273,13 +268,13 @@ pub(crate) struct BatchQueues(Mutex<HashMap<QueueId, BatchQueue>>);
 
 #[derive(Default)]
 struct BatchQueue {
-    calls: VecDeque<PendingCall>,
+    calls: VecDeque<BatchEntry>,
     senders: u32,
 }
 
 impl BatchQueues {
     /// Adds a call. Returns whether the caller starts a sender for it; otherwise, one that runs takes it.
-    fn add(&self, id: QueueId, call: PendingCall) -> bool {
+    fn add(&self, id: QueueId, call: BatchEntry) -> bool {
         let mut queues = lock(&self.0);
         let queue = queues.entry(id).or_default();
         queue.calls.push_back(call);
@@ -303,7 +298,7 @@ impl BatchQueues {
     }
 
     /// Ends a sender whose runtime has shut down. Returns the calls that no sender is left for.
-    fn abandon(&self, id: QueueId) -> VecDeque<PendingCall> {
+    fn abandon(&self, id: QueueId) -> VecDeque<BatchEntry> {
         let mut queues = lock(&self.0);
         let Some(queue) = queues.get_mut(&id) else { return VecDeque::new() };
         queue.senders -= 1;
@@ -335,82 +330,56 @@ impl<'a> BatchReply<'a> {
         Some(Self { clock: take_7(&mut outcomes)?, outcomes, errors: parts })
     }
 
-    /// Reads the outcome of `calls` equal takes; `None` if the reply is malformed.
+    /// Reads the outcomes of `calls` equal takes and their receipts, as if the calls had come in sequence; `None` if the
+    /// reply is malformed.
     fn next(
         &mut self,
         op: Op,
-        charge: &Charge,
+        Charge { terms, cost, count_name, .. }: &Charge,
         calls: usize,
-    ) -> Option<Result<EntryOutcome, StoreError>> {
+    ) -> Option<Result<Vec<Applied>, StoreError>> {
         let bytes = &mut self.outcomes;
         let [kind] = take(bytes)?;
-        match kind {
-            FAILED => {
-                let Some(Value::BulkString(message)) = self.errors.next() else { return None };
-                let message = String::from_utf8_lossy(message);
-                Some(Err(script::error_of(&message, &charge.count_name)))
-            }
-            LEVEL => {
-                let admitted = u32::from_be_bytes(take(bytes)?) as usize;
-                Some(Ok(EntryOutcome::of_level(charge, self.clock, admitted, take_7(bytes)?)))
-            }
-            FULL if calls == 1 => {
-                let (last, slack) = take_outcome(bytes)?;
-                let admitted = usize::from(last.is_allowed());
-                let receipt = take_receipt_of(op, admitted, bytes)?;
-                Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected: last }))
-            }
-            FULL => {
-                let admitted = (u32::from_be_bytes(take(bytes)?) as usize).min(calls);
-                let last = if admitted > 0 { Some(take_outcome(bytes)?) } else { None };
-                let receipt = take_receipt_of(op, admitted, bytes)?;
-                let rejected = if admitted < calls { Some(take_outcome(bytes)?.0) } else { None };
-                let (last, slack) = last.or(rejected.map(|rejected| (rejected, 0)))?;
-                let rejected = rejected.unwrap_or(last);
-                Some(Ok(EntryOutcome { admitted, last, slack, receipt, rejected }))
-            }
-            _ => None,
+        if kind == FAILED {
+            let Some(Value::BulkString(message)) = self.errors.next() else { return None };
+            return Some(Err(script::error_of(&String::from_utf8_lossy(message), count_name)));
         }
-    }
-}
-
-/// Takes the receipt that admitted calls share, if they need one.
-fn take_receipt_of(op: Op, admitted: usize, bytes: &mut &[u8]) -> Option<Receipt> {
-    let has_receipt = op == Op::ACQUIRE && admitted > 0;
-    if has_receipt { take_receipt(bytes) } else { Some(Receipt::default()) }
-}
-
-/// The outcome of equal calls.
-struct EntryOutcome {
-    admitted: usize,
-    /// The outcome of the last admitted call.
-    last: Outcome,
-    slack: u64,
-    /// The receipt of all admitted calls.
-    receipt: Receipt,
-    /// The outcome of each rejected call.
-    rejected: Outcome,
-}
-
-impl EntryOutcome {
-    /// Returns the outcome of calls of a bucket that has this level after them.
-    fn of_level(charge: &Charge, clock: u64, admitted: usize, level: u64) -> Self {
-        let Charge { terms, cost, .. } = charge;
-        let outcome =
-            |allowed| DecidedBucket::at_level(level, allowed).outcome(terms, clock, *cost);
-        let slack = bucket::slack(level, terms.rate());
-        let (last, rejected) = (outcome(true), outcome(false));
-        Self { admitted, last, slack, receipt: Receipt::default(), rejected }
-    }
-
-    /// Returns the outcome of the call `index`, as if the calls had come in sequence, and its receipt.
-    fn of_call(&self, index: usize, charge: &Charge) -> Applied {
-        if index >= self.admitted {
-            return (self.rejected, Receipt::default());
+        if kind > LEVEL {
+            return None;
         }
-        let later = (self.admitted - 1 - index) as u64;
-        let units = later * charge.cost;
-        (script::outcome_before(self.last, &charge.terms, units, self.slack), self.receipt)
+        let admitted = if kind == FULL && calls == 1 {
+            // The eighth byte is the verdict.
+            usize::from(bytes.get(7) == Some(&1))
+        } else {
+            (u32::from_be_bytes(take(bytes)?) as usize).min(calls)
+        };
+        // The last admitted call, with the slack of its outcome, and each rejected one.
+        let (mut last, mut rejected, mut receipt) = (None, None, Receipt::default());
+        if kind == LEVEL {
+            let level = take_7(bytes)?;
+            let outcome =
+                |allowed| DecidedBucket::at_level(level, allowed).outcome(terms, self.clock, *cost);
+            last = Some((outcome(true), bucket::slack(level, terms.rate())));
+            rejected = Some(outcome(false));
+        } else {
+            if admitted > 0 {
+                last = Some(take_outcome(bytes)?);
+                if op == Op::ACQUIRE {
+                    receipt = take_receipt(bytes)?;
+                }
+            }
+            if admitted < calls {
+                rejected = Some(take_outcome(bytes)?.0);
+            }
+        }
+        let of_call = |index: usize| {
+            let Some(later) = admitted.checked_sub(index + 1) else {
+                return Some((rejected?, Receipt::default()));
+            };
+            let (outcome, slack) = last?;
+            Some((script::outcome_before(outcome, terms, later as u64 * cost, slack), receipt))
+        };
+        (0..calls).map(of_call).collect::<Option<Vec<_>>>().map(Ok)
     }
 }
 
@@ -428,24 +397,33 @@ mod tests {
     use crate::limit::Limit;
     use crate::store::Charge;
 
-    fn call() -> PendingCall {
+    type CallReply = oneshot::Receiver<Result<Applied, StoreError>>;
+
+    fn call() -> (BatchEntry, CallReply) {
         let terms = *Limit::fixed("queue", 1, Duration::from_secs(1)).terms();
         let (key_id, count_name) = (KeyId::from_bits(0), Vec::new());
-        let charge = Charge { terms, key_id, count_name, cost: 1, statement: None };
-        let (reply_to, _) = oneshot::channel();
-        PendingCall { op: Op::TAKE, charge: Arc::new(charge), by: Instant::now(), reply_to }
+        let charge = Arc::new(Charge { terms, key_id, count_name, cost: 1, statement: None });
+        let (reply_to, reply) = oneshot::channel();
+        let reply_to = OneOrMany::from([reply_to]);
+        (BatchEntry { op: Op::TAKE, charge, by: Instant::now(), reply_to }, reply)
     }
 
     #[tokio::test]
     async fn calls_have_a_sender_until_none_is_left() {
         let (queues, id) = (BatchQueues::default(), (Handle::current().id(), 0));
-        let started: Vec<_> = (0..5).map(|_| queues.add(id, call())).collect();
+        let (calls, replies): (Vec<_>, Vec<_>) = (0..5).map(|_| call()).unzip();
+        let started: Vec<_> = calls.into_iter().map(|call| queues.add(id, call)).collect();
         assert_eq!(started, [true, true, false, false, false]);
-        while queues.take(id, VecDeque::pop_front).is_some() {}
+        let taken = queues.take(id).expect("calls");
+        let calls: Vec<_> = taken.iter().map(|entry| entry.reply_to.len()).collect();
+        assert_eq!(calls, [5], "equal calls are one entry");
+        assert!(queues.take(id).is_none());
         assert!(!lock(&queues.0).is_empty(), "another sender is left");
-        assert!(queues.add(id, call()));
+        let (next, _reply) = call();
+        assert!(queues.add(id, next));
         assert!(queues.abandon(id).is_empty());
         assert_eq!(queues.abandon(id).len(), 1);
         assert!(lock(&queues.0).is_empty());
+        drop(replies);
     }
 }
