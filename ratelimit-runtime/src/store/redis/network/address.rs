@@ -30,7 +30,7 @@ pub(crate) enum Address {
 pub(crate) struct Target {
     info: ConnectionInfo,
     #[cfg(feature = "tls")]
-    tls: Option<Tls>,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// The host and the port of a primary, as the Sentinels report them.
@@ -197,19 +197,6 @@ impl Target {
         self.info.redis_settings()
     }
 
-    #[cfg(feature = "tls")]
-    pub(crate) async fn encrypt(
-        &self,
-        host: &str,
-        stream: tokio::net::TcpStream,
-    ) -> std::io::Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static>
-    {
-        match &self.tls {
-            Some(tls) => tls.encrypt(host, stream).await,
-            None => Err(std::io::ErrorKind::Unsupported.into()),
-        }
-    }
-
     /// Returns the same user, database and certificates at another address.
     pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
@@ -227,23 +214,13 @@ impl Target {
         target
     }
 
-    pub(crate) fn host(&self) -> &str {
+    pub(crate) fn host_and_port(&self) -> (&str, u16) {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-            _ => "",
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host, *port)
+            }
+            _ => ("", DEFAULT_PORT),
         }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(_, port) | ConnectionAddr::TcpTls { port, .. } => *port,
-            _ => DEFAULT_PORT,
-        }
-    }
-
-    /// Returns the address, for logs.
-    pub(crate) fn name(&self) -> Box<str> {
-        self.info.addr().to_string().into()
     }
 }
 

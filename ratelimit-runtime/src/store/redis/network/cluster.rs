@@ -263,7 +263,8 @@ impl Cluster {
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
         let length = nodes.len().max(1);
         nodes.rotate_left(random as usize % length);
-        nodes.extend(self.seeds.iter().map(|seed| self.node(seed.host(), seed.port())));
+        let seeds = self.seeds.iter().map(Target::host_and_port);
+        nodes.extend(seeds.map(|(host, port)| self.node(host, port)));
         let command = redis::cmd("CLUSTER").arg("SLOTS").take();
         for node in nodes {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {

@@ -210,8 +210,9 @@ async fn open(target: &Target, primary: Option<PrimaryAddress>) -> Result<Connec
         #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, .. } => {
             let (stream, socket) = connect_tcp(host, *port).await?;
-            let stream = target.encrypt(host, stream).await?;
-            log_in(target, stream, socket, primary).await
+            let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+            let tls = target.tls.as_ref().ok_or_else(unsupported)?;
+            log_in(target, tls.encrypt(host, stream).await?, socket, primary).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {

@@ -81,8 +81,8 @@ impl Node {
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &lookup {
-            ServerLookup::At(target) => target.name(),
-            ServerLookup::Primary(sentinels) => sentinels.name(),
+            ServerLookup::At(target) => target.address().to_string().into(),
+            ServerLookup::Primary(sentinels) => sentinels.service.clone(),
         };
         Arc::new(Self {
             lookup,
@@ -98,7 +98,7 @@ impl Node {
 
     pub(crate) fn host(&self) -> &str {
         match &self.lookup {
-            ServerLookup::At(target) => target.host(),
+            ServerLookup::At(target) => target.host_and_port().0,
             ServerLookup::Primary(_) => "",
         }
     }

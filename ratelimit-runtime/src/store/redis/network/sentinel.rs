@@ -20,7 +20,7 @@ pub(crate) const PRIMARY_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(crate) struct Sentinels {
     all: Vec<Target>,
-    service: Box<str>,
+    pub(crate) service: Box<str>,
     /// The user, the password, the database and the certificates of the primary.
     primary_login: Target,
     /// The index of the Sentinel that replied last. It receives the next request first.
@@ -30,11 +30,6 @@ pub(crate) struct Sentinels {
 impl Sentinels {
     pub(crate) fn new(all: Vec<Target>, service: Box<str>, primary_login: Target) -> Self {
         Self { all, service, primary_login, last_replied: AtomicUsize::new(0) }
-    }
-
-    /// Returns the name of the service, for logs.
-    pub(crate) fn name(&self) -> Box<str> {
-        self.service.clone()
     }
 
     /// Connects to the current primary.

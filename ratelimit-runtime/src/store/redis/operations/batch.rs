@@ -14,13 +14,13 @@
 //! sender, and a queue without calls and senders does not exist.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
 use std::slice;
 use std::sync::Arc;
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::script_call::{ScriptCall, script_op, unexpected};
@@ -175,22 +175,23 @@ impl Redis {
     /// Decides entries of one node of a cluster; without a node, of one hash slot or the only server.
     async fn decide_batch(self: &Arc<Self>, node: Option<&Arc<Node>>, entries: Vec<BatchEntry>) {
         let cluster = self.cluster().filter(|_| node.is_some());
-        if cluster.is_some_and(|cluster| !cluster.takes_batches_by_node()) {
-            return self.decide_each(entries).await;
-        }
-        let reply = self.send_batch(node, &entries).await;
-        let elsewhere = match reply {
-            Ok(reply) => self.send_replies(node, entries, &reply),
-            Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
-            Err(failure) => {
-                let error = failure.into_store_error(&[]);
-                for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
-                    let _ = reply_to.send(Err(error.clone()));
+        let elsewhere = if cluster.is_some_and(|cluster| !cluster.takes_batches_by_node()) {
+            entries
+        } else {
+            match self.send_batch(node, &entries).await {
+                Ok(reply) => self.send_replies(node, entries, &reply),
+                Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
+                Err(failure) => {
+                    let error = failure.into_store_error(&[]);
+                    for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
+                        let _ = reply_to.send(Err(error.clone()));
+                    }
+                    return;
                 }
-                return;
             }
         };
-        self.decide_each(elsewhere).await;
+        let mut each = self.decide_each(elsewhere);
+        while each.join_next().await.is_some() {}
     }
 
     async fn send_batch(
@@ -219,20 +220,13 @@ impl Redis {
     }
 
     /// Decides entries concurrently, each by a script of its own.
-    fn decide_each(
-        self: &Arc<Self>,
-        entries: Vec<BatchEntry>,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let decide = |entry: BatchEntry| {
+    fn decide_each(self: &Arc<Self>, entries: Vec<BatchEntry>) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for entry in entries {
             let store = Arc::clone(self);
-            tokio::spawn(async move { store.decide_batch(None, vec![entry]).await })
-        };
-        let tasks: Vec<_> = entries.into_iter().map(decide).collect();
-        Box::pin(async {
-            for task in tasks {
-                let _ = task.await;
-            }
-        })
+            tasks.spawn(async move { store.decide_batch(None, vec![entry]).await });
+        }
+        tasks
     }
 
     /// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
