@@ -218,7 +218,10 @@ pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
 /// Returns whether no decision of the shared store is under way.
 #[must_use]
 pub fn store_is_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().backend.shared_store().is_none_or(|store| store.is_idle())
+    match limiter.checker().backend.shared_store() {
+        Some(store) => store.is_idle(),
+        None => true,
+    }
 }
 
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.

@@ -1,5 +1,7 @@
 //! The shared store of a build without Redis. This type has no values.
 
+#![allow(clippy::unused_async, reason = "the methods of the Redis store are async")]
+
 use std::sync::Arc;
 
 use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Stated};
