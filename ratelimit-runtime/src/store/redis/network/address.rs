@@ -33,8 +33,8 @@ pub(crate) struct Target {
     pub(crate) tls: Option<Tls>,
 }
 
-/// The host and the port of a primary, as the Sentinels report them.
-pub(crate) type PrimaryAddress = (String, u16);
+/// The host and the port of a server.
+pub(crate) type ServerAddress = (String, u16);
 
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const DEFAULT_PORT: u16 = 6379;

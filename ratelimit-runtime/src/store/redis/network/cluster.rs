@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::Target;
-use super::failure::Failure;
+use super::failure::{Failure, store_error};
 use super::node::{Node, ServerLookup, lock};
 use crate::background::Background;
 use crate::reply::StoreError;
@@ -207,10 +207,8 @@ impl Cluster {
             self.refresh();
             let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
             if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
-                let unserved = || {
-                    let message = "no node of the cluster serves the slot of the key".into();
-                    StoreError::Connection { message }
-                };
+                let unserved = "no node of the cluster serves the slot of the key";
+                let unserved = || store_error(&(ErrorKind::Io, unserved).into(), &[]);
                 let error = lock(&self.slots_error).clone();
                 return Err(Failure::NotSent(error.unwrap_or_else(unserved)));
             }

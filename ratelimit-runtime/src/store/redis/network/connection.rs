@@ -27,7 +27,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use super::address::{PrimaryAddress, Target};
+use super::address::{ServerAddress, Target};
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
 /// before it is used. Servers close idle connections after a second at the earliest.
@@ -44,7 +44,7 @@ struct ConnectionState {
     /// The socket of the connection, to peek at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
     driver: AbortHandle,
-    primary: Option<PrimaryAddress>,
+    address: ServerAddress,
 }
 
 impl Drop for ConnectionState {
@@ -90,9 +90,9 @@ impl Connection {
         }
     }
 
-    /// Returns the address that the Sentinels reported for the primary when this connection was opened.
-    pub(crate) fn primary(&self) -> Option<&PrimaryAddress> {
-        self.0.primary.as_ref()
+    /// Returns the host and the port to which this connection was opened.
+    pub(crate) fn address(&self) -> &ServerAddress {
+        &self.0.address
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -190,35 +190,31 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// and saves packets, because commands share them (`benches/all -- redis`).
 const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
-/// Opens a connection of this runtime. `primary` is the address of the
-/// server if the Sentinels reported it.
-pub(crate) async fn connect_to(
-    target: &Target,
-    primary: Option<PrimaryAddress>,
-) -> Result<Connection, RedisError> {
-    timeout(CONNECT_TIMEOUT, open(target, primary))
+/// Opens a connection of this runtime.
+pub(crate) async fn connect_to(target: &Target) -> Result<Connection, RedisError> {
+    timeout(CONNECT_TIMEOUT, open(target))
         .await
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn open(target: &Target, primary: Option<PrimaryAddress>) -> Result<Connection, RedisError> {
+async fn open(target: &Target) -> Result<Connection, RedisError> {
     match target.address() {
         ConnectionAddr::Tcp(host, port) => {
             let (stream, socket) = connect_tcp(host, *port).await?;
-            log_in(target, stream, socket, primary).await
+            log_in(target, stream, socket).await
         }
         #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, .. } => {
             let (stream, socket) = connect_tcp(host, *port).await?;
             let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
             let tls = target.tls.as_ref().ok_or_else(unsupported)?;
-            log_in(target, tls.encrypt(host, stream).await?, socket, primary).await
+            log_in(target, tls.encrypt(host, stream).await?, socket).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
             let stream = UnixStream::connect(path).await?;
             let socket = SockRef::from(&stream).try_clone()?;
-            log_in(target, stream, socket, primary).await
+            log_in(target, stream, socket).await
         }
         _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
     }
@@ -265,7 +261,6 @@ async fn log_in(
     target: &Target,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     socket: Socket,
-    primary: Option<PrimaryAddress>,
 ) -> Result<Connection, RedisError> {
     let activity = Activity { unanswered_since: 0.into(), last_received: now().into() };
     let activity = Arc::new(activity);
@@ -285,8 +280,9 @@ async fn log_in(
         driver.await;
         drop(of_driver);
     });
-    let driver = driver.abort_handle();
-    Ok(Connection(Arc::new(ConnectionState { client, activity, socket, driver, primary })))
+    let (driver, (host, port)) = (driver.abort_handle(), target.host_and_port());
+    let address = (host.to_owned(), port);
+    Ok(Connection(Arc::new(ConnectionState { client, activity, socket, driver, address })))
 }
 
 #[cfg(test)]

@@ -36,17 +36,16 @@ const NOT_EXECUTED: [&str; 12] = [
 /// first command of the script.
 const OF_ANOTHER_NODE: &str = "non local key";
 
-/// Returns whether an error shows that a node does not serve a key of a script, so it has executed nothing.
+/// Returns whether an error shows that a node does not serve a key of a script, so it has executed nothing. Managed
+/// servers reply so while a hash slot moves, also for keys that the script declares.
 pub(crate) fn is_of_another_node(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { message, .. } if message.contains(OF_ANOTHER_NODE))
 }
 
 impl Failure {
-    /// Returns whether a node has executed nothing of a script, because it does not serve a key of it. Managed servers
-    /// reply so while a hash slot moves, also for keys that the script declares.
+    /// Returns whether a node has executed nothing of a script, because it does not serve a key of it.
     pub(crate) fn is_of_another_node(&self) -> bool {
-        let Self::Redis(error) = self else { return false };
-        error.detail().is_some_and(|message| message.contains(OF_ANOTHER_NODE))
+        matches!(self, Self::Redis(error) if is_of_another_node(&store_error(error, &[])))
     }
 
     pub(crate) fn kind(&self) -> Option<ErrorKind> {

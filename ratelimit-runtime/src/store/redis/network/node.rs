@@ -208,10 +208,10 @@ impl Node {
             }
         };
         let result = attempt.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        result.map_or_else(
-            || Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into()),
-            |result| result.map_err(|(error, _)| error),
-        )
+        match result {
+            Some(result) => result.map_err(|(error, _)| error),
+            None => Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into()),
+        }
     }
 
     /// Starts a task that connects, so the attempt continues if the call that starts it is dropped.
@@ -239,7 +239,7 @@ impl Node {
 
     /// Reports a new connection. Starts the watch if the server is a primary that can move.
     fn report_connection(self: &Arc<Self>, connection: Connection) {
-        if connection.primary().is_some() {
+        if matches!(self.lookup, ServerLookup::Primary(_)) {
             self.start_watch();
         }
         if self.has_connected.swap(true, Ordering::Relaxed) {
@@ -255,7 +255,7 @@ impl Node {
 impl ServerLookup {
     async fn connect(&self) -> Result<Connection, RedisError> {
         match self {
-            Self::At(target) => connect_to(target, None).await,
+            Self::At(target) => connect_to(target).await,
             Self::Primary(sentinels) => sentinels.connect().await,
         }
     }
@@ -447,9 +447,8 @@ async fn follow(node: Weak<Node>) {
         let Some(node) = node.upgrade() else { return };
         let ServerLookup::Primary(sentinels) = &node.lookup else { return };
         if let Ok(primary) = sentinels.primary().await {
-            let is_outdated = |it: &mut Attempt| {
-                connection_by(it).is_some_and(|it| it.primary() != Some(&primary))
-            };
+            let is_outdated =
+                |it: &mut Attempt| connection_by(it).is_some_and(|it| *it.address() != primary);
             let runtimes: Vec<_> = lock_own(&node.state).runtimes.values().cloned().collect();
             for runtime in runtimes {
                 let outdated = lock(&runtime).take_if(is_outdated);

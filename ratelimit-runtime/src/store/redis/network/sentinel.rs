@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
-use super::address::{PrimaryAddress, Target};
+use super::address::{ServerAddress, Target};
 use super::connection::{Connection, connect_to};
 
 /// The time in which a Sentinel must connect and reply. After that, the next Sentinel receives the request.
@@ -34,11 +34,8 @@ impl Sentinels {
 
     /// Connects to the current primary.
     pub(crate) async fn connect(&self) -> Result<Connection, RedisError> {
-        let primary = self.primary().await?;
-        let (host, port) = &primary;
-        let connection =
-            connect_to(&self.primary_login.with_address(host, *port), Some(primary.clone()))
-                .await?;
+        let (host, port) = self.primary().await?;
+        let connection = connect_to(&self.primary_login.with_address(&host, port)).await?;
         // The server can have become a replica before the Sentinels report it, so this checks its role.
         let role = connection.send(&redis::cmd("ROLE"), false).await?;
         let role: Vec<redis::Value> = redis::from_redis_value(role)?;
@@ -50,7 +47,7 @@ impl Sentinels {
 
     /// Returns the address of the primary. Sends the request to one Sentinel after the other, until one
     /// reports it.
-    pub(crate) async fn primary(&self) -> Result<PrimaryAddress, RedisError> {
+    pub(crate) async fn primary(&self) -> Result<ServerAddress, RedisError> {
         let mut last_error: RedisError = (
             ErrorKind::Io,
             "no Sentinel replied: check that the URL has the addresses of the Sentinels",
@@ -70,12 +67,12 @@ impl Sentinels {
         Err(last_error)
     }
 
-    async fn primary_from(&self, sentinel: &Target) -> Result<PrimaryAddress, RedisError> {
-        let connection = connect_to(sentinel, None).await?;
+    async fn primary_from(&self, sentinel: &Target) -> Result<ServerAddress, RedisError> {
+        let connection = connect_to(sentinel).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
         let reply = connection.send(&command, false).await?;
-        let address: Option<PrimaryAddress> = redis::from_redis_value(reply)?;
+        let address: Option<ServerAddress> = redis::from_redis_value(reply)?;
         address.ok_or_else(|| {
             let service = self.service.to_string();
             let kind = ErrorKind::MasterNameNotFoundBySentinel;

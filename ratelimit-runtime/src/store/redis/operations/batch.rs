@@ -324,8 +324,8 @@ impl<'a> BatchReply<'a> {
         Some(Self { clock: take_7(&mut outcomes)?, outcomes, errors: parts })
     }
 
-    /// Reads the outcomes of `calls` equal takes and their receipts, as if the calls had come in sequence; `None` if the
-    /// reply is malformed.
+    /// Reads the outcomes of `calls` equal takes and their receipts, as if the calls had come in sequence; `None` if
+    /// the reply is malformed.
     fn next(
         &mut self,
         op: Op,

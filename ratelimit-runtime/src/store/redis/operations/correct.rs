@@ -141,8 +141,8 @@ impl Redis {
     }
 }
 
-/// Returns whether nothing was executed because of one of several keys: it has migrated to another node, or the user may
-/// not use it.
+/// Returns whether nothing was executed because of one of several keys: it has migrated to another node, or the user
+/// may not use it.
 fn is_of_one_key(error: &CorrectError) -> bool {
     let CorrectError::NotExecuted(error) = error else { return false };
     matches!(error, StoreError::Server { code, .. } if ["TRYAGAIN", "NOPERM"].contains(&&**code))

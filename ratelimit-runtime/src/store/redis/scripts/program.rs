@@ -107,8 +107,8 @@ pub(crate) enum Form {
     Slots,
 }
 
-/// A number that a function of `lua/` takes: its name there, and its value for the terms of a limit and what the process
-/// states. It has 7 bytes, in two's complement.
+/// A number that a function of `lua/` takes: its name there, and its value for the terms of a limit and what the
+/// process states. It has 7 bytes, in two's complement.
 type Argument = (&'static str, fn(&Terms, &Statement) -> u64);
 
 const THRESHOLD: Argument = ("threshold", |terms, _| terms.threshold());
