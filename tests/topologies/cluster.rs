@@ -28,7 +28,7 @@ pub(crate) fn script_calls(cluster: &Cluster) -> u64 {
 async fn calls_of_different_hash_slots_share_scripts() {
     let (cluster, limiter) = start_cluster();
     let known = redis::cmd("COMMAND").arg("INFO").arg("eval_ro").query(&mut cluster.connection(0));
-    // Servers before Redis 7 execute no script without keys: each batch is of one hash slot.
+    // Servers before Redis 7 execute no script without keys: only equal calls share a script.
     let has_flags = known != Ok(redis::Value::Array(vec![redis::Value::Nil]));
     for algorithm in ALGORITHMS {
         let limit = Limit::new("shared", algorithm, 1, HOUR).expect("valid");

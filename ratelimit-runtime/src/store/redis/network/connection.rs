@@ -33,6 +33,10 @@ use super::address::{ServerAddress, Target};
 /// before it is used. Servers close idle connections after a second at the earliest.
 const IDLE_US: u64 = 100_000;
 
+/// The number of times that a caller yields, so that the driver can read the bytes that an idle connection has
+/// received.
+const YIELDS: usize = 3;
+
 /// A connection that belongs to one runtime. All clones share one connection, which closes with the last
 /// clone.
 #[derive(Clone)]
@@ -69,10 +73,22 @@ impl Connection {
         reply.and_then(Value::extract_error)
     }
 
-    /// Returns whether the connection has ended, also with its runtime. An idle connection is readable when the server
-    /// has closed it. With TLS, a close message comes before the end.
+    /// Returns whether the connection has ended, also with its runtime, as far as its driver knows.
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.socket.strong_count() == 0 || self.0.activity.is_idle() && self.is_readable()
+        self.0.socket.strong_count() == 0
+    }
+
+    /// Returns whether the connection is alive: whether this machine has not received the end of its stream.
+    pub(crate) async fn is_alive(&self) -> bool {
+        if self.0.activity.is_idle() && self.is_readable() {
+            // An idle connection is readable when the server has closed it. With TLS, a close message comes before
+            // the end. It is also readable when a late reply has come while its runtime was not polled.
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+            return !self.is_readable();
+        }
+        !self.has_ended()
     }
 
     /// Returns whether a request has been unanswered for longer than `limit`, and no bytes are waiting to be

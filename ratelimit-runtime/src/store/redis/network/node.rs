@@ -184,7 +184,7 @@ impl Node {
             let deadlines = if open.is_some() { 1 } else { SILENCE };
             if connection.is_unresponsive(deadlines * self.deadline) {
                 self.ask_for_probe();
-            } else if !connection.has_ended() {
+            } else if connection.is_alive().await {
                 return Ok(connection);
             }
             discard(runtime, &connection);
