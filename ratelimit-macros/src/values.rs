@@ -9,8 +9,8 @@ use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
 use crate::text::limit::MOST;
 use crate::words::Word;
 
-/// A number or a duration: a literal, whose value the macro knows, the path of a constant, which the compiler evaluates,
-/// or, for an amount, any other expression.
+/// A number or a duration: a literal, whose value the macro knows, the path of a constant, which the compiler
+/// evaluates, or, for an amount, any other expression.
 #[derive(Clone)]
 pub(crate) struct Value {
     /// The expression as written; the expansion repeats it.

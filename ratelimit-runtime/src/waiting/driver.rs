@@ -72,7 +72,8 @@ impl Waiting {
         }
     }
 
-    /// Drives a line until it waits. Returns when to look again without a change; `None` if there is nothing left to do.
+    /// Drives a line until it waits. Returns when to look again without a change; `None` if there is nothing left to
+    /// do.
     fn drive_line(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
         loop {
             let others_return = line.spec.is_shared && self.others_return(line);

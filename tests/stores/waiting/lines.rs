@@ -114,7 +114,8 @@ async fn a_call_that_is_not_polled_does_not_hold_up_others() {
 #[tokio::test]
 async fn a_call_that_slept_beyond_its_wait_is_decided_by_redis() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.deadline(SECOND / 5).build().expect("valid settings");
     let limit = Limit::sliding("slept", 1, SECOND);
     limiter.check(&limit, "key", 1).await.expect("a new key");
     let mut call = Box::pin(limiter.check(&limit.wait(2 * SECOND), "key", 1));

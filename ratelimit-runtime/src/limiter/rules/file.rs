@@ -105,8 +105,8 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// Returns the result of `read`. Fails if that takes longer than `deadline`, and at once if too many reads are stuck
-    /// already.
+    /// Returns the result of `read`. Fails if that takes longer than `deadline`, and at once if too many reads are
+    /// stuck already.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         deadline: Duration,

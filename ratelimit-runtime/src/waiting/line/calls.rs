@@ -316,8 +316,8 @@ impl Line {
         self.spares.push(grant);
     }
 
-    /// Wakes the calls whose moments have come, and takes grants from calls that do not take their turn. Returns when to
-    /// look again.
+    /// Wakes the calls whose moments have come, and takes grants from calls that do not take their turn. Returns when
+    /// to look again.
     pub(super) fn expire(&mut self, now: Now) -> WakeTimes {
         let ahead = (now.local.saturating_add(1), 0);
         let granted = &self.waiters.granted;

@@ -3,8 +3,8 @@
 //! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does
 //! (`waiting/driver.rs`).
 //!
-//! `waiters.rs` has the calls by their stages. In `calls.rs`, calls enter, get grants, are polled and leave. `requests.rs` makes the requests, applies the replies,
-//! and rejects the calls that cannot be admitted in time.
+//! `waiters.rs` has the calls by their stages. In `calls.rs`, calls enter, get grants, are polled and leave.
+//! `requests.rs` makes the requests, applies the replies, and rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead: up to a second, and to the first
