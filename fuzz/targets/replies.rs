@@ -134,7 +134,7 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64
     let (op, word, numbers) = input.op(cost);
     let charge = Charge {
         terms: *terms,
-        key_id: KeyId::NONE,
+        key_id: KeyId::new(terms.identity(), 0),
         count_name: Vec::new(),
         cost,
         statement: None,

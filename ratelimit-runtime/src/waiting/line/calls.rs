@@ -208,7 +208,7 @@ impl Line {
     pub(super) fn apply_changed_counts(&mut self, outcomes: &[Outcome]) {
         let is_rejected = |of_call: &&[Outcome]| !of_call.iter().all(Outcome::is_allowed);
         let of_calls = outcomes.chunks(self.spec.counts.len());
-        let rejected = of_calls.filter(|_| !self.spec.is_bucket).find(is_rejected);
+        let rejected = of_calls.filter(|_| !self.spec.is_bucket()).find(is_rejected);
         let is_of_use = |count: usize| rejected.is_none_or(|of_call| !of_call[count].is_allowed());
         self.has_changed |= self.changed_counts.drain(..).any(is_of_use);
     }

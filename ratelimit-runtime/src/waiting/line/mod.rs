@@ -86,8 +86,6 @@ pub(super) struct Line {
 pub(super) struct LineSpec {
     /// The counts. Their costs have no meaning.
     pub(super) counts: OneOrMany<Arc<Charge>>,
-    /// Whether the line waits for one bucket, which grants moments ahead.
-    is_bucket: bool,
     pub(super) is_shared: bool,
     /// Whether rules block the calls. The line then sends no request.
     is_blocked: bool,
@@ -117,7 +115,6 @@ impl LineSpec {
         let Destination { charges, is_shared, is_blocked, .. } = to;
         Self {
             counts: charges.clone(),
-            is_bucket: matches!(&charges[..], [only] if only.terms.is_bucket()),
             is_shared: *is_shared,
             is_blocked: *is_blocked,
             is_virtual,
@@ -136,9 +133,16 @@ impl LineSpec {
             && self.counts.iter().zip(&**charges).all(same)
     }
 
-    /// Returns the only count of the line if it is a bucket.
+    /// Returns the only count of the line if it is a bucket, which grants moments ahead.
     pub(super) fn bucket(&self) -> Option<KeyId> {
-        self.counts.first().filter(|_| self.is_bucket).map(|count| count.key_id)
+        match &self.counts[..] {
+            [only] if only.terms.is_bucket() => Some(only.key_id),
+            _ => None,
+        }
+    }
+
+    fn is_bucket(&self) -> bool {
+        self.bucket().is_some()
     }
 
     fn validity_us(&self) -> u64 {
@@ -225,7 +229,7 @@ impl Line {
     /// another grant.
     fn last_moment(&self, now: Now) -> Option<u64> {
         let last = self.waiters.granted.last().map(|(at, _)| *at);
-        last.filter(|at| self.spec.is_bucket && *at > now.local)
+        last.filter(|at| self.spec.is_bucket() && *at > now.local)
     }
 
     /// Returns whether grants go back now.
@@ -240,7 +244,7 @@ impl Line {
 
     /// Returns whether grants are about to go back.
     pub(super) fn is_returning(&self, now: Now) -> bool {
-        self.spec.is_bucket && (self.has_returns(now) || self.returning > 0)
+        self.spec.is_bucket() && (self.has_returns(now) || self.returning > 0)
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
@@ -272,7 +276,7 @@ impl Line {
         let spare = self.spares.iter().map(|grant| grant.at).min();
         wake = wake.or_earlier(WakeTimes { local: spare, real: None });
         // A moment that is about to go back would be before the ones that a request reserves.
-        if self.is_asking || self.spec.is_bucket && self.returning > 0 {
+        if self.is_asking || self.spec.is_bucket() && self.returning > 0 {
             return Duty::Sleep(wake);
         }
         if others_return {

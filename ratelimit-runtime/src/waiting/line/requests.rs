@@ -70,7 +70,7 @@ impl Line {
             granted += 1;
             let moment = self.moment_of(outcomes, now);
             let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
-            last = if self.spec.is_bucket { at } else { last };
+            last = if self.spec.is_bucket() { at } else { last };
             let due = self.due_of(at, now);
             let charged = (outcomes, receipts.next().unwrap_or(&[]));
             let grant = Grant::new(costs.clone(), charged, source, at, due);
@@ -158,7 +158,7 @@ impl Line {
     fn far_call(&self, now: Now) -> Option<u64> {
         let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
         let last = self.waiters.granted.last();
-        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket && *at > near)?;
+        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket() && *at > near)?;
         let grant = self.waiters.get(arrival).and_then(Waiter::grant)?;
         (grant.source != Source::Fallback).then_some(arrival)
     }
@@ -242,11 +242,11 @@ impl Line {
             let is_first = runs.is_empty() && !has_moments;
             let longest = if is_first { 1 << 52 } else { RESERVED_AHEAD };
             let ahead = waiter.deadline.saturating_sub(now.local).min(longest);
-            let wait = if self.spec.is_bucket { ahead } else { 0 };
+            let wait = if self.spec.is_bucket() { ahead } else { 0 };
             // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
-            let is_second = runs.len() == 1 && self.spec.is_bucket;
+            let is_second = runs.len() == 1 && self.spec.is_bucket();
             let is_open = |run: &&mut EqualCalls| {
-                let has_time = !self.spec.is_bucket || run.wait.min(wait) >= SHARED_WAIT;
+                let has_time = !self.spec.is_bucket() || run.wait.min(wait) >= SHARED_WAIT;
                 !is_second && has_time && run.costs == waiter.costs
             };
             let is_full = runs.len() == MAX_RUNS;
@@ -265,7 +265,7 @@ impl Line {
 
     /// Returns whether the bucket would reserve the moment `at` for a queued call.
     fn may_reserve(&self, arrival: u64, at: u64, now: Now) -> bool {
-        let waiter = self.waiters.get(arrival).filter(|_| self.spec.is_bucket);
+        let waiter = self.waiters.get(arrival).filter(|_| self.spec.is_bucket());
         let is_near = at <= now.local.saturating_add(RESERVED_AHEAD);
         waiter.is_some_and(|waiter| {
             at <= waiter.deadline && (is_near || self.last_moment(now).is_none())
@@ -306,7 +306,7 @@ impl Line {
     /// be used at once.
     fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
         let last = self.waiters.granted.last();
-        let last = last.filter(|(at, _)| self.spec.is_bucket && *at > now.local);
+        let last = last.filter(|(at, _)| self.spec.is_bucket() && *at > now.local);
         let Some((last, arrival)) = last.copied() else {
             self.delay = None;
             return 0;
