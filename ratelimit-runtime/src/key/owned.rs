@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "tower")]
+use super::writer::written;
 use super::writer::{KeyText, NO_KEY, escape, is_escaped, shorten, split, text_of, unescape};
 use super::{Key, KeyWriter};
 
@@ -22,6 +24,13 @@ impl OwnedKey {
     /// Returns a copy of `key`.
     pub(crate) fn of(key: &dyn Key) -> Self {
         Self(text_of(key).as_slice().into())
+    }
+
+    /// Returns a copy of `key`, and whether the key [lacks a secret](super::lacks_secret), which the copy does not know.
+    #[cfg(feature = "tower")]
+    pub(crate) fn and_secret_of(key: &dyn Key) -> (Self, bool) {
+        let (text, lacks_secret) = written(key);
+        (Self(text.as_slice().into()), lacks_secret)
     }
 
     /// Returns the key in the name of a count: see [`put_count_name`](super::put_count_name).

@@ -154,18 +154,22 @@ impl<'a> KeyWriter<'a> {
 
 /// Returns the text of a key, shortened if it is long.
 pub(super) fn text_of(key: &(impl Key + ?Sized)) -> KeyText {
-    let mut text = KeyText::new();
-    key.write(&mut KeyWriter::to_text(&mut text));
-    shorten(&mut text);
-    text
+    written(key).0
 }
 
 /// Returns whether a part of a key is hashed under a secret that no other process has.
 pub(crate) fn lacks_secret(key: &(impl Key + ?Sized)) -> bool {
+    written(key).1
+}
+
+/// Returns the text of a key, shortened if it is long, and whether it [lacks a secret](lacks_secret).
+pub(super) fn written(key: &(impl Key + ?Sized)) -> (KeyText, bool) {
     let mut text = KeyText::new();
     let mut out = KeyWriter::to_text(&mut text);
     key.write(&mut out);
-    out.lacks_secret
+    let lacks_secret = out.lacks_secret;
+    shorten(&mut text);
+    (text, lacks_secret)
 }
 
 impl fmt::Debug for KeyWriter<'_> {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::check::{AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided};
-use crate::key::{Key, KeyWriter, OwnedKey, lacks_secret};
+use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
 use crate::local::Few;
@@ -167,7 +167,7 @@ struct RequestCharge {
 impl RequestLimits {
     /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
     pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u64) {
-        let (lacks_secret, key) = (lacks_secret(&key), OwnedKey::of(&key));
+        let (key, lacks_secret) = OwnedKey::and_secret_of(&key);
         self.charges.push(RequestCharge { limit: *limit, key, lacks_secret, cost });
     }
 
