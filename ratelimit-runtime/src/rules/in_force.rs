@@ -116,8 +116,8 @@ mod tests {
             let key_id = || KeyId::new(limit.terms().identity(), 0);
             let table = rules.table().expect("rules");
             let table = Some(&*table);
-            let ruled = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);
-            assert_eq!(ruled.limit.threshold(), 1);
+            let found = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);
+            assert_eq!(found.limit.threshold(), 1);
         }
         let unasked = rules.unasked();
         let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();

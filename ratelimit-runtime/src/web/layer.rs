@@ -28,8 +28,7 @@ use super::unread::UnreadBody;
 use crate::check::{AdmittedCall, CallFuture};
 #[cfg(doc)]
 use crate::limit::Limit;
-#[cfg(doc)]
-use crate::reply::Rejection;
+use crate::reply::{Decision, Rejection};
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
 /// before they are handled and before their bodies are read. Each response reports the limits of the layer and
@@ -296,18 +295,58 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let config = &self.layer.config;
-        let mut scope = config.scope(&mut parts);
-        let started = config.start(&parts, &mut scope);
-        let service = self.take_ready();
-        let stage = match started {
-            Ok(check) => RequestStage::Arrived { check, request: Some((service, parts, body)) },
+        let layer = self.layer.clone();
+        let mut scope = layer.config.scope(&mut parts);
+        let stage = match layer.config.start(&parts, &mut scope) {
+            Ok(mut check) => match scope.take_decided(&mut check) {
+                // The usual request needs no clone of the service.
+                Some(Ok(decision)) => layer.admit(&scope, decision, &mut self.inner, parts, body),
+                Some(Err(rejection)) => {
+                    drop(self.take_ready());
+                    layer.reject(&scope, &rejection, &parts, body)
+                }
+                None => {
+                    let request = Some((self.take_ready(), parts, body));
+                    RequestStage::Arrived { check, request }
+                }
+            },
             Err(response) => {
-                drop(service);
+                drop(self.take_ready());
                 RequestStage::unhandled(F::refuse(response, scope.facts.is_grpc), &parts, body)
             }
         };
-        ResponseFuture { stage, scope, layer: self.layer.clone() }
+        ResponseFuture { stage, scope, layer }
+    }
+}
+
+impl<F> RateLimitLayer<F> {
+    /// Calls the service, which is ready, with an admitted request.
+    fn admit<S: Service<Request<B>>, B: Body>(
+        &self,
+        scope: &RequestScope,
+        decision: Option<Decision>,
+        service: &mut S,
+        mut parts: Parts,
+        body: B,
+    ) -> RequestStage<S, S::Future, S::Response, B> {
+        self.config.admit(scope, decision, &mut parts);
+        RequestStage::Admitted { handler: service.call(Request::from_parts(parts, body)) }
+    }
+
+    /// Responds to a rejected request.
+    fn reject<S, H, B: Body, C>(
+        &self,
+        scope: &RequestScope,
+        rejection: &Rejection,
+        parts: &Parts,
+        body: B,
+    ) -> RequestStage<S, H, Response<C>, B>
+    where
+        F: ResponseFormat<C>,
+    {
+        let mut response = F::build(&scope.rejected(rejection));
+        self.config.write_headers(scope, response.headers_mut());
+        RequestStage::unhandled(response, parts, body)
     }
 }
 
@@ -366,18 +405,14 @@ where
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Arrived { check, request } => {
                     let decided = ready!(scope.poll_check(check, context));
-                    let (mut service, mut parts, body) = request.take().expect(COMPLETED);
+                    let (mut service, parts, body) = request.take().expect(COMPLETED);
                     match decided {
                         Ok(decision) => {
-                            config.admit(scope, decision, &mut parts);
-                            let handler = service.call(Request::from_parts(parts, body));
-                            RequestStage::Admitted { handler }
+                            this.layer.admit(scope, decision, &mut service, parts, body)
                         }
                         Err(rejection) => {
                             drop(service);
-                            let mut response = F::build(&scope.rejected(&rejection));
-                            config.write_headers(scope, response.headers_mut());
-                            RequestStage::unhandled(response, &parts, body)
+                            this.layer.reject(scope, &rejection, &parts, body)
                         }
                     }
                 }

@@ -188,6 +188,25 @@ impl<R> Default for MiddlewareConfig<R> {
 }
 
 impl RequestScope {
+    /// Returns the decision about the request, if it is made. Keeps its permits until the response.
+    pub(crate) fn take_decided(
+        &mut self,
+        check: &mut Option<CallFuture<AdmittedCall>>,
+    ) -> Option<Result<Option<Decision>, Rejection>> {
+        match check {
+            None => Some(Ok(None)),
+            Some(CallFuture::Decided(decided)) => {
+                Some(decided.take()?.map(|call| Some(self.keep(call))))
+            }
+            Some(CallFuture::Pending(_)) => None,
+        }
+    }
+
+    fn keep(&mut self, call: AdmittedCall) -> Decision {
+        self.permits = HeldSlots::of(call.permits);
+        call.decision
+    }
+
     /// Polls the check of the request. Keeps its permits until the response.
     pub(crate) fn poll_check(
         &mut self,
@@ -196,8 +215,7 @@ impl RequestScope {
     ) -> Poll<Result<Option<Decision>, Rejection>> {
         let Some(check) = check else { return Poll::Ready(Ok(None)) };
         let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;
-        self.permits = HeldSlots::of(call.permits);
-        Poll::Ready(Ok(Some(call.decision)))
+        Poll::Ready(Ok(Some(self.keep(call))))
     }
 
     /// Polls the handler of the request.
