@@ -210,7 +210,7 @@ fn list<'a>(
     limits: impl Iterator<Item = &'a LoggedLimit>,
     push_parameters: impl Fn(&mut String, &LoggedLimit),
 ) -> Option<HeaderValue> {
-    let mut text = String::new();
+    let mut text = String::with_capacity(64);
     for limit in limits {
         if !text.is_empty() {
             text.push_str(", ");
