@@ -26,7 +26,8 @@ impl OwnedKey {
         Self(text_of(key).as_slice().into())
     }
 
-    /// Returns a copy of `key`, and whether the key [lacks a secret](super::lacks_secret), which the copy does not know.
+    /// Returns a copy of `key`, and whether the key [lacks a secret](super::lacks_secret), which the copy does not
+    /// know.
     #[cfg(feature = "tower")]
     pub(crate) fn and_secret_of(key: &dyn Key) -> (Self, bool) {
         let (text, lacks_secret) = written(key);
