@@ -23,8 +23,8 @@
 --
 -- Corrections. One above 0 charges its units now, whatever the limit. One below 0 gives units back: with the place of a
 -- charge, to its record, at most what that has, and nothing once a period has passed since the charge; without, to the
--- newest records first. If the birth in a receipt is not that of the state, nothing is given back. A correction can
--- write the whole ring.
+-- newest records first. A receipt has the birth of the state that was charged; a state with another birth gives nothing
+-- back. A correction can write the whole ring.
 --
 -- Head, in bytes:
 --   0 its beginning (12): `version`, `lives`, `blocked`, see `write_state.lua`. A blocked key without charges ends here

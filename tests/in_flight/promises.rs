@@ -88,7 +88,7 @@ async fn call_together(
     .await
 }
 
-/// Returns what is left of the shared slots, after all statements of this process.
+/// Returns how many shared slots are free once Redis knows what this process holds.
 async fn slots_left(limiter: &RateLimiter) -> u64 {
     limiter.flush().await.expect("stated");
     limiter.peek(&SHARED, "key", 0).await.expect("admitted").remaining

@@ -45,7 +45,7 @@ enum Loses {
     /// So the admitted cost reaches the threshold.
     Nothing,
     Replies,
-    /// Of a primary, those that its replica has not received yet: replication is asynchronous.
+    /// A replica that takes over has not received the last writes of its primary.
     Writes,
 }
 

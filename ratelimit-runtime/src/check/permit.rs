@@ -469,8 +469,8 @@ impl Meter {
         Self { permits: permits.into(), decision, used: 0 }
     }
 
-    /// Sets the units that the call has used so far. They replace those that were counted before. For a service that
-    /// reports a running total.
+    /// Sets the total of the units that the call has used so far, in place of what was counted before, for a service
+    /// that reports a running total.
     pub fn set(&mut self, total: u64) {
         self.used = total;
     }

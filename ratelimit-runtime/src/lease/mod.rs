@@ -230,7 +230,7 @@ impl Leases {
         }
     }
 
-    /// Lets the job look at all leases, which gives back the units of those that have ended. Starts the job.
+    /// Wakes the job that gives back the units of leases that have ended, and starts it if it does not run.
     fn look(self: &Arc<Self>) {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let background = self.backend.background();

@@ -133,8 +133,7 @@ impl Rate {
     /// over 100 years to fill.
     ///
     /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs, as it is for any burst up
-    /// to 52,000 in a day. Otherwise it is slower by less than `burst` parts in 2⁵⁰. [`Limit::token_bucket`] documents
-    /// this.
+    /// to 52,000 in a day. Otherwise it is slower by less than `burst` parts in 2⁵⁰: see [`Limit::token_bucket`].
     ///
     /// [`Limit::token_bucket`]: super::Limit::token_bucket
     pub(super) const fn new(threshold: u64, period_us: u64, burst: u64) -> Option<Self> {

@@ -91,8 +91,8 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// The units that were charged and are still in use: in a window, those of its calls; in a bucket, those that have
-    /// not refilled yet. A part of a unit counts as a whole one.
+    /// The charged units that still count: in a window, all that its calls have taken; in a bucket, all that have not
+    /// refilled yet. A part of a unit counts as a whole one.
     pub used: u64,
     /// The time until all of them are free if no other call comes, rounded up to a microsecond.
     pub reset_after: Duration,

@@ -234,7 +234,7 @@ impl RuleSet {
 
     /// Fails if the set names a limit both with a period and without.
     fn check_names(&self, name: &LimitName) -> Result<(), RuleSetError> {
-        // Of the names that are one but for the period, the first is the one without, if there is one.
+        // A name without a period sorts before the same name with one.
         let alone = LimitName { period: None, ..name.clone() };
         let first = self.limits.range(alone..).next().map(|(first, _)| first);
         if let Some(other) = first

@@ -1,5 +1,4 @@
-//! A rejected request, and its response as plain values: that of the rejection, or the one that an application sends
-//! instead.
+//! A rejected request, and the response to it as plain values. An application can send another response instead.
 
 use std::fmt;
 use std::sync::Arc;

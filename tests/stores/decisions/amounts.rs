@@ -167,7 +167,7 @@ async fn a_low_class_never_takes_what_is_kept_for_a_high_one() {
             }
             let [of_high, of_low] = units;
             assert_eq!(of_high, 18, "{algorithm}: {units:?}");
-            // The low class gets what is left of its units, and no more.
+            // The calls of the high class count for the low one as well.
             assert!((80 - 18..=80).contains(&of_low), "{algorithm}: {units:?}");
             assert_eq!(admitted(&fleet[0], &low, key, 10).await, 0, "{algorithm}");
             let rest = admitted(&fleet[1], &high, key, 200).await;

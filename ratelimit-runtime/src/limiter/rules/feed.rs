@@ -265,7 +265,7 @@ impl RuleFeed {
         Ok(())
     }
 
-    /// Reports rules that match no limit. `version` is that of the rules in force.
+    /// Reports the rules in force, of this version, that match no limit.
     async fn report_unseen(&self, version: &str) {
         let unasked = self.rules.unasked();
         match self.backend.shared_store() {

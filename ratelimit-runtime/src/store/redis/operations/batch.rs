@@ -141,7 +141,7 @@ impl BatchSender {
 }
 
 impl BatchEntry {
-    /// Takes the next calls, and joins those that are equal; `None` if there are none.
+    /// Takes the next calls, and makes one entry of equal calls; `None` if no call is pending.
     fn take(pending: &mut VecDeque<Self>) -> Option<Vec<Self>> {
         let mut entries: Vec<Self> = Vec::with_capacity(pending.len().min(MAX_ENTRIES));
         let mut calls = 0;
