@@ -4,8 +4,8 @@
 //! How many units of a count a process requests in advance depends on its share, so that processes do not take the last
 //! units from each other. The share of a process is the part that it has charged of all units that were charged between
 //! the last two replies of the store. A process requests at most its share of half of the units that are left. So it
-//! requests fewer units if few are left or if other processes charge most of them, and little stands idle when calls are
-//! rejected. The share is an estimate: it affects the number of requests, and never a decision.
+//! requests fewer units if few are left or if other processes charge most of them, and little stands idle when calls
+//! are rejected. The share is an estimate: it affects the number of requests, and never a decision.
 
 use std::collections::VecDeque;
 use std::mem;
