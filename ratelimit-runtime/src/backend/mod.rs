@@ -157,26 +157,11 @@ impl Backend {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        match self.shared {
-            Some(_) => self.run_with_timers(work).await,
-            None => work().await,
-        }
-    }
-
-    /// Awaits work that needs timers, as [`run`](Self::run) does.
-    pub(crate) async fn run_with_timers<F>(
-        self: Arc<Self>,
-        work: impl FnOnce() -> F + Send,
-    ) -> F::Output
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
         let work = work();
-        if is_in_runtime() || self.shared.is_none() && self.clock().can_sleep() {
+        if self.shared.is_none() || is_in_runtime() {
             return work.await;
         }
-        let result = self.background.enter(Box::pin(work)).await;
-        match result {
+        match self.background.enter(Box::pin(work)).await {
             Ok(result) => result,
             // The thread cannot start, so the work fails.
             Err(work) => work.await,

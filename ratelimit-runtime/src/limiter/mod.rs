@@ -354,12 +354,16 @@ impl RateLimiter {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        Box::pin(backend.run_with_timers(move || async move {
-            // Otherwise, the thread could not start.
-            if clock.can_sleep() {
-                clock.sleep_until_steady(until).await;
+        Box::pin(async move {
+            let can_sleep = clock.can_sleep();
+            let pause: Pause = Box::pin(async move { clock.sleep_until_steady(until).await });
+            if can_sleep {
+                pause.await;
+            } else {
+                // Without a pause if the thread cannot start.
+                drop(backend.background().enter(pause).await);
             }
-        }))
+        })
     }
 
     pub(crate) fn checker(&self) -> &Checker {
