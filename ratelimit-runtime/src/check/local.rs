@@ -1,5 +1,5 @@
-//! The fast path: a call of one limit, or of several, that this process decides at once. No request, and no allocation:
-//! of several limits, for a few.
+//! The fast path: a call of one limit, or of several, that this process decides at once. No request; no
+//! allocation for a few limits and a key that is not shortened.
 
 #![allow(
     clippy::inline_always,
