@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::iter;
 
-use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
@@ -85,11 +85,14 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 /// Makes one line of `value` and of the lines that a header has. Of the items of `RateLimit` with one name, keeps the
 /// one with the fewest remaining units, but a rejection. Of equal items, keeps the first.
 fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, place: ListPlace) {
-    if !headers.contains_key(name) {
-        headers.insert(name, value);
-        return;
-    }
-    let lines = iter::once(&value).chain(headers.get_all(name));
+    let mut known = match headers.entry(name) {
+        Entry::Vacant(place) => {
+            place.insert(value);
+            return;
+        }
+        Entry::Occupied(known) => known,
+    };
+    let lines = iter::once(&value).chain(known.iter());
     let mut lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
     if place == ListPlace::Last {
         lines.rotate_left(1);
@@ -108,7 +111,7 @@ fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, 
         }
     }
     let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
-    headers.insert(name, line.unwrap_or(value));
+    known.insert(line.unwrap_or(value));
 }
 
 /// Returns the name of an item of a list.

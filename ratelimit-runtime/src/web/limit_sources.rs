@@ -27,8 +27,13 @@ pub(super) struct LimitSources<R, E> {
     pub(super) limiter: Option<RateLimiter>,
 }
 
-/// Adds limits of a request, or returns why it ends.
-type LimitSource<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
+/// Where limits of a request come from.
+enum LimitSource<R, E> {
+    /// Passes a limit on, with the key and the cost of the request.
+    Fixed(Arc<dyn Fn(&R, &mut dyn FnMut(&Limit, &dyn Key, u64)) + Send + Sync>),
+    /// Adds limits, or returns why the request ends.
+    Chosen(Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>),
+}
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
@@ -72,10 +77,10 @@ impl<R, E> LimitSources<R, E> {
             assert_settles(&limit);
         }
         self.fixed.push(limit);
-        self.add_chosen(move |request, limits| {
-            limits.add(&limit, key(request), cost(request));
-            Ok(())
-        });
+        let source = move |request: &R, put: &mut dyn FnMut(&Limit, &dyn Key, u64)| {
+            put(&limit, &key(request), cost(request));
+        };
+        self.sources.push(LimitSource::Fixed(Arc::new(source)));
     }
 
     /// Adds limits that are chosen for each request.
@@ -83,7 +88,7 @@ impl<R, E> LimitSources<R, E> {
         &mut self,
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
     ) {
-        self.sources.push(Arc::new(choose));
+        self.sources.push(LimitSource::Chosen(Arc::new(choose)));
     }
 
     /// Makes charges that can be settled.
@@ -109,21 +114,51 @@ impl<R, E> LimitSources<R, E> {
     /// Starts the check of a request; `None` if it has no limits. If this process decides, the check is ready at once,
     /// unless the call waits. A call to Redis is sent when the check is polled.
     pub(super) fn start(&self, request: &R) -> Result<Option<CallFuture<AdmittedCall>>, E> {
+        if let [LimitSource::Fixed(only)] = &*self.sources {
+            // Saves copying the key (`benches/all -- layer`).
+            let mut check = None;
+            only(request, &mut |limit, key, cost| {
+                check = Some(self.check(&[Part::of(limit, key, cost)]));
+            });
+            return Ok(check);
+        }
         let mut limits = RequestLimits::default();
-        self.sources.iter().try_for_each(|source| source(request, &mut limits))?;
-        let Some(RequestCharge { limit: first, .. }) = limits.charges.first() else {
-            return Ok(None);
+        for source in &self.sources {
+            match source {
+                LimitSource::Fixed(put) => {
+                    put(request, &mut |limit, key, cost| limits.add(limit, key, cost));
+                }
+                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
+            }
+        }
+        let parts = limits.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
+        let parts: Few<AnyPart<'_>> = parts.collect();
+        Ok((!parts.is_empty()).then(|| self.check(&parts)))
+    }
+
+    /// Starts the check of a request with these limits. If it settles, it has permits: the response decides whether the
+    /// request counts, or the request holds slots.
+    fn check(&self, parts: &[AnyPart<'_>]) -> CallFuture<AdmittedCall> {
+        let first = parts[0].limit;
+        if parts.len() == 1 {
+            report::expect(first);
+        }
+        let settles = self.settles || self.holds && parts.iter().any(|it| it.limit.is_in_flight());
+        let start = |limiter: &RateLimiter| {
+            if settles {
+                limiter.checker().start_all(parts, CallOptions::ACQUIRE).into()
+            } else {
+                limiter.checker().check_all(parts).into_admitted()
+            }
         };
-        let mut added = limits.charges.iter().map(|charge| &charge.limit);
-        let settles = self.settles || self.holds && added.any(Limit::is_in_flight);
-        Ok(Some(match &self.limiter {
-            Some(limiter) => limits.check(limiter, settles),
+        match &self.limiter {
+            Some(limiter) => start(limiter),
             None => limiter::with_current(
                 || first.policy().scope(),
-                |limiter| limits.check(limiter, settles),
+                start,
                 |error| Check::from(undecided(first, error)).into_admitted(),
             ),
-        }))
+        }
     }
 }
 
@@ -137,7 +172,16 @@ fn assert_settles(limit: &Limit) {
     );
 }
 
-// Not derived: a request type need not implement `Clone`.
+// Not derived, both: a request type need not implement `Clone`.
+impl<R, E> Clone for LimitSource<R, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Fixed(put) => Self::Fixed(Arc::clone(put)),
+            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
+        }
+    }
+}
+
 impl<R, E> Clone for LimitSources<R, E> {
     fn clone(&self) -> Self {
         Self {
@@ -169,21 +213,6 @@ impl RequestLimits {
     pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u64) {
         let (key, lacks_secret) = OwnedKey::and_secret_of(&key);
         self.charges.push(RequestCharge { limit: *limit, key, lacks_secret, cost });
-    }
-
-    /// Starts the check of the request. If it `settles`, it has permits: the response decides whether the request
-    /// counts, or the request holds slots.
-    fn check(&self, limiter: &RateLimiter, settles: bool) -> CallFuture<AdmittedCall> {
-        if let [charge] = &*self.charges {
-            report::expect(&charge.limit);
-        }
-        let parts = self.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
-        let parts: Few<AnyPart<'_>> = parts.collect();
-        if settles {
-            limiter.checker().start_all(&parts, CallOptions::ACQUIRE).into()
-        } else {
-            limiter.checker().check_all(&parts).into_admitted()
-        }
     }
 }
 
