@@ -1,17 +1,17 @@
-//! Measures the cost of the attribute: a call through it, and the compilation of a crate that uses it.
+//! Measures a call through the attribute.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use ratelimit_runtime::{Rejection, Rule, RuleSet, rate_limit};
+use ratelimit_runtime::{Rule, RuleSet, rate_limit};
 
 use crate::peers::{self, ready};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, Scale, UNITS, compile, keys};
+use crate::{FLOWING, Scale, UNITS, keys};
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
-    vec![calls(scale), futures(), compile::measure(scale)]
+    vec![calls(scale)]
 }
 
 #[rate_limit(period = "7300d", threshold = UNITS, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
@@ -130,61 +130,6 @@ fn calls(scale: &Scale) -> Block {
                 Column::new("ours", Kind::Ours),
                 Column::new("governor by hand with `format!`", Kind::Peer),
             ],
-            chart: None,
         },
     )
-}
-
-#[rate_limit(period = 1, threshold = 10)]
-async fn no_key() -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[allow(clippy::unused_async, reason = "the same function without the attribute")]
-async fn no_key_bare() -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[rate_limit(period = 1, threshold = 10, key = "{name}:{id}", cost = id)]
-async fn key(name: &str, id: u64) -> Result<(), Rejection> {
-    tokio::task::yield_now().await;
-    black_box((name, id));
-    Ok(())
-}
-
-async fn key_bare(name: &str, id: u64) -> Result<(), Rejection> {
-    tokio::task::yield_now().await;
-    black_box((name, id));
-    Ok(())
-}
-
-#[rate_limit(limit(period = 1, threshold = 10), limit(period = 60, threshold = 100), key = (name, id))]
-async fn two(name: &str, id: u64) -> Result<(), Rejection> {
-    tokio::task::yield_now().await;
-    black_box((name, id));
-    Ok(())
-}
-
-fn futures() -> Block {
-    let rows = [
-        ("no key", size(&no_key()), size(&no_key_bare())),
-        ("key and cost", size(&key("name", 7)), size(&key_bare("name", 7))),
-        ("two limits", size(&two("name", 7)), size(&key_bare("name", 7))),
-    ];
-    Block::table(
-        "attribute-futures",
-        Table {
-            title: "The future of an async function",
-            unit: "bytes",
-            better: Better::Less,
-            by: "attribute",
-            rows: rows.map(|(name, with, bare)| Row::of(name, [with, bare])).into(),
-            columns: vec![Column::new("annotated", Kind::Ours), Column::new("bare", Kind::Beside)],
-            chart: None,
-        },
-    )
-}
-
-fn size<T>(future: &T) -> f64 {
-    size_of_val(future) as f64
 }

@@ -61,7 +61,6 @@ pub(crate) fn reached(blocks: &[Block], quick: bool) -> Block {
         by: "row",
         columns: columns.map(|name| Column::new(name, Kind::Beside)).into(),
         rows: rows.collect(),
-        chart: None,
     };
     Block::table("budgets", table)
 }

@@ -1,5 +1,4 @@
-//! Starts this program again: memory and instructions are measured in separate processes, which run the case that
-//! `main` passes to them.
+//! Starts this program again: memory and waits are measured in separate processes.
 
 use std::process::Command;
 

@@ -49,7 +49,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     };
     let table = |id, title, unit, better, figure| {
         let (columns, rows) = (columns(), rows(figure));
-        Block::table(id, Table { title, unit, better, by: "load", columns, rows, chart: None })
+        Block::table(id, Table { title, unit, better, by: "load", columns, rows })
     };
     vec![
         table(

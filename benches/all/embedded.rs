@@ -1,24 +1,15 @@
-//! Measures decisions in this process: over numbers of keys, threads and thresholds, and by algorithm.
+//! Measures decisions in this process: over numbers of keys, and under other loads.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use support::ALGORITHMS;
-
-use crate::peers::{self, Decides, KEYED, KEYLESS, Ours};
-use crate::table::{Axis, Better, Block, Column, Kind, Row, Table};
+use crate::peers::{self, Decides, KEYED};
+use crate::table::{Better, Block, Row, Table};
 use crate::turns::in_turns;
-use crate::{FLOWING, Scale, figure, keys, machine, single};
+use crate::{FLOWING, Scale, figure, keys, machine};
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
-    vec![
-        by_keys(scale),
-        by_load(scale),
-        without_keys(scale),
-        by_threshold(scale),
-        by_algorithm(scale),
-        single::measure(scale),
-    ]
+    vec![by_keys(scale), by_load(scale)]
 }
 
 fn by_keys(scale: &Scale) -> Block {
@@ -34,7 +25,7 @@ fn by_keys(scale: &Scale) -> Block {
         });
         let picked = keys::uniform(count, scale.decisions);
         let took = in_turns(scale.rounds, &all, |peer| [decide(1, &picked, &**peer)]);
-        Some(Row::at(count, took.iter().map(|[nanos]| 1e3 / nanos)))
+        Some(Row::of(figure::grouped(count.into()), took.iter().map(|[nanos]| 1e3 / nanos)))
     });
     Block::table(
         "embedded-keys",
@@ -45,7 +36,6 @@ fn by_keys(scale: &Scale) -> Block {
             by: "keys",
             rows: rows.collect(),
             columns: KEYED.map(peers::column).into(),
-            chart: Some(Axis::Linear),
         },
     )
 }
@@ -91,87 +81,6 @@ fn by_load(scale: &Scale) -> Block {
             by: "load",
             rows: rows.collect(),
             columns: KEYED.map(peers::column).into(),
-            chart: None,
-        },
-    )
-}
-
-fn without_keys(scale: &Scale) -> Block {
-    let loads = [("admitted", FLOWING, 1), ("admitted, 2 threads", FLOWING, 2), ("rejected", 1, 1)];
-    let rows = loads.map(|(name, threshold, threads)| {
-        let all = KEYLESS.map(|name| peers::keyless(name, threshold));
-        Row::of(name, compare(scale, threads, &vec![0; scale.decisions], &all))
-    });
-    Block::table(
-        "embedded-keyless",
-        Table {
-            title: "A decision without a key",
-            unit: "nanoseconds of one, all threads together",
-            better: Better::Less,
-            by: "load",
-            rows: rows.into(),
-            columns: KEYLESS.map(peers::column).into(),
-            chart: None,
-        },
-    )
-}
-
-/// Fills keys up to their thresholds. The number of decisions is the same for each threshold: a higher threshold
-/// has fewer keys.
-fn by_threshold(scale: &Scale) -> Block {
-    let names = ["ours", "ours, sliding", "governor", "throttle-kit", "trypema"];
-    let rows = keys::powers(scale.most_threshold).skip(1).map(|threshold| {
-        let keys = (scale.decisions as u32 / threshold).max(1);
-        let picked: Vec<u32> = (0..keys * threshold).map(|call| call % keys).collect();
-        let took = in_turns(scale.rounds, &names, |name| {
-            [decide(1, &picked, &*peers::keyed(name, threshold))]
-        });
-        Row::at(threshold, took.iter().map(|[nanos]| 1e3 / nanos))
-    });
-    Block::table(
-        "embedded-thresholds",
-        Table {
-            title: "Keys filled to their threshold in one process",
-            unit: "million decisions a second of one thread, new keys included",
-            better: Better::More,
-            by: "threshold",
-            rows: rows.collect(),
-            columns: names.map(peers::column).into(),
-            chart: None,
-        },
-    )
-}
-
-fn by_algorithm(scale: &Scale) -> Block {
-    let picked = keys::uniform(10_000.min(scale.most_keys), scale.decisions);
-    let mut took: Vec<_> = [FLOWING, 1]
-        .map(|threshold| {
-            let all = ALGORITHMS.map(|algorithm| Ours::new(algorithm, threshold));
-            in_turns(scale.rounds, &all, |ours| [decide(1, &picked, ours)])
-        })
-        .into();
-    // Each call has a key that no call had before. A full store evicts a key for it.
-    let (fresh, many): (Vec<u32>, _) = ((0..scale.decisions as u32).collect(), 20_000_000);
-    took.extend([many, 10_000].map(|max_keys| {
-        in_turns(scale.rounds, &ALGORITHMS, |algorithm| {
-            [decide(1, &fresh, &Ours::bounded(*algorithm, FLOWING, max_keys))]
-        })
-    }));
-    let rows = ALGORITHMS.iter().enumerate().map(|(index, algorithm)| {
-        Row::of(algorithm.as_str(), took.iter().map(|took| took[index][0]))
-    });
-    Block::table(
-        "embedded-algorithms",
-        Table {
-            title: "Our algorithms in one process",
-            unit: "nanoseconds of a decision on 10,000 keys",
-            better: Better::Less,
-            by: "algorithm",
-            rows: rows.collect(),
-            columns: ["admitted", "rejected", "new keys", "new keys, full store"]
-                .map(|name| Column::new(name, Kind::Beside))
-                .into(),
-            chart: None,
         },
     )
 }

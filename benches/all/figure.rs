@@ -34,19 +34,3 @@ pub(crate) fn grouped(number: u64) -> String {
     }
     text
 }
-
-/// Returns a short form for an axis: 10k, 1M.
-pub(crate) fn short(value: f64) -> String {
-    let (value, unit) = match value {
-        _ if value >= 1e9 => (value / 1e9, "G"),
-        _ if value >= 1e6 => (value / 1e6, "M"),
-        _ if value >= 1e3 => (value / 1e3, "k"),
-        _ => (value, ""),
-    };
-    let digits = if value >= 100.0 || (value - value.round()).abs() < 1e-9 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.2}").trim_end_matches('0').to_owned()
-    };
-    digits + unit
-}

@@ -182,7 +182,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             by: "what is added",
             columns: ALL.map(|((name, ..), kind)| Column::new(name, kind)).into(),
             rows: vec![Row::of("a layer with a limit for each client", added)],
-            chart: None,
         };
         Block::table(id, table)
     };
@@ -196,7 +195,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             by: "a program of tokio",
             columns: SMALL.map(|((full, ..), kind)| Column::new(name(full), kind)).into(),
             rows: vec![Row::of("a bucket for each key", small.map(|one| one[figure] / divisor))],
-            chart: None,
         };
         Block::table(id, table)
     };

@@ -70,7 +70,6 @@ fn in_process(scale: &Scale) -> Block {
             by: "keys",
             columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
             rows: rows.into(),
-            chart: None,
         },
     )
 }
@@ -116,7 +115,6 @@ fn on_redis(scale: &Scale) -> Block {
             by: "slots",
             columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
             rows: rows.collect(),
-            chart: None,
         },
     )
 }

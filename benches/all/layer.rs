@@ -52,7 +52,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         by: "request",
         columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
         rows: rows.map(|(name, spent)| Row::of(name, spent)).into(),
-        chart: None,
     };
     vec![Block::table("layer", table)]
 }

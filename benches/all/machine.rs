@@ -7,7 +7,7 @@ use crate::figure;
 use crate::table::Block;
 
 /// For each limiter: its name, where its keys are, its algorithm, and what to consider when reading its figures.
-const PEERS: [(&str, &str, &str, &str); 6] = [
+const PEERS: [(&str, &str, &str, &str); 5] = [
     (
         "governor",
         "this process",
@@ -32,7 +32,6 @@ const PEERS: [(&str, &str, &str, &str); 6] = [
         "fixed window in whole seconds",
         "rejected calls count as well",
     ),
-    ("ratelimit", "no keys", "token bucket", "one atomic number"),
     (
         "leaky-bucket",
         "no keys",
@@ -50,16 +49,13 @@ pub(crate) fn describe() -> Vec<Block> {
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     let redis = said("redis-server", &["--version"]);
     let redis = redis.split_whitespace().find_map(|word| word.strip_prefix("v="));
-    let valgrind = said("valgrind", &["--version"]).replace('-', " ");
     let rustc = said("rustc", &["--version"]);
     let rustc = rustc.split(" (").next().unwrap_or_default();
-    let mut all = vec![rustc.to_owned(), format!("Redis {}", redis.unwrap_or("unknown"))];
-    all.extend((!valgrind.is_empty()).then_some(valgrind));
     let machine = format!(
-        "{model}{virtual_one}, {cores}, shared by clients and servers; {} {}; {}.",
+        "{model}{virtual_one}, {cores}, shared by clients and servers; {} {}; {rustc}, Redis {}.",
         std::env::consts::OS,
         std::env::consts::ARCH,
-        all.join(", ")
+        redis.unwrap_or("unknown")
     );
     let mut peers =
         String::from("| limiter | counts in | decides by | |\n| --- | --- | --- | --- |");

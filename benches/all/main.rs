@@ -1,17 +1,13 @@
 //! Measures the cost of decisions, for this library and for other limiters: the one command behind
 //! `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything in half an hour, and then writes the tables of `BENCHMARKS.md`,
-//! `benches/results/` and `benches/charts/`. `-- quick` is a small run that checks that the bench works, and writes
-//! into the target folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
+//! `cargo bench --bench all` measures everything, and then writes the tables of `BENCHMARKS.md` and
+//! `benches/results/`. `-- quick` is a small run that checks that the bench works, and writes into the target folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
 mod attribute;
-mod batch;
 mod budgets;
-mod chart;
 mod child;
 mod cluster;
-mod compile;
 mod contender;
 mod embedded;
 mod figure;
@@ -19,24 +15,18 @@ mod fill;
 mod fleet;
 mod footprint;
 mod in_flight;
-mod instructions;
 mod keys;
 mod layer;
-mod longest;
 mod machine;
 mod memory;
 mod peers;
 mod publish;
-mod realistic;
 mod redis;
 mod scripts;
 mod settling;
 mod simulated;
-mod single;
-mod start;
 mod steady;
 mod table;
-mod thresholds;
 mod together;
 mod turns;
 mod waiting;
@@ -58,7 +48,6 @@ struct Scale {
     round: Duration,
     /// The largest power of ten that is measured.
     most_keys: u32,
-    most_threshold: u32,
 }
 
 impl Scale {
@@ -69,7 +58,6 @@ impl Scale {
             decisions: if quick { 1 << 15 } else { 1 << 20 },
             round: Duration::from_millis(if quick { 30 } else { 300 }),
             most_keys: if quick { 10_000 } else { 10_000_000 },
-            most_threshold: if quick { 1_000 } else { 10_000_000 },
         }
     }
 }
@@ -84,24 +72,17 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 21] = [
-    ("instructions", instructions::measure),
+const PARTS: [(&str, Measure); 14] = [
     ("embedded", embedded::measure),
     ("steady", steady::measure),
     ("memory", memory::measure),
     ("attribute", attribute::measure),
     ("together", together::measure),
-    ("start", start::measure),
     ("layer", layer::measure),
     ("footprint", footprint::measure),
     ("redis", redis::measure),
-    ("redis-keys", redis::by_keys),
     ("cluster", cluster::measure),
-    ("realistic", realistic::measure),
-    ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
-    ("batch", batch::measure),
-    ("longest", longest::measure),
     ("waiting", waiting::measure),
     ("settling", settling::measure),
     ("in-flight", in_flight::measure),
@@ -118,10 +99,6 @@ fn main() {
         ["memory-of", name, most] => {
             return memory::child(name, most.parse().expect("a number"));
         }
-        ["instructions-of", name, calls] => {
-            return instructions::child(name, calls.parse().expect("a number"));
-        }
-        ["start-of", who, url] => return start::child(who, url),
         ["waiting-of", url, millis] => {
             return waiting::child(url, millis.parse().expect("a number"));
         }

@@ -1,8 +1,9 @@
 //! Measures the memory of a key in this process: the growth of resident memory, in a separate process for each
 //! limiter.
 
+use crate::figure::grouped;
 use crate::peers::{self, KEYED};
-use crate::table::{Axis, Better, Block, Row, Table};
+use crate::table::{Better, Block, Row, Table};
 use crate::{FLOWING, Scale, child, keys};
 
 /// Returns the numbers of keys. Tables double, so they are fuller or emptier between powers of ten.
@@ -24,7 +25,8 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         })
         .collect();
     let rows = steps(scale.most_keys).enumerate();
-    let rows = rows.map(|(index, keys)| Row::at(keys, all.iter().map(|bytes| bytes[index])));
+    let rows = rows
+        .map(|(index, keys)| Row::of(grouped(keys.into()), all.iter().map(|bytes| bytes[index])));
     let table = Table {
         title: "Memory of a key in one process, by the number of keys",
         unit: "bytes of resident memory",
@@ -32,7 +34,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         by: "keys",
         rows: rows.collect(),
         columns: KEYED.map(peers::column).into(),
-        chart: Some(Axis::Linear),
     };
     vec![Block::table("embedded-memory", table)]
 }

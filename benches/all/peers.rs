@@ -5,9 +5,8 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota};
+use governor::{DefaultKeyedRateLimiter, Quota};
 use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
 use throttle_kit::{InMemoryBackend, RateLimitBackend};
 use trypema::local::LocalRateLimiterProvider;
@@ -25,9 +24,6 @@ pub(crate) trait Decides: Sync {
 /// The limiters with keys. [`keyed`] creates them by name. They admit `threshold` calls of a key in [`PERIOD`].
 pub(crate) const KEYED: [&str; 4] = ["ours", "governor", "throttle-kit", "trypema"];
 
-/// The limiters without keys.
-pub(crate) const KEYLESS: [&str; 4] = ["ours", "governor", "ratelimit", "leaky-bucket"];
-
 pub(crate) fn keyed(name: &str, threshold: u32) -> Box<dyn Decides> {
     match name {
         "ours" => Box::new(Ours::new(Algorithm::TokenBucket, threshold)),
@@ -35,27 +31,6 @@ pub(crate) fn keyed(name: &str, threshold: u32) -> Box<dyn Decides> {
         "governor" => Box::new(DefaultKeyedRateLimiter::<String>::keyed(quota(threshold))),
         "throttle-kit" => Box::new(ThrottleKit::new(threshold)),
         "trypema" => Box::new(Trypema::new(threshold)),
-        _ => unreachable!("no limiter {name}"),
-    }
-}
-
-pub(crate) fn keyless(name: &str, threshold: u32) -> Box<dyn Decides> {
-    match name {
-        "ours" => Box::new(Keyless(Ours::new(Algorithm::TokenBucket, threshold))),
-        "governor" => Box::new(DefaultDirectRateLimiter::direct(quota(threshold))),
-        "ratelimit" => {
-            let limiter = ratelimit::Ratelimiter::builder(threshold.into()).period(PERIOD);
-            let limiter = limiter.max_tokens(threshold.into()).initial_available(threshold.into());
-            Box::new(limiter.build().expect("valid"))
-        }
-        "leaky-bucket" => {
-            let each = PERIOD / threshold;
-            let interval = each.max(Duration::from_millis(1));
-            let tokens = threshold as usize;
-            let mut limiter = leaky_bucket::RateLimiter::builder();
-            limiter.initial(tokens).max(tokens).interval(interval).refill(1);
-            Box::new(limiter.build())
-        }
         _ => unreachable!("no limiter {name}"),
     }
 }
@@ -108,49 +83,20 @@ impl Decides for Ours {
     }
 }
 
-struct Keyless(Ours);
-
-impl Decides for Keyless {
-    fn admits(&self, _key: &String) -> bool {
-        ready(self.0.limiter.check(&self.0.limit, (), 1)).is_ok()
-    }
-}
-
 pub(crate) fn quota(threshold: u32) -> Quota {
     let threshold = NonZeroU32::new(threshold).expect("above zero");
     let quota = Quota::with_period(PERIOD / threshold.get()).expect("above zero");
     quota.allow_burst(threshold)
 }
 
-/// For a rejection, also requests the wait. All other limiters return the wait with the rejection.
-macro_rules! governor {
-    ($limiter:ty, $admits:expr) => {
-        impl Decides for $limiter {
-            fn admits(&self, key: &String) -> bool {
-                let admits: fn(&$limiter, &String) -> Result<(), _> = $admits;
-                admits(self, key)
-                    .map_err(|refused: governor::NotUntil<_>| {
-                        let now = governor::clock::Clock::now(self.clock());
-                        std::hint::black_box(refused.wait_time_from(now));
-                    })
-                    .is_ok()
-            }
-        }
-    };
-}
-
-governor!(DefaultKeyedRateLimiter<String>, |limiter, key| limiter.check_key(key));
-governor!(DefaultDirectRateLimiter, |limiter, _| limiter.check());
-
-impl Decides for ratelimit::Ratelimiter {
-    fn admits(&self, _key: &String) -> bool {
-        self.try_wait().is_ok()
-    }
-}
-
-impl Decides for leaky_bucket::RateLimiter {
-    fn admits(&self, _key: &String) -> bool {
-        self.try_acquire(1)
+impl Decides for DefaultKeyedRateLimiter<String> {
+    /// For a rejection, also requests the wait. All other limiters return the wait with the rejection.
+    fn admits(&self, key: &String) -> bool {
+        let decision = self.check_key(key).map_err(|rejected| {
+            let now = governor::clock::Clock::now(self.clock());
+            std::hint::black_box(rejected.wait_time_from(now));
+        });
+        decision.is_ok()
     }
 }
 

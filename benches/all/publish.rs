@@ -1,15 +1,13 @@
-//! Writes the tables that users ask for into their places in `BENCHMARKS.md`, all tables into `benches/results/`, and
-//! draws the charts.
+//! Writes the tables that users ask for into their places in `BENCHMARKS.md`, and all tables into
+//! `benches/results/`.
 //!
 //! A place is between `<!-- measured: id -->` and `<!-- end -->`. All other text is written by hand, and contains
 //! no figures.
 
 use std::path::{Path, PathBuf};
 
-use crate::chart;
 use crate::table::{Block, Body};
 
-const CHARTS: &str = "benches/charts";
 const RESULTS: &str = "benches/results";
 
 /// The significant digits on the page. A busy host changes the third.
@@ -19,25 +17,16 @@ pub(crate) fn publish(blocks: &[Block], quick: bool) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let to =
         if quick { PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("quick") } else { root.clone() };
-    for folder in [CHARTS, RESULTS] {
-        std::fs::create_dir_all(to.join(folder)).expect("a folder");
-    }
+    std::fs::create_dir_all(to.join(RESULTS)).expect("a folder");
     for block in blocks {
         let Body::Table(table) = &block.body else { continue };
         let results = to.join(RESULTS).join(block.id).with_extension("csv");
         std::fs::write(results, table.csv()).expect("written");
-        if let Some(axis) = table.chart {
-            std::fs::write(to.join(chart_of(block)), chart::lines(table, axis)).expect("written");
-        }
     }
     let page = std::fs::read_to_string(root.join("BENCHMARKS.md")).expect("BENCHMARKS.md");
     let file = to.join("BENCHMARKS.md");
     std::fs::write(&file, filled(&page, blocks)).expect("written");
     println!("written: {}", file.display());
-}
-
-fn chart_of(block: &Block) -> String {
-    format!("{CHARTS}/{}.svg", block.id)
 }
 
 /// Returns a page with the contents of its places.
@@ -51,10 +40,6 @@ fn filled(page: &str, blocks: &[Block]) -> String {
         let block = block.unwrap_or_else(|| panic!("nothing is measured for `{id}`"));
         let text = match &block.body {
             Body::Markdown(text) => text.clone(),
-            Body::Table(table) if table.chart.is_some() => {
-                let (title, unit, chart) = (table.title, table.unit, chart_of(block));
-                format!("![{title}, {unit}]({chart})\n\n{}", table.markdown(DIGITS))
-            }
             Body::Table(table) => table.markdown(DIGITS),
         };
         let lines: Vec<String> = text.trim().lines().map(wrapped).collect();
@@ -64,9 +49,9 @@ fn filled(page: &str, blocks: &[Block]) -> String {
     out
 }
 
-/// Breaks a line of words before it has more than 120 characters. A row of a table and a picture stay as they are.
+/// Breaks a line of words before it has more than 120 characters. A row of a table stays as it is.
 fn wrapped(line: &str) -> String {
-    if line.starts_with(['|', '!']) {
+    if line.starts_with('|') {
         return line.to_owned();
     }
     let (mut out, mut length) = (String::new(), 0);

@@ -1,8 +1,9 @@
-//! Measures decisions on Redis: over numbers of tasks and of keys.
+//! Measures decisions on Redis: over numbers of tasks, and where some keys come more often.
 
 use crate::contender::Figures;
+use crate::figure::grouped;
 use crate::fleet::Fleet;
-use crate::table::{Axis, Better, Block, Row, Table};
+use crate::table::{Better, Block, Row, Table};
 use crate::{Scale, keys};
 
 /// The length of the list from which tasks take their keys, again and again.
@@ -17,26 +18,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     blocks
 }
 
-/// A separate part, because the creation of the keys takes a while.
-pub(crate) fn by_keys(scale: &Scale) -> Vec<Block> {
-    let fleet = Fleet::start();
-    let rows = keys::powers(scale.most_keys).map(|count| {
-        let there = fleet.fill(count);
-        let figures = fleet.round(scale, 64, keys::uniform(count, PICKED), &there);
-        Row::at(count, figures.iter().map(|all| all[0] / 1e3))
-    });
-    let table = Table {
-        title: "Decisions on Redis, by the number of keys",
-        unit: "thousand a second, 64 tasks",
-        better: Better::More,
-        by: "keys",
-        rows: rows.collect(),
-        columns: fleet.columns(),
-        chart: None,
-    };
-    vec![Block::table("redis-keys", table)]
-}
-
 fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
     let tasks: &[u32] = if scale.quick { &[1, 1_024] } else { &[1, 4, 16, 64, 256, 1_024] };
     let run = |tasks: &u32| {
@@ -44,13 +25,14 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
         (*tasks, fleet.round(scale, *tasks as usize, picked, there))
     };
     let measured: Vec<(u32, Vec<Figures>)> = tasks.iter().map(run).collect();
-    let table = |id, title, unit, better, chart, figure: fn(&Figures) -> f64| {
-        let rows = measured.iter().map(|(tasks, all)| Row::at(*tasks, all.iter().map(figure)));
+    let table = |id, title, unit, better, figure: fn(&Figures) -> f64| {
+        let rows = measured
+            .iter()
+            .map(|(tasks, all)| Row::of(grouped((*tasks).into()), all.iter().map(figure)));
         let rows = rows.collect();
         let columns = fleet.columns();
-        Block::table(id, Table { title, unit, better, by: "tasks", columns, rows, chart })
+        Block::table(id, Table { title, unit, better, by: "tasks", columns, rows })
     };
-    let log = Some(Axis::Log);
     let less = Better::Less;
     vec![
         table(
@@ -58,7 +40,6 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "Decisions on Redis, by the number of tasks",
             "thousand a second, 10,000 keys",
             Better::More,
-            log,
             |figures| figures[0] / 1e3,
         ),
         table(
@@ -66,7 +47,6 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "Median of a decision on Redis",
             "microseconds, 10,000 keys",
             less,
-            None,
             |figures| figures[1],
         ),
         table(
@@ -74,7 +54,6 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "99th percentile of a decision on Redis",
             "microseconds, 10,000 keys",
             less,
-            log,
             |figures| figures[2],
         ),
         table(
@@ -82,7 +61,6 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "Processor time of the client for a decision on Redis",
             "microseconds, 10,000 keys",
             less,
-            None,
             |figures| figures[3],
         ),
         table(
@@ -90,7 +68,6 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
             "Processor time of the server for a decision on Redis",
             "microseconds, 10,000 keys",
             less,
-            None,
             |figures| figures[4],
         ),
     ]
@@ -116,7 +93,6 @@ fn by_load(scale: &Scale) -> Block {
             by: "load",
             columns: fleet.columns(),
             rows: rows.collect(),
-            chart: None,
         },
     )
 }

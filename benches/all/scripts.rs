@@ -82,7 +82,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
                 by: "algorithm",
                 columns: columns.clone(),
                 rows: times,
-                chart: None,
             },
         ),
         Block::table(
@@ -94,7 +93,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
                 by: "algorithm",
                 columns,
                 rows: bytes,
-                chart: None,
             },
         ),
     ]

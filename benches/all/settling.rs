@@ -77,7 +77,6 @@ fn in_process(scale: &Scale) -> Block {
         by: "algorithm",
         columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
         rows: rows.collect(),
-        chart: None,
     };
     Block::table("settling", table)
 }
@@ -116,7 +115,6 @@ fn on_redis(scale: &Scale) -> Block {
         by: "algorithm",
         columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
         rows: vec![Row::of("sliding", took.iter().map(|[micros]| *micros))],
-        chart: None,
     };
     Block::table("settling-redis", table)
 }

@@ -73,11 +73,11 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         let columns = ALL[first..].iter().map(|(name, leasing)| Column::new(name, kind(*leasing)));
         let columns = columns.collect();
         let row = |(size, figures): (&u32, &[Figures; 4])| {
-            Row::at(*size, (first..ALL.len()).map(|index| of(figures, index)))
+            Row::of(size.to_string(), (first..ALL.len()).map(|index| of(figures, index)))
         };
         let rows = sizes.iter().zip(&all).map(row).collect();
         let better = Better::Less;
-        Block::table(id, Table { title, unit, better, by: "processes", columns, rows, chart: None })
+        Block::table(id, Table { title, unit, better, by: "processes", columns, rows })
     };
     vec![
         table(

@@ -162,7 +162,7 @@ impl Decides for ByHand {
 }
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
-    let shapes = SHAPES.iter().filter(|shape| shape.threshold <= scale.most_threshold.min(1_000));
+    let shapes = SHAPES.iter().filter(|shape| !scale.quick || shape.threshold <= 100);
     let rows = shapes.flat_map(|shape| {
         let picked = keys::in_passes(shape.keys, scale.decisions / SHORTER);
         Fill::ALL.map(|(load, fill)| {
@@ -187,7 +187,6 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             by: "load",
             rows: rows.collect(),
             columns: COLUMNS.map(|(name, kind)| Column::new(name, kind)).into(),
-            chart: None,
         },
     )]
 }

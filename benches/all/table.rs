@@ -1,4 +1,4 @@
-//! Measurements as text, as Markdown, and as the values of charts.
+//! Measurements as text and as Markdown.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::figure::{figure, rounded};
 
 /// What is measured: the contents of a place of `BENCHMARKS.md`, or a table.
 pub(crate) struct Block {
-    /// The name of the place, of the chart and of the results.
+    /// The name of the place and of the results.
     pub(crate) id: &'static str,
     pub(crate) body: Body,
 }
@@ -25,20 +25,12 @@ pub(crate) struct Table {
     pub(crate) by: &'static str,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
-    pub(crate) chart: Option<Axis>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Better {
     More,
     Less,
-}
-
-/// The scale of the vertical axis of a chart.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Axis {
-    Linear,
-    Log,
 }
 
 #[derive(Clone)]
@@ -57,8 +49,6 @@ pub(crate) enum Kind {
 
 pub(crate) struct Row {
     pub(crate) label: String,
-    /// The position of the row on a chart.
-    pub(crate) at: Option<f64>,
     pub(crate) cells: Vec<Option<f64>>,
 }
 
@@ -73,14 +63,8 @@ impl Row {
     pub(crate) fn of(label: impl Into<String>, cells: impl IntoIterator<Item = f64>) -> Self {
         Self {
             label: label.into(),
-            at: None,
             cells: cells.into_iter().map(|cell| (!cell.is_nan()).then_some(cell)).collect(),
         }
-    }
-
-    /// Creates a row with a position on the axis.
-    pub(crate) fn at(at: u32, cells: impl IntoIterator<Item = f64>) -> Self {
-        Self { at: Some(f64::from(at)), ..Self::of(crate::figure::grouped(at.into()), cells) }
     }
 }
 
@@ -104,25 +88,14 @@ impl Better {
 impl Table {
     /// Returns the best figure of a row in which several limiters are compared.
     fn best(&self, row: &Row) -> Option<f64> {
-        let compared = self.columns.iter().filter(|column| column.kind != Kind::Beside);
-        if compared.count() < 2 {
+        let compared = self.columns.iter().zip(&row.cells);
+        let compared = compared.filter(|(column, _)| column.kind != Kind::Beside);
+        if compared.clone().count() < 2 {
             return None;
         }
-        self.figures(row, |kind| kind != Kind::Beside).map(|(_, value)| value).reduce(
-            |one, other| {
-                if self.better.gain(one, other) >= 1.0 { one } else { other }
-            },
-        )
-    }
-
-    /// Returns the columns and figures of a row for these kinds.
-    pub(crate) fn figures<'a>(
-        &'a self,
-        row: &'a Row,
-        kinds: impl Fn(Kind) -> bool,
-    ) -> impl Iterator<Item = (&'a Column, f64)> {
-        let cells = self.columns.iter().zip(&row.cells);
-        cells.filter_map(move |(column, cell)| kinds(column.kind).then_some(column).zip(*cell))
+        compared
+            .filter_map(|(_, cell)| *cell)
+            .reduce(|one, other| if self.better.gain(one, other) >= 1.0 { one } else { other })
     }
 
     /// Returns the table as Markdown, with so many significant digits.

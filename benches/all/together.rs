@@ -69,7 +69,6 @@ fn in_process(scale: &Scale) -> Block {
                 Column::new("governor, one after the other", Kind::Peer),
             ],
             rows: vec![row::<1>(scale), row::<2>(scale), row::<4>(scale), row::<8>(scale)],
-            chart: None,
         },
     )
 }
@@ -122,7 +121,6 @@ fn on_redis(scale: &Scale) -> Block {
                 Column::new("`EVALSHA`, one after the other", Kind::Peer),
             ],
             rows: rows.into(),
-            chart: None,
         },
     )
 }

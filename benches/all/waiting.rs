@@ -1,5 +1,4 @@
-//! Measures calls that wait: how much of the rate of a leaky bucket they use, how evenly processes share it, and how
-//! long a window takes to admit many calls.
+//! Measures calls that wait: how much of the rate of a leaky bucket they use, and how evenly processes share it.
 
 use std::num::NonZeroU32;
 use std::process::Stdio;
@@ -25,9 +24,6 @@ const TASKS: usize = 256;
 
 const PROCESSES: usize = 4;
 
-/// The calls that wait for a window at once.
-const CALLS: u32 = 1_000;
-
 const FAR: Duration = Duration::from_millis(5);
 
 const LIMIT: Limit =
@@ -35,7 +31,7 @@ const LIMIT: Limit =
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let time = if scale.quick { scale.round } else { Duration::from_secs(5) };
-    vec![rate(time), fleet(time), window()]
+    vec![rate(time), fleet(time)]
 }
 
 fn rate(time: Duration) -> Block {
@@ -80,8 +76,7 @@ fn rate(time: Duration) -> Block {
             better: Better::More,
             by: "tasks",
             columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
-            rows: vec![Row::at(TASKS as u32, [embedded, near, far, governor, leaky])],
-            chart: None,
+            rows: vec![Row::of(TASKS.to_string(), [embedded, near, far, governor, leaky])],
         },
     )
 }
@@ -116,8 +111,7 @@ fn fleet(time: Duration) -> Block {
             better: Better::More,
             by: "processes",
             columns: columns.map(|name| Column::new(name, Kind::Beside)).into(),
-            rows: vec![Row::at(PROCESSES as u32, [rate, share(least), share(most)])],
-            chart: None,
+            rows: vec![Row::of(PROCESSES.to_string(), [rate, share(least), share(most)])],
         },
     )
 }
@@ -160,41 +154,4 @@ async fn count<F: Future<Output = ()> + Send>(
         });
     }
     tasks.join_all().await.into_iter().sum()
-}
-
-fn window() -> Block {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), FAR);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = RateLimiter::builder().redis(url).build().expect("valid settings");
-    let runtime = Runtime::new().expect("a runtime");
-    let limit = Limit::sliding("bench", 1_000_000, Duration::from_secs(60));
-    let waiting = limit.wait(Duration::from_millis(500));
-    let of = |limit: &Limit, key: &str| {
-        let before = server.script_calls();
-        let took = runtime.block_on(async {
-            limiter.peek(limit, key, 1).await.expect("a reply");
-            let start = Instant::now();
-            let calls: JoinSet<_> = (0..CALLS).map(|_| limiter.check(limit, key, 1)).collect();
-            for result in calls.join_all().await {
-                result.expect("admitted");
-            }
-            start.elapsed()
-        });
-        [took.as_secs_f64() * 1_000.0, (server.script_calls() - before - 1) as f64]
-    };
-    let _ = of(&waiting, "first");
-    let rows = [("with `wait`", of(&waiting, "a")), ("without `wait`", of(&limit, "b"))];
-    Block::table(
-        "waiting-window",
-        Table {
-            title: "A thousand calls at once on a window, Redis 5 ms away",
-            unit: "milliseconds, and requests",
-            better: Better::Less,
-            by: "calls",
-            columns: ["time", "requests"].map(|name| Column::new(name, Kind::Beside)).into(),
-            rows: rows.map(|(name, cells)| Row::of(name, cells)).into(),
-            chart: None,
-        },
-    )
 }

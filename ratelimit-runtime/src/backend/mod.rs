@@ -459,7 +459,7 @@ impl Backend {
         at: u64,
         key: impl FnOnce() -> OwnedKey,
     ) {
-        // Most calls of a flood end here, with few instructions (`benches/all -- instructions`).
+        // Most calls of a flood end here, with few instructions (`benches/all -- embedded`).
         if self.rejected_keys.counts(at) {
             self.rejected_keys.count(limit, key_id, at, || {
                 self.reports().logged(limit.terms(), key_id, || key().to_string().into())

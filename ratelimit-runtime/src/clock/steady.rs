@@ -1,7 +1,7 @@
 //! The time of this process: the wall clock at the first call, advanced by the monotonic clock.
 //!
 //! Between two looks at the monotonic clock, [`Instant`], the counter of the processor measures the time, because it is
-//! read in a few nanoseconds (`benches/all -- instructions`). A counter can start again or jump, when the machine is
+//! read in a few nanoseconds (`benches/all -- embedded`). A counter can start again or jump, when the machine is
 //! suspended or a snapshot of it is restored: then it differs from the last look by more than [`LOOK_EVERY_US`], and
 //! the next reading looks at the monotonic clock.
 

@@ -270,7 +270,7 @@ pub struct Quota {
     threshold: u64,
     capacity: u64,
     /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each check
-    /// (`benches/all -- instructions`).
+    /// (`benches/all -- embedded`).
     period: u64,
 }
 

@@ -46,7 +46,7 @@ const YIELDS: usize = 4;
 struct LockedShard(Mutex<Shard>);
 
 /// A borrowed [`Charge`]. Saves a clone of the terms for a call that is decided at once
-/// (`benches/all -- instructions`).
+/// (`benches/all -- embedded`).
 #[derive(Clone, Copy)]
 pub(crate) struct LocalCharge<'a> {
     pub(crate) key_id: KeyId,

@@ -111,7 +111,7 @@ impl Shard {
     }
 
     /// Applies an operation to a count that has no entry. Not inlined, so that calls of other counts do not pay for it
-    /// (`benches/all -- instructions`).
+    /// (`benches/all -- embedded`).
     #[inline(never)]
     fn apply_to_new(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> Applied {
         let mut entry = CountEntry::new(charge.key_id, charge.terms.algorithm());

@@ -1,7 +1,7 @@
 //! The keys with the most rejected calls of a limiter, in a table of bounded size. Admitted calls do not touch it.
 //!
 //! The table counts the first [`EXACT`] rejections of a second one by one and samples the rest, so a rejected call of a
-//! flood costs a few instructions (`benches/all -- instructions`). The distance between two samples is random, and a
+//! flood costs a few instructions (`benches/all -- embedded`). The distance between two samples is random, and a
 //! sample counts for all calls since the sample before.
 //!
 //! A counted call looks at the [`WAYS`] entries of one set. If its key has no entry, it takes the entry with the

@@ -31,7 +31,7 @@ pub(crate) enum Asker {
 pub(crate) struct RuleTable {
     set: RuleSet,
     /// By the name of a limit, and its period if the rules have it. Few names: to compare them takes less time than to
-    /// hash one (`benches/all -- instructions`).
+    /// hash one (`benches/all -- embedded`).
     by_name: BTreeMap<String, BTreeMap<Option<Period>, Arc<CountRules>>>,
 }
 

@@ -29,11 +29,17 @@ pub(super) struct LimitSources<R, E> {
 
 /// Where limits of a request come from.
 enum LimitSource<R, E> {
-    /// Passes a limit on, with the key and the cost of the request.
-    Fixed(Arc<dyn Fn(&R, &mut dyn FnMut(&Limit, &dyn Key, u64)) + Send + Sync>),
-    /// Adds limits, or returns why the request ends.
-    Chosen(Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>),
+    Fixed(Arc<FixedFn<R>>),
+    Chosen(Arc<ChooseFn<R, E>>),
 }
+
+/// Passes a limit on, with the key and the cost of a request.
+type FixedFn<R> = dyn Fn(&R, &mut PutFn<'_>) + Send + Sync;
+
+type PutFn<'a> = dyn FnMut(&Limit, &dyn Key, u64) + 'a;
+
+/// Adds limits of a request, or returns why it ends.
+type ChooseFn<R, E> = dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync;
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
@@ -77,10 +83,9 @@ impl<R, E> LimitSources<R, E> {
             assert_settles(&limit);
         }
         self.fixed.push(limit);
-        let source = move |request: &R, put: &mut dyn FnMut(&Limit, &dyn Key, u64)| {
+        self.sources.push(LimitSource::Fixed(Arc::new(move |request, put| {
             put(&limit, &key(request), cost(request));
-        };
-        self.sources.push(LimitSource::Fixed(Arc::new(source)));
+        })));
     }
 
     /// Adds limits that are chosen for each request.
