@@ -5,9 +5,11 @@
 //! [`Report`](super::Report) records each check that ends while the log is open. Not compiled without a web
 //! framework.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision_of;
@@ -34,7 +36,18 @@ pub(crate) struct RequestLog {
     pub(crate) has_decided: bool,
     /// `Retry-After` of the last rejection, also by a limit that clients do not see.
     pub(crate) retry_after: Option<u64>,
+    pub(crate) form: ResponseForm,
     is_open: bool,
+}
+
+/// The form in which a rejected request is answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResponseForm {
+    pub(crate) prefers_json: bool,
+    /// Whether it is a gRPC request, with feature `tonic`.
+    pub(crate) is_grpc: bool,
+    /// The body that the application sets. `web` knows its type.
+    pub(crate) body: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A limit that applies to the request.
@@ -65,6 +78,7 @@ impl RequestLog {
         limits: OneOrMany::new_const(),
         has_decided: false,
         retry_after: None,
+        form: ResponseForm { prefers_json: false, is_grpc: false, body: None },
         is_open: false,
     };
 
@@ -74,6 +88,11 @@ impl RequestLog {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.limits.is_empty()
+    }
+
+    /// Removes the limits.
+    pub(crate) fn clear(&mut self) {
+        self.limits.clear();
     }
 
     /// Records why a call was rejected, beside the decisions of its limits.

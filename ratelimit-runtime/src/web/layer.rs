@@ -312,7 +312,7 @@ where
             },
             Err(response) => {
                 drop(self.take_ready());
-                RequestStage::unhandled(F::refuse(response, scope.facts.is_grpc), &parts, body)
+                RequestStage::unhandled(F::refuse(response, scope.log.form.is_grpc), &parts, body)
             }
         };
         ResponseFuture { stage, scope, layer }

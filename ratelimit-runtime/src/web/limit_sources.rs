@@ -138,6 +138,9 @@ impl<R, E> LimitSources<R, E> {
         }
         let parts = limits.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
         let parts: Few<AnyPart<'_>> = parts.collect();
+        if let [only] = &*parts {
+            report::expect(only.limit);
+        }
         Ok((!parts.is_empty()).then(|| self.check(&parts)))
     }
 
@@ -145,9 +148,6 @@ impl<R, E> LimitSources<R, E> {
     /// request counts, or the request holds slots.
     fn check(&self, parts: &[AnyPart<'_>]) -> CallFuture<AdmittedCall> {
         let first = parts[0].limit;
-        if parts.len() == 1 {
-            report::expect(first);
-        }
         let settles = self.settles || self.holds && parts.iter().any(|it| it.limit.is_in_flight());
         let start = |limiter: &RateLimiter| {
             if settles {

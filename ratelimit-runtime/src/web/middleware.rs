@@ -13,16 +13,11 @@ use super::address::Clients;
 use super::address::sealed::RequestAccess;
 use super::headers::{self, NO_STORE};
 use super::limit_sources::LimitSources;
-use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead, TextResponse};
+use super::rejected::{BodyFn, CustomBody, RejectedRequest, RequestHead, TextResponse};
 use super::slots::{HeldSlots, RequestSlots};
 use crate::check::{AdmittedCall, CallFuture, Permit};
 use crate::reply::{Decision, Rejection};
-use crate::report::request_log::{self, LoggedLimit, RequestLog};
-
-tokio::task_local! {
-    /// Set while a handler runs, together with the log of its request.
-    static FACTS: RequestFacts;
-}
+use crate::report::request_log::{self, LoggedLimit, RequestLog, ResponseForm};
 
 /// A request of a server, in the type of a framework.
 pub(crate) trait ServerRequest: RequestAccess {
@@ -64,12 +59,11 @@ pub(super) struct ServerSettings {
 
 /// A request between its arrival and its response.
 pub(crate) struct RequestScope {
-    log: RequestLog,
-    pub(super) facts: RequestFacts,
+    pub(super) log: RequestLog,
     /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
     pub(super) permits: HeldSlots,
     /// The request, if a limit must decide about it.
-    undecided: Option<Arc<RequestHead>>,
+    undecided: Option<Box<RequestHead>>,
 }
 
 impl<R: ServerRequest> MiddlewareConfig<R> {
@@ -88,17 +82,19 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
         if let Some(clients) = clients {
             request.insert(clients.clone());
         }
+        let custom = body
+            .as_ref()
+            .map(|function| CustomBody { function: Arc::clone(function), request: request.head() });
         // An outer layer can set the body.
-        let outer = FACTS.try_with(RequestFacts::clone).unwrap_or_default();
-        let head = (body.is_some() || *requires_decision).then(|| Arc::new(request.head()));
-        let facts = RequestFacts {
+        let outer = || request_log::with_current(|log| log.form.body.clone())?;
+        let mut log = log.clone();
+        log.form = ResponseForm {
             prefers_json: prefers_json(request.lines("accept").into_iter()),
             is_grpc: request.is_grpc(),
-            body: body.clone().or(outer.body),
-            head: head.clone().or(outer.head),
+            body: custom.map(|body| Arc::new(body) as _).or_else(outer),
         };
-        let undecided = head.filter(|_| *requires_decision);
-        RequestScope { log: log.clone(), facts, permits: HeldSlots::default(), undecided }
+        let undecided = requires_decision.then(|| Box::new(request.head()));
+        RequestScope { log, permits: HeldSlots::default(), undecided }
     }
 
     /// Starts the check of a request; `None` if it has no limits. Returns the response to a request whose limits cannot
@@ -109,7 +105,7 @@ impl<R: ServerRequest> MiddlewareConfig<R> {
         scope: &mut RequestScope,
     ) -> Result<Option<CallFuture<AdmittedCall>>, TextResponse> {
         if self.limits.is_exempt(request) {
-            scope.log = RequestLog::default();
+            scope.log.clear();
             scope.undecided = None;
             return Ok(None);
         }
@@ -224,13 +220,12 @@ impl RequestScope {
         handler: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        let facts = self.facts.clone();
-        FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
+        self.log.sync_scope(|| handler.poll(context))
     }
 
     /// Returns the request as rejected by `rejection`.
     pub(crate) fn rejected<'a>(&'a self, rejection: &'a Rejection) -> RejectedRequest<'a> {
-        RejectedRequest::new(rejection, &self.facts, &self.log)
+        RejectedRequest::new(rejection, &self.log)
     }
 }
 
@@ -246,12 +241,11 @@ pub(crate) fn respond<B>(
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
-        let facts = FACTS.try_with(RequestFacts::clone).unwrap_or_default();
-        return build(&RejectedRequest::new(rejection, &facts, &log));
+        return build(&RejectedRequest::new(rejection, &log));
     }
-    let (facts, mut log) = (RequestFacts::default(), RequestLog::default());
+    let mut log = RequestLog::default();
     record_rejection(&mut log, rejection);
-    let mut response = build(&RejectedRequest::new(rejection, &facts, &log));
+    let mut response = build(&RejectedRequest::new(rejection, &log));
     headers::write(response.headers_mut(), &log, headers::policy(&log), false);
     response
 }

@@ -1,6 +1,5 @@
 //! A rejected request, and the response to it as plain values. An application can send another response instead.
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
@@ -8,27 +7,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri
 
 use super::headers::{NO_STORE, namesakes, push_name};
 use crate::reply::Rejection;
-use crate::report::request_log::{self, RequestLog};
+use crate::report::request_log::{self, RequestLog, ResponseForm};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    pub(super) facts: &'a RequestFacts,
+    pub(super) form: &'a ResponseForm,
     /// The number of limits in the log before this one that have the same name.
     namesakes: usize,
 }
 
-/// The facts of a request that the response of its rejection needs.
-#[derive(Clone, Default)]
-pub(crate) struct RequestFacts {
-    pub(crate) prefers_json: bool,
-    /// Whether it is a gRPC request, with feature `tonic`.
-    pub(crate) is_grpc: bool,
-    /// Returns the body, if the application sets it.
-    pub(crate) body: Option<BodyFn>,
-    /// The request, if the application sets the body.
-    pub(crate) head: Option<Arc<RequestHead>>,
+/// The body of a rejection that the application sets, and the request that it shows.
+pub(crate) struct CustomBody {
+    pub(crate) function: BodyFn,
+    pub(crate) request: RequestHead,
 }
 
 /// Returns the body of a rejection.
@@ -42,14 +35,14 @@ pub(crate) struct RequestHead {
 }
 
 impl<'a> RejectedRequest<'a> {
-    pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
+    pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
         let namesakes = match rejection {
             Rejection::Limited { name, quota, .. }
             | Rejection::Blocked { name, quota, .. }
             | Rejection::Busy { name, quota, .. } => namesakes(log, (name, *quota)),
             _ => 0,
         };
-        Self { rejection, facts, namesakes }
+        Self { rejection, form: &log.form, namesakes }
     }
 
     /// Returns why the request was rejected.
@@ -87,7 +80,7 @@ impl<'a> RejectedRequest<'a> {
     /// text.
     #[must_use]
     pub fn prefers_json(&self) -> bool {
-        self.facts.prefers_json
+        self.form.prefers_json
     }
 
     /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
@@ -125,8 +118,8 @@ impl<'a> RejectedRequest<'a> {
 
     /// Returns the response over HTTP, without the headers that report limits.
     pub(crate) fn response<B: From<String>>(&self) -> Response<B> {
-        let text = match &self.facts.body {
-            Some(body) => body(self),
+        let text = match self.custom_body() {
+            Some(body) => (body.function)(self),
             None if self.prefers_json() => {
                 TextResponse::new("application/problem+json", self.problem_json())
             }
@@ -135,16 +128,12 @@ impl<'a> RejectedRequest<'a> {
         text.into_http(self.status(), self.retry_after())
     }
 
-    fn head(&self) -> Option<&'a RequestHead> {
-        self.facts.head.as_deref()
+    fn custom_body(&self) -> Option<&'a CustomBody> {
+        self.form.body.as_ref()?.downcast_ref()
     }
-}
 
-impl fmt::Debug for RequestFacts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestFacts")
-            .field("prefers_json", &self.prefers_json)
-            .finish_non_exhaustive()
+    fn head(&self) -> Option<&'a RequestHead> {
+        self.custom_body().map(|body| &body.request)
     }
 }
 
