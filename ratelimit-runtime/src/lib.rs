@@ -225,7 +225,6 @@ pub mod guide {
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
 
-    #[doc = "[metering]: crate::guide::metering"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = "[web]: crate::guide::web"]
     #[doc = ""]

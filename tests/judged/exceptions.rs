@@ -1,4 +1,4 @@
-//! What rule 1 excepts by design, for the judge. The guide `algorithms.md` has the same list.
+//! What rule 1 excepts by design, for the judge. The page `guarantees.md` has the same list.
 
 use ratelimit_runtime::Limit;
 use support::judge::{BlockJudge, Exception, Judge};

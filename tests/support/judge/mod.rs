@@ -5,7 +5,7 @@
 //! used in them with what the limit promises for them. So it also objects where the stores and their models agree on
 //! a rule that is wrong.
 //!
-//! Tests pass what the promise excepts as an [`Exception`]. The guide `algorithms.md` has the same list.
+//! Tests pass what the promise excepts as an [`Exception`]. The page `guarantees.md` has the same list.
 
 mod blocks;
 mod bucket;
