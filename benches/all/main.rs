@@ -31,7 +31,6 @@ mod realistic;
 mod redis;
 mod scripts;
 mod settling;
-mod simulated;
 mod single;
 mod start;
 mod steady;
@@ -84,7 +83,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 21] = [
+const PARTS: [(&str, Measure); 20] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("steady", steady::measure),
@@ -105,7 +104,6 @@ const PARTS: [(&str, Measure); 21] = [
     ("waiting", waiting::measure),
     ("settling", settling::measure),
     ("in-flight", in_flight::measure),
-    ("simulated", simulated::measure),
 ];
 
 fn main() {

@@ -10,7 +10,6 @@
 //! - [`history`]: the admitted calls of a fleet of processes, for the judge.
 //! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
-//! - [`leases`]: a model of the leases of a fleet.
 //! - [`limits`]: times, and limits of each algorithm.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
@@ -31,7 +30,6 @@ pub mod filter;
 pub mod history;
 pub mod http;
 pub mod judge;
-pub mod leases;
 pub mod limits;
 pub mod lines;
 pub mod log;

@@ -11,6 +11,14 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 pub const HOUR: Duration = Duration::from_secs(3_600);
 pub const DAY: Duration = Duration::from_secs(86_400);
 
+/// How a limit of a random trace leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leasing {
+    None,
+    UpTo(u64),
+    Auto,
+}
+
 /// Returns whether a limit has a burst: the algorithm is a token bucket or a leaky bucket.
 pub const fn is_bucket(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)

@@ -3,7 +3,6 @@
 mod auto;
 mod buckets;
 mod faults;
-mod model;
 mod spending;
 
 use std::time::Duration;
