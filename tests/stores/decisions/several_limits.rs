@@ -14,7 +14,6 @@ use support::ALGORITHMS;
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, SECOND};
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -45,23 +44,6 @@ fn call() -> impl Strategy<Value = Call> {
     let wait = prop_oneof![4 => Just(0), 3 => 0_u64..200_000, 2 => 0_u64..20_000_000];
     (prop::collection::vec((0_usize..5, 0_u64..4), 1..5), wait)
         .prop_map(|(parts, wait)| Call { parts, wait })
-}
-
-#[test]
-fn plays_calls_of_several_limits() {
-    assert_plays(
-        &call(),
-        |_| &[OperationKind::Several, OperationKind::Advance],
-        |kind| {
-            use OperationKind::*;
-            match kind {
-                Several | Advance => true,
-                Check | Burst | Acquire | Wait | Drop | Pause | Lease | Return | Settle | Debt
-                | Keep | Refund | Peek | Reset | Block | Unblock | Change | Rule | Free | Idle
-                | Step | Retry | Evict | LostReply | Crash | MoveSlot => false,
-            }
-        },
-    );
 }
 
 /// Returns a limit of each algorithm.

@@ -9,7 +9,6 @@ use ratelimit_runtime::__private::{leased, return_units};
 use ratelimit_runtime::{Decision, Limit};
 use support::limits::MINUTE;
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -34,22 +33,6 @@ enum Step {
     },
     /// Applies another threshold and burst to the steps after this one.
     Change(usize),
-}
-
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Check(_) => &[K::Check],
-            Self::Peek(_) => &[K::Peek],
-            Self::Lease(_) => &[K::Lease],
-            Self::Return(_) => &[K::Return],
-            Self::Refund(_) => &[K::Refund],
-            Self::Wait { .. } => &[K::Advance],
-            Self::Retry { .. } => &[K::Retry],
-            Self::Change(_) => &[K::Change],
-        }
-    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -133,19 +116,6 @@ async fn play(
         prop_assert_eq!(expected, redis.into(), "step {}: {:?} at {}", index, step, now);
     }
     Ok(())
-}
-
-#[test]
-fn plays_leases_and_what_stands_beside_them() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Check | Lease | Return | Refund | Peek | Change | Advance | Retry => true,
-            Acquire | Settle | Burst | Wait | Drop | Pause | Debt | Keep | Reset | Block
-            | Unblock | Rule | Free | Several | Idle | Step | Evict | LostReply | Crash
-            | MoveSlot => false,
-        }
-    });
 }
 
 #[test]

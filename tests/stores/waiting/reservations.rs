@@ -12,7 +12,6 @@ use ratelimit_runtime::{
 };
 use support::limits::{MINUTE, SECOND};
 use support::model::ExpectedDecision;
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use tokio::task::JoinHandle;
 
@@ -396,18 +395,6 @@ enum Step {
     Refund(u64),
 }
 
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Start(..) => &[K::Wait],
-            Self::Drop(_) => &[K::Drop],
-            Self::Advance(_) => &[K::Advance],
-            Self::Refund(_) => &[K::Refund],
-        }
-    }
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let cost = prop_oneof![3 => Just(1), 1 => 1_u64..=3];
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
@@ -417,19 +404,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1_u64..40).prop_map(Step::Advance),
         1 => (1_u64..3).prop_map(Step::Refund),
     ]
-}
-
-#[test]
-fn plays_calls_that_wait_for_moments() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Wait | Drop | Refund | Advance => true,
-            Check | Burst | Acquire | Pause | Lease | Return | Settle | Debt | Keep | Peek
-            | Reset | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry
-            | Evict | LostReply | Crash | MoveSlot => false,
-        }
-    });
 }
 
 /// Plays a trace, and returns the decision of a peek after each step.

@@ -14,10 +14,9 @@ use ratelimit_runtime::{
 };
 use support::clocks::embedded_on;
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
-use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, step, trace};
+use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, trace};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
@@ -255,19 +254,6 @@ impl<'a> Parity<'a> {
         let redis = return_units(&self.redis, &limit, name, cost, at).await;
         (model, store.expect("embedded"), redis.expect("Redis"))
     }
-}
-
-#[test]
-fn plays_calls_and_what_operators_do() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Check | Burst | Return | Refund | Peek | Reset | Change | Rule | Advance | Idle
-            | Step | Retry => true,
-            Acquire | Wait | Drop | Pause | Lease | Settle | Debt | Keep | Block | Unblock
-            | Free | Several | Evict | LostReply | Crash | MoveSlot => false,
-        }
-    });
 }
 
 /// Plays random traces of an algorithm.
