@@ -155,8 +155,7 @@ fn a_runtime_that_ends_frees_its_queued_calls() {
     let limit = Limit::sliding("queued", 1_000, HOUR);
     let key = "k".repeat(10_000);
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
+        support::runtime().block_on(async {
             let mut context = Context::from_waker(Waker::noop());
             let mut calls: Vec<_> =
                 (0..100).map(|call| Box::pin(limiter.check(&limit, (call, &key), 1))).collect();

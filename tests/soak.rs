@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Limit, VirtualClock};
 use support::clocks::embedded_on;
-use support::limits::{DAY, HOUR};
+use support::limits::{DAY, HOUR, decision};
 use support::model::Model;
+use support::random::Random;
 use support::server::Server;
 use support::{ALGORITHMS, poll_once};
 
@@ -39,31 +40,12 @@ fn start() -> VirtualClock {
     VirtualClock::at(Duration::from_secs(1_800_000_000))
 }
 
-fn decision(result: Result<Decision, Rejection>) -> Decision {
-    match result {
-        Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
-        Err(other) => panic!("the store makes no decision: {other:?}"),
-    }
-}
-
-/// A pseudorandom generator (xorshift64), so that each run is equal.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 32) % end
-    }
-
-    /// Returns the next key of a day: with equal probability a daily key or a new key.
-    fn key(&mut self, day: u64) -> SoakKey {
-        let algorithm = self.below(ALGORITHMS.len() as u64) as usize;
-        match self.below(2) {
-            0 => (algorithm, 0, self.below(DAILY_KEYS)),
-            _ => (algorithm, day, self.below(NEW_KEYS)),
-        }
+/// Returns the next key of a day: with equal probability a daily key or a new key.
+fn next_key(random: &mut Random, day: u64) -> SoakKey {
+    let algorithm = random.below(ALGORITHMS.len() as u64) as usize;
+    match random.below(2) {
+        0 => (algorithm, 0, random.below(DAILY_KEYS)),
+        _ => (algorithm, day, random.below(NEW_KEYS)),
     }
 }
 
@@ -75,7 +57,7 @@ async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
     for day in 1..=DAYS {
         let midnight = clock.now() + DAY;
         for _ in 0..500 {
-            let count = random.key(day);
+            let count = next_key(&mut random, day);
             let limit = limit(ALGORITHMS[count.0]);
             let (model, admitted) =
                 counts.entry(count).or_insert_with(|| (Model::new(&limit, None), [0; 3]));
@@ -138,7 +120,7 @@ fn the_embedded_store_does_not_grow_within_a_year() {
             for day in days {
                 let midnight = clock.now() + DAY;
                 for _ in 0..1_000 {
-                    let count = random.key(day);
+                    let count = next_key(&mut random, day);
                     let limit = limit(ALGORITHMS[count.0]);
                     let _ = poll_once(limiter.check(&limit, count, 1));
                     clock.advance(Duration::from_secs(random.below(80)));

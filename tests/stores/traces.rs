@@ -4,8 +4,9 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 use ratelimit_runtime::Algorithm;
+use support::random;
 use support::server::Server;
 
 /// The decisions that are compared for each algorithm, at least: over 100,000 in all.
@@ -20,21 +21,12 @@ pub(crate) fn play_traces<T: Debug>(
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let decisions = AtomicU64::new(0);
-    let config = Config {
-        cases: 50,
-        max_shrink_iters: 5_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let mut compared = 0;
     while compared < DECISIONS {
-        let outcome = TestRunner::new(config.clone()).run(trace, |trace| {
+        random::play(50, trace, |trace| {
             decisions.fetch_add(runtime.block_on(play(&server, &trace))?, Ordering::Relaxed);
             Ok(())
         });
-        if let Err(error) = outcome {
-            panic!("{algorithm}: {error}");
-        }
         let before = std::mem::replace(&mut compared, decisions.load(Ordering::Relaxed));
         assert!(compared > before, "the traces compare no decisions");
     }

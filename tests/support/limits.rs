@@ -1,8 +1,8 @@
-//! Times, and limits of each algorithm.
+//! Times, limits of each algorithm, their rules, and decisions.
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Limit};
+use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, Rule, RuleSet};
 
 use crate::ALGORITHMS;
 
@@ -36,4 +36,22 @@ pub fn limits(
     period: Duration,
 ) -> impl Iterator<Item = Limit> + Clone {
     ALGORITHMS.into_iter().map(move |algorithm| limit(name, algorithm, threshold, period))
+}
+
+/// Returns a set with one rule.
+pub fn ruled(limit: &str, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set(limit, rule).expect("valid");
+    rules
+}
+
+/// Returns the decision of an admitted or a rejected call.
+pub fn decision(result: Result<Decision, Rejection>) -> Decision {
+    match result {
+        Ok(decision)
+        | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
+            decision
+        }
+        Err(other) => panic!("the store makes no decision: {other:?}"),
+    }
 }

@@ -4,7 +4,6 @@ mod between;
 mod cluster;
 mod cluster_several;
 mod misplaced;
-mod moving_at_once;
 mod moving_slots;
 mod replicas;
 mod sentinel;

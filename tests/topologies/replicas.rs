@@ -1,13 +1,12 @@
 //! Replicas lag behind, so nothing is read from them: neither counts, nor slots of calls in flight, nor rules.
 
-use std::time::{Duration, Instant};
-
 use ratelimit_runtime::{Limit, Part, RateLimiter, Rule, Rules};
 use redis::{Client, Connection};
 use support::cluster::Cluster;
 use support::limits::{HOUR, SECOND, limits};
 use support::sentinel::Sentinels;
 use support::server::is_replicated;
+use support::wait::wait_until;
 use tokio::task::JoinSet;
 
 use crate::{denying_builder, first_decision};
@@ -63,11 +62,7 @@ async fn share_rule(limiter: &RateLimiter) {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
     limiter.operator().share_rules(shared, "alice").await.expect("written");
-    let started = Instant::now();
-    while limiter.rules().is_empty() {
-        assert!(started.elapsed() < 10 * SECOND, "the rules are not read");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until(async || !limiter.rules().is_empty()).await;
     let limit = Limit::sliding("ruled", 10, HOUR);
     let mut expected: Vec<String> = (0..40_u64).map(|key| key.to_string()).collect();
     for key in &expected {

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::{leased, return_units};
 use ratelimit_runtime::{Decision, Limit};
 use support::limits::MINUTE;
 use support::model::{ExpectedDecision, Model};
+use support::random;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -121,27 +121,17 @@ async fn play(
 #[test]
 fn decisions_are_those_of_the_model() {
     let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
-    let test = TestLimiter::redis(&server);
-    let config = Config {
-        cases: 1_000,
-        max_shrink_iters: 2_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let (runtime, test) = (support::runtime(), TestLimiter::redis(&server));
     // At most a hundredth of the period refills in a term, so that the burst can be small.
     let limit = (1_u64..3_000, 40_u64..200).prop_map(|(threshold, burst)| {
         Limit::token_bucket("leased_buckets", threshold, MINUTE).burst(burst)
     });
     let limits = prop::collection::vec(limit, 2);
     let (name, steps) = (Cell::new(0), prop::collection::vec(step(), 1..100));
-    let outcome = TestRunner::new(config).run(&(limits, steps), |(limits, steps)| {
+    random::play(1_000, &(limits, steps), |(limits, steps)| {
         name.set(name.get() + 1);
         runtime.block_on(play(&test, name.get(), &limits, &steps))
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
     server.assert_all_keys_expire();
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source};
+use ratelimit_runtime::{Limit, OnError, Rejection, Source};
 use support::limits::{MINUTE, SECOND};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
@@ -67,8 +67,7 @@ async fn on_error_decides_calls_that_wait_for_a_dead_server() {
     let server = Server::start();
     for network in [Network::Blackhole, Network::Cut] {
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-        let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
+        let limiter = proxy.builder().deadline(DEADLINE).build().expect("valid settings");
         for limit in [Limit::sliding("dead", 2, SECOND / 2), bucket(4).burst(2)] {
             let limit = limit.wait(SECOND);
             let _ = limiter.check(&limit, "connects", 1).await;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
 };
 use support::limits::{MINUTE, SECOND};
 use support::model::ExpectedDecision;
+use support::random;
 use support::server::Server;
 use tokio::task::JoinHandle;
 
@@ -437,12 +437,10 @@ async fn play(fleet: &mut Fleet, burst: u64, steps: &[Step]) -> Vec<ExpectedDeci
 #[test]
 fn both_stores_reserve_the_same_moments() {
     let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let runtime = support::runtime();
     let next = std::cell::Cell::new(0);
     let trace = (1_u64..4, vec(step(), 1..60));
-    let outcome = TestRunner::new(config).run(&trace, |(burst, steps)| {
+    random::play(60, &trace, |(burst, steps)| {
         next.set(next.get() + 1);
         let key = next.get().to_string();
         runtime.block_on(async {
@@ -458,7 +456,4 @@ fn both_stores_reserve_the_same_moments() {
             Ok(())
         })
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
 }
