@@ -37,35 +37,21 @@ pub(crate) fn play_traces<T: Debug>(
 /// Declares a test for each algorithm, which calls a function with it.
 macro_rules! test_each_algorithm {
     ($function:ident) => {
+        $crate::traces::test_each_algorithm! {
+            $function: sliding Sliding, fixed Fixed, sliding_counter SlidingCounter, token_bucket TokenBucket,
+            leaky_bucket LeakyBucket,
+        }
+    };
+    ($function:ident: $($name:ident $algorithm:ident,)*) => {
         mod each_algorithm {
             use ratelimit_runtime::Algorithm;
 
             use super::$function;
 
-            #[test]
-            fn sliding() {
-                $function(Algorithm::Sliding);
-            }
-
-            #[test]
-            fn fixed() {
-                $function(Algorithm::Fixed);
-            }
-
-            #[test]
-            fn sliding_counter() {
-                $function(Algorithm::SlidingCounter);
-            }
-
-            #[test]
-            fn token_bucket() {
-                $function(Algorithm::TokenBucket);
-            }
-
-            #[test]
-            fn leaky_bucket() {
-                $function(Algorithm::LeakyBucket);
-            }
+            $(#[test]
+            fn $name() {
+                $function(Algorithm::$algorithm);
+            })*
         }
     };
 }
@@ -75,7 +61,7 @@ pub(crate) use test_each_algorithm;
 #[test]
 fn every_algorithm_has_a_test() {
     for algorithm in support::ALGORITHMS {
-        let test = format!("fn {algorithm}()");
+        let test = format!(" {algorithm} {algorithm:?},");
         assert!(include_str!("traces.rs").contains(&test), "traces.rs lacks `{test}`");
     }
 }

@@ -11,35 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{TestLimiter, decision, wait_until, wait_until_idle};
-
-#[tokio::test]
-async fn a_rejection_says_when_a_call_can_be_admitted() {
-    let server = Server::start();
-    for limiter in limiters(&server) {
-        for limit in
-            [bucket(10), Limit::sliding("says", 2, SECOND), Limit::fixed("says", 2, SECOND)]
-        {
-            let mut calls = JoinSet::new();
-            for number in 0..100_u64 {
-                let wait = Duration::from_millis(number * 37 % 1_000);
-                let check = limiter.check(&limit.wait(wait), "key", 1);
-                calls.spawn(async move {
-                    let start = Instant::now();
-                    (wait, check.await, start.elapsed())
-                });
-            }
-            for (wait, result, took) in calls.join_all().await {
-                assert!(took <= wait + DEADLINE, "{limit:?}: {took:?} of {wait:?}");
-                if let Err(Rejection::Limited { decision, .. }) = result {
-                    assert!(!decision.retry_after.is_zero(), "{limit:?}: {decision:?}");
-                    assert!(took + decision.retry_after > wait, "{limit:?}: {took:?} {decision:?}");
-                }
-            }
-        }
-        rest(&limiter).await;
-    }
-}
+use crate::{decision, on_both_stores, wait_until, wait_until_idle};
 
 /// The first call in line cannot be admitted in time. The call behind it costs less and can.
 #[tokio::test]
@@ -122,11 +94,9 @@ fn calls_wait_without_a_runtime() {
     }
 }
 
-/// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.
-#[tokio::test]
-async fn calls_behind_too_many_windows_are_rejected_at_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    /// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.
+    async fn calls_behind_too_many_windows_are_rejected_at_once(test: TestLimiter) {
         let limit = Limit::fixed("windows", 5, SECOND).wait(Duration::from_millis(3_100));
         let _ = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
         let mut calls = JoinSet::new();
