@@ -166,9 +166,9 @@ async fn a_connection_to_a_slow_server_is_kept() {
 #[tokio::test]
 async fn calls_with_a_distant_server_end_within_their_deadline() {
     let deadline = 15 * DEADLINE;
-    let (_server, _proxy, limiter) = through_network(8 * DEADLINE, deadline);
     let leased = Limit::sliding("leased", 1_000_000, HOUR).lease(50);
     for (limit, keys) in [(HOURLY, 300), (leased, 1)] {
+        let (_server, _proxy, limiter) = through_network(8 * DEADLINE, deadline);
         let times = async |calls: usize, pause| {
             let mut tasks = tokio::task::JoinSet::new();
             for call in 0..calls {
