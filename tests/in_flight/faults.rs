@@ -34,7 +34,6 @@ async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejecti
     limiter.acquire(limit, "key", 1).await
 }
 
-/// Acquires once others have released.
 async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
     let started = Instant::now();
     loop {
@@ -46,7 +45,6 @@ async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
     }
 }
 
-/// Waits until Redis counts so many units.
 async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64, patience: Duration) {
     let started = Instant::now();
     loop {

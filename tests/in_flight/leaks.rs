@@ -23,7 +23,6 @@ async fn wait_until_free(limiter: &RateLimiter) {
     wait_until(async || left().await == 4).await;
 }
 
-/// Returns a limiter on each store.
 fn limiters(server: &Server) -> [RateLimiter; 2] {
     [RateLimiter::embedded(), server.builder().deadline(SECOND).build().expect("valid")]
 }

@@ -52,12 +52,10 @@ fn succeeds(name: &str) -> bool {
     succeeds
 }
 
-/// Returns a limiter that rejects calls which Redis does not decide.
 fn limiter(url: &str) -> RateLimiter {
     RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid")
 }
 
-/// Sets the threshold of a limit for all processes.
 async fn share_rule(limiter: &RateLimiter, limit: &str, threshold: u64) {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set(limit, Rule::new().threshold(threshold)).expect("a valid rule");

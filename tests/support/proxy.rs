@@ -79,7 +79,6 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Returns a builder for limiters behind this proxy.
     pub fn builder(&self) -> Builder {
         RateLimiter::builder().redis(self.url())
     }

@@ -32,7 +32,6 @@ fn denying_builder(url: &str) -> Builder {
     builder.cache_rejections(false)
 }
 
-/// Starts a cluster without replicas, and builds a limiter on it.
 fn start_cluster() -> (Cluster, RateLimiter) {
     let cluster = Cluster::start(0);
     let limiter = denying_builder(&cluster.url()).build().expect("valid");

@@ -19,7 +19,6 @@ const CHECK: &str = "local redis = (function(redis, declared) \
      return setmetatable({ call = strict(redis.call), pcall = strict(redis.pcall) }, { __index = redis }) \
      end)(redis, {}) ";
 
-/// Starts the proxy, and returns its port.
 fn start_strict(server: &Server) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (port, real) = (listener.local_addr().expect("an address").port(), server.port());

@@ -126,7 +126,6 @@ fn classes(algorithm: Algorithm) -> [Limit; 2] {
     })
 }
 
-/// Returns how many of `calls` calls one after the other are admitted.
 async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u64, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {

@@ -13,7 +13,6 @@ const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
-/// Returns a limit with a period in microseconds.
 fn limit(algorithm: Algorithm, threshold: u64, period: u64) -> Limit {
     Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
 }

@@ -46,7 +46,6 @@ fn call() -> impl Strategy<Value = Call> {
         .prop_map(|(parts, wait)| Call { parts, wait })
 }
 
-/// Returns a limit of each algorithm.
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let limit = |algorithm: Algorithm| {
         (3_u64..12, 1_u64..100, 3_u64..6).prop_map(move |(threshold, tenths, burst)| {

@@ -28,7 +28,6 @@ fn store_error<T: std::fmt::Debug>(result: Result<T, Rejection>) -> StoreError {
     }
 }
 
-/// Returns a builder for limiters that reject calls which Redis does not decide.
 fn denying_builder(url: &str) -> Builder {
     RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }

@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use super::{DAILY, denying_builder, store_error, through_network};
 use crate::wait_until;
 
-/// Waits until Redis decides a call again, for a second at most.
 async fn wait_until_decided(limiter: &RateLimiter) {
     let decided = wait_until(async || limiter.check(&DAILY, (), 1).await.is_ok());
     timeout(Duration::from_secs(1), decided).await.expect("a decision within a second");

@@ -92,7 +92,6 @@ pub(crate) fn assert_reports_all_limits(address: SocketAddr, clock: &VirtualCloc
     }
 }
 
-/// Returns the values of the legacy headers.
 fn legacy_of(answer: &Response) -> [&str; 3] {
     ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
         .map(|name| answer.header(name).unwrap_or("none"))

@@ -33,7 +33,6 @@ const TWO: Limit = Limit::in_flight("two", 2).hold(Duration::from_secs(3_600));
 
 type Part = Result<Frame<Bytes>, &'static str>;
 
-/// A body whose parts a test sends.
 struct SentBody(UnboundedReceiver<Part>);
 
 /// Sends the parts of the body of one response. Dropped, the body is at its end.
@@ -89,7 +88,6 @@ impl Handler {
         (response, self.senders.lock().expect("no panic").pop())
     }
 
-    /// Sends a request that is admitted.
     async fn admit(&self, layer: &RateLimitLayer) -> (HeldBody<SentBody>, PartSender) {
         let (response, sender) = self.send(layer, "/").await;
         assert_eq!(response.status(), 200);
@@ -105,7 +103,6 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::new().limit(TWO, |_| ()).limiter(limiter.clone())
 }
 
-/// Returns the units of `limit` that are in flight.
 async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let peeked = limiter.peek(limit, (), 0).await.expect("decided");
     peeked.limit - peeked.remaining

@@ -20,13 +20,10 @@ use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, trace};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
-/// The decisions of the model, the embedded store and Redis.
 type Decisions = (ExpectedDecision, Decision, Decision);
 
-/// The model and the two stores that play a trace.
 struct Parity<'a> {
     trace: &'a Trace,
-    /// The limit in force.
     limit: Limit,
     align: Option<i64>,
     /// The limit of the calls; rules can change its amounts to those of `limit`.
@@ -256,7 +253,6 @@ impl<'a> Parity<'a> {
     }
 }
 
-/// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
     play_traces(algorithm, &trace(algorithm), &async |server, trace| {
         Parity::new(server, trace).run().await

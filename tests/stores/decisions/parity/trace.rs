@@ -28,11 +28,9 @@ pub(super) enum Step {
     Refund(Call),
     /// Returns units that were charged some eighths of a period and some microseconds ago.
     Return(Call, u64, u64),
-    /// Resets the count of a key.
     Reset(usize),
     /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
     Wait(i64, i64),
-    /// Moves the clock by years.
     Idle(i64),
     /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
     Retry(bool),
@@ -43,7 +41,6 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Returns this step with a larger cost.
     fn scaled(mut self, scale: u64) -> Self {
         if let Self::Check(call)
         | Self::Burst(call, _)
