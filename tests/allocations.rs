@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Key, Limit, Part, RateLimiter, Rejection, VirtualClock, rate_limit};
 use support::clocks::embedded_on;
-use support::limits::HOUR;
+use support::limits::{DAY, HOUR};
 use support::poll_once;
+use support::random::Random;
 
 const LIMITS: [Limit; 5] = [
     Limit::sliding("allocations", 4, HOUR),
@@ -148,6 +149,32 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
     }
 }
 
+/// There are new keys each day, far fewer than the bound of the store: expired keys make room for them.
+#[test]
+fn the_embedded_store_does_not_grow_within_a_year() {
+    let (clock, mut random) = (VirtualClock::new(), Random(0x1ea4));
+    let limiter = embedded_on(&clock);
+    let mut days = |days: std::ops::Range<u64>| {
+        allocation_counter::measure(|| {
+            for day in days {
+                let midnight = clock.now() + DAY;
+                for _ in 0..1_000 {
+                    // Half of the calls are of keys that are used every day, and half of keys of this day alone.
+                    let (limit, number) = (random.of(&LIMITS), random.below(60));
+                    let key = if random.below(2) == 0 { (0, number % 5) } else { (day, number) };
+                    let _ = poll_once(limiter.check(&limit, key, 1));
+                    clock.advance(Duration::from_secs(random.below(80)));
+                }
+                clock.set(midnight);
+            }
+        })
+        .bytes_current
+    };
+    let first = days(1..15);
+    let then = days(15..365);
+    assert!(then < first, "{first} bytes after two weeks, {then} more after a year");
+}
+
 #[test]
 fn a_runtime_that_ends_frees_its_queued_calls() {
     let server = support::server::Server::start();
@@ -155,8 +182,7 @@ fn a_runtime_that_ends_frees_its_queued_calls() {
     let limit = Limit::sliding("queued", 1_000, HOUR);
     let key = "k".repeat(10_000);
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
+        support::runtime().block_on(async {
             let mut context = Context::from_waker(Waker::noop());
             let mut calls: Vec<_> =
                 (0..100).map(|call| Box::pin(limiter.check(&limit, (call, &key), 1))).collect();

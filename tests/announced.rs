@@ -7,6 +7,7 @@ use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{AnnouncedProcess, Limit, Rule, Rules};
 use support::limits::MINUTE;
 use support::server::Server;
+use support::wait::wait_until;
 
 #[tokio::test]
 async fn a_process_announces_limits_without_the_attribute() {
@@ -33,9 +34,7 @@ async fn a_process_announces_limits_without_the_attribute() {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set("looked", Rule::new().threshold(30)).expect("valid");
     limiter.operator().share_rules(shared, "alice").await.expect("written");
-    while limiter.rules().is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until(async || !limiter.rules().is_empty()).await;
     limiter.check(&looked, "acme", 1).await.expect("admitted");
     // Neither does an operator who looks make a limit known.
     for name in ["of an operator", "looked"] {

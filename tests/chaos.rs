@@ -17,7 +17,9 @@ use ratelimit_runtime::{Algorithm, Decision, Limit, OnError, RateLimiter, Reject
 use support::ALGORITHMS;
 use support::judge::{Judge, JudgedCall};
 use support::proxy::{Network, Proxy};
+use support::random::Random;
 use support::server::Server;
+use support::wait::wait_until;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -38,22 +40,6 @@ const RUN: Duration = Duration::from_millis(1_500);
 
 /// The seeds of the runs. Seeds that found a fault stay.
 const SEEDS: std::ops::Range<u64> = 1..7;
-
-/// A pseudorandom generator (xorshift64), so that a seed names the same actions.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn millis(&mut self, end: u64) -> Duration {
-        Duration::from_millis(self.below(end))
-    }
-}
 
 /// A call that was always polled.
 struct Ended {
@@ -225,13 +211,7 @@ fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Dur
 
 /// Waits until no line holds a call or a unit, and asserts that the store has nothing reserved.
 async fn rest(seed: u64, limiter: &RateLimiter) {
-    for _ in 0..300 {
-        if lines(limiter) == 0 {
-            break;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(lines(limiter), 0, "seed {seed}: a line is not at rest");
+    wait_until(async || lines(limiter) == 0).await;
     // What was charged leaves, and what was reserved by requests without a reply drains.
     sleep(2 * PERIOD + Duration::from_millis(1_100)).await;
     for algorithm in ALGORITHMS {
@@ -311,8 +291,7 @@ fn waiting_calls_keep_their_promises_on_redis() {
     let server = Server::start();
     for seed in SEEDS {
         let proxy = Proxy::with_latency(server.port(), Duration::from_millis(seed % 3 * 4));
-        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-        let builder = builder.deadline(DEADLINE).on_error(OnError::Deny);
+        let builder = proxy.builder().deadline(DEADLINE).on_error(OnError::Deny);
         let builder = builder.key_prefix(format!("chaos{seed}"));
         run(seed, &builder.build().expect("valid settings"), Some(&proxy));
     }

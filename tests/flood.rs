@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ratelimit_runtime::{Limit, RateLimiter};
 use support::limits::{DAY, HOUR};
-use support::poll_once;
+use support::{memory, poll_once};
 
 /// The limit of the flood, with the algorithm that needs the most memory for a key.
 const FLOODED: Limit = Limit::sliding("flooded", 1, HOUR);
@@ -26,14 +26,6 @@ const THREADS: u64 = 2;
 
 /// How many new keys come between two uses of the keys in use.
 const BETWEEN: u64 = 1_000;
-
-/// Returns a figure of `/proc/self/status` in bytes, or `None` on a system without this file.
-fn memory(name: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with(name))?;
-    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024)
-}
 
 /// In a full store, a new key evicts the one of five keys that resets first. So the key that resets last is never
 /// evicted, and a key that was just charged almost never. A key whose state does not change ages, and can be evicted

@@ -81,7 +81,6 @@ fn rooms() -> Vec<String> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// Returns the identifiers that follow `prefix` in `code`.
 fn words_after<'a>(code: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     code.match_indices(prefix).map(move |(at, _)| {
         let rest = &code[at + prefix.len()..];

@@ -5,10 +5,11 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{Key, Level, Metadata, Recorder as _};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ratelimit_runtime::{Clock, Limit, OnError, Part, RateLimiter, VirtualClock};
 use support::limits::HOUR;
+use support::recorder::GaugeRecorder;
 use support::server::Server;
 
 const LIMIT: Limit = Limit::fixed("keys", 1, HOUR);
@@ -87,49 +88,23 @@ async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
     assert_eq!(gauge(&metrics), Some(0.0));
 
     // A thread that is slow to set the gauge does not overwrite a newer value.
-    let slow = SlowRecorder {
-        inner: DebuggingRecorder::new(),
-        is_slow: AtomicBool::new(true),
-        barrier: Barrier::new(2),
+    let (inner, barrier) = (DebuggingRecorder::new(), Barrier::new(2));
+    let is_slow = AtomicBool::new(true);
+    let gauge_of = |key: &Key| {
+        if is_slow.swap(false, SeqCst) {
+            barrier.wait();
+            barrier.wait();
+        }
+        inner.register_gauge(key, &Metadata::new(module_path!(), Level::INFO, None))
     };
+    let slow = GaugeRecorder { described: || (), other: |_| (), gauge: gauge_of };
     let limiter = RateLimiter::embedded();
     let take = |key| metrics::with_local_recorder(&slow, || drop(limiter.check(&LIMIT, key, 1)));
     std::thread::scope(|scope| {
         scope.spawn(|| take(1));
-        slow.barrier.wait();
+        barrier.wait();
         take(2);
-        slow.barrier.wait();
+        barrier.wait();
     });
-    assert_eq!(gauge(&slow.inner.snapshotter()), Some(2.0));
-}
-
-/// A recorder that records only the gauge, and waits at a barrier twice before the first value.
-struct SlowRecorder {
-    inner: DebuggingRecorder,
-    is_slow: AtomicBool,
-    barrier: Barrier,
-}
-
-impl Recorder for SlowRecorder {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::noop()
-    }
-
-    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
-        if self.is_slow.swap(false, SeqCst) {
-            self.barrier.wait();
-            self.barrier.wait();
-        }
-        self.inner.register_gauge(key, metadata)
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
+    assert_eq!(gauge(&inner.snapshotter()), Some(2.0));
 }

@@ -1,22 +1,15 @@
 //! A Redis that comes back empty: running processes keep the rules, report the loss, and follow the next rules. No
 //! process writes rules back, and a process that starts meanwhile follows the code.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, Rules, StoreError};
 use support::log::Log;
 use support::server::Server;
+use support::wait::wait_until;
 
 const API: Limit = Limit::sliding("api", 10, Duration::from_secs(60));
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !holds().await {
-        assert!(started.elapsed() < Duration::from_secs(30), "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn capacity(limiter: &RateLimiter) -> u64 {
     limiter.peek(&API, "acme", 1).await.expect("a decision").limit
@@ -62,11 +55,11 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
 
     // Rules without an entry have a version, too. Without rules, nothing is lost.
     write(&limiter, Some(Rule::new().threshold(50))).await;
-    until("rules", async || capacity(&limiter).await == 50).await;
+    wait_until(async || capacity(&limiter).await == 50).await;
     write(&limiter, None).await;
-    until("no rules", async || capacity(&limiter).await == 10).await;
+    wait_until(async || capacity(&limiter).await == 10).await;
     write(&limiter, Some(Rule::new().threshold(50))).await;
-    until("rules again", async || capacity(&limiter).await == 50).await;
+    wait_until(async || capacity(&limiter).await == 50).await;
     assert_eq!((warnings(), gauge(&snapshotter)), (0, None));
 
     let port = server.port();
@@ -77,7 +70,7 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
             drop(server);
             server = Server::start_on(port);
         }
-        until("a warning", async || warnings() == losses).await;
+        wait_until(async || warnings() == losses).await;
         assert_eq!(gauge(&snapshotter), Some(1.0));
         // Some more looks into Redis.
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -89,8 +82,8 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
         assert_eq!(capacity(&late).await, 10, "a process that starts follows the code");
 
         write(&limiter, Some(Rule::new().threshold(threshold))).await;
-        until("new rules", async || capacity(&limiter).await == threshold).await;
-        until("new rules everywhere", async || capacity(&late).await == threshold).await;
+        wait_until(async || capacity(&limiter).await == threshold).await;
+        wait_until(async || capacity(&late).await == threshold).await;
         assert_eq!(gauge(&snapshotter), Some(0.0));
     }
     assert_eq!(warnings(), 2);

@@ -14,7 +14,6 @@ use ratelimit_runtime::{Limit, RateLimiter};
 use support::log::Log;
 use tower::ServiceExt;
 
-/// A request from `peer` with one header.
 fn request(peer: Option<&str>, header: Option<&str>) -> Request<Body> {
     let mut request = Request::builder();
     if let Some(peer) = peer {
@@ -27,7 +26,6 @@ fn request(peer: Option<&str>, header: Option<&str>) -> Request<Body> {
     request.body(Body::empty()).expect("a request")
 }
 
-/// Does `work` twice. Returns the events.
 fn events_of(mut work: impl FnMut()) -> Vec<String> {
     let log = Log::default();
     let format =

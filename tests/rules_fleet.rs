@@ -168,7 +168,6 @@ async fn operate(url: &str, name: &str) {
     println!("{}", now());
 }
 
-/// Reads a line that a process prints.
 fn line(process: &mut Child) -> String {
     let output = process.stdout.as_mut().expect("piped");
     let mut line = String::new();
@@ -177,7 +176,6 @@ fn line(process: &mut Child) -> String {
     line.trim().to_owned()
 }
 
-/// Returns the milliseconds since the epoch.
 fn now() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.expect("after 1970").as_millis()

@@ -50,13 +50,6 @@ fn announce(server: &Server) {
     add(id, redis::Cmd::set(key(id), announcement(id, &mut ["elsewhere".to_owned()].into_iter())));
 }
 
-/// Returns a number of `INFO`.
-fn stat(server: &Server, name: &str) -> u64 {
-    let info: String = redis::cmd("INFO").arg("all").query(&mut server.connection()).expect("INFO");
-    let value = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
-    value.split(',').next().expect("a number").parse().expect("a number")
-}
-
 #[tokio::test]
 async fn rules_of_no_limit_are_reported_once() {
     let log = Log::default();
@@ -72,7 +65,7 @@ async fn rules_of_no_limit_are_reported_once() {
     shared.rules = ratelimit_runtime::RuleSet::from_json(RULES).expect("valid");
     by_redis.operator().share_rules(shared, "alice").await.expect("written");
     announce(&server);
-    let sent = stat(&server, "total_net_output_bytes:");
+    let sent = server.stat("total_net_output_bytes:");
     let started = Instant::now();
     let reports = || -> Vec<String> {
         let lines = log.text();
@@ -104,8 +97,8 @@ async fn rules_of_no_limit_are_reported_once() {
     assert_eq!(reports.len(), 7, "{reports:#?}");
     let misfits = log.text().matches("a rule does not fit this limit: `burst` is").count();
     assert_eq!(misfits, 5, "once for each limiter");
-    assert_eq!(stat(&server, "cmdstat_zrange:calls="), 1, "one limiter has read the announcements");
-    let sent = stat(&server, "total_net_output_bytes:") - sent;
+    assert_eq!(server.stat("cmdstat_zrange:calls="), 1, "one limiter has read the announcements");
+    let sent = server.stat("total_net_output_bytes:") - sent;
     assert!(sent < 4_000_000, "{sent} bytes: more than what is bounded");
     let name = Name::kept("mine").expect("announcements take no names of this process");
     assert_eq!(name, "mine");

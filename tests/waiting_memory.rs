@@ -7,19 +7,12 @@ use std::time::Duration;
 
 use ratelimit_runtime::Limit;
 use support::limits::MINUTE;
+use support::memory;
 use support::server::Server;
 use tokio::task::JoinSet;
 
 /// The number of keys. Each has one call that waits.
 const KEYS: u64 = 5_000;
-
-/// Returns the resident memory of this process in bytes, or `None` on a system without `/proc`.
-fn memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS"))?;
-    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024)
-}
 
 #[tokio::test]
 async fn a_waiting_call_takes_a_few_kilobytes() {
@@ -32,7 +25,7 @@ async fn a_waiting_call_takes_a_few_kilobytes() {
     for key in 0..KEYS {
         limiter.check(&limit, key, 1).await.expect("a new key");
     }
-    let Some(before) = memory() else { return };
+    let Some(before) = memory("VmRSS") else { return };
     let mut calls = JoinSet::new();
     for key in 0..KEYS {
         calls.spawn(limiter.check(&waiting, key, 1));
@@ -40,7 +33,7 @@ async fn a_waiting_call_takes_a_few_kilobytes() {
     // Each line asks once, and then each second.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(calls.try_join_next().is_none(), "a call has ended");
-    let each = memory().expect("as before").saturating_sub(before) / KEYS;
+    let each = memory("VmRSS").expect("as before").saturating_sub(before) / KEYS;
     calls.abort_all();
     println!("{each} bytes for a waiting call");
     assert!(each < 12_288, "{each} bytes for a waiting call");

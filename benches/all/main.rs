@@ -24,7 +24,6 @@ mod publish;
 mod redis;
 mod scripts;
 mod settling;
-mod simulated;
 mod steady;
 mod table;
 mod together;
@@ -72,7 +71,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 14] = [
+const PARTS: [(&str, Measure); 13] = [
     ("embedded", embedded::measure),
     ("steady", steady::measure),
     ("memory", memory::measure),
@@ -86,7 +85,6 @@ const PARTS: [(&str, Measure); 14] = [
     ("waiting", waiting::measure),
     ("settling", settling::measure),
     ("in-flight", in_flight::measure),
-    ("simulated", simulated::measure),
 ];
 
 fn main() {

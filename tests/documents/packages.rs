@@ -77,7 +77,6 @@ pub(super) fn root() -> PathBuf {
     root.expect("a workspace").to_owned()
 }
 
-/// The packages of the workspace, as `cargo metadata` describes them.
 pub(super) fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -95,7 +94,6 @@ pub(super) fn targets(packages: &[Value], kind: &str) -> BTreeSet<String> {
     of_kind.map(|target| target["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// A target, and its package.
 pub(super) fn target<'a>(
     packages: &'a [Value],
     kind: &str,

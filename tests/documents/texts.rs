@@ -21,14 +21,12 @@ pub(super) fn documents() -> Vec<(PathBuf, String)> {
     documents
 }
 
-/// The pages of `docs/`.
 pub(super) fn pages() -> Vec<(PathBuf, String)> {
     let files = fs::read_dir(root().join("docs")).expect("a folder");
     let paths = files.map(|file| file.expect("a file").path());
     paths.filter(|path| path.extension().is_some_and(|it| it == "md")).map(read).collect()
 }
 
-/// The comments at the beginning of the examples.
 pub(super) fn example_heads() -> Vec<(PathBuf, String)> {
     let packages = packages();
     let sources = targets(&packages, "example").into_iter().map(|name| {
@@ -47,7 +45,6 @@ pub(super) fn read(path: PathBuf) -> (PathBuf, String) {
     (path, text)
 }
 
-/// Reads all files of Rust in a folder.
 pub(super) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).unwrap_or_else(|_| panic!("no {}", folder.display()));
     let paths = entries.map(|entry| entry.expect("an entry").path());

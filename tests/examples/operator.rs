@@ -27,25 +27,21 @@ async fn by_plan(tenant: &str, threshold: u64) -> Result<(), Rejection> {
 const BY_HAND: Limit = Limit::fixed("by hand", 1, HOUR);
 const LEASED: Limit = Limit::sliding("leased by hand", 3, HOUR).lease(2);
 
-/// Returns a builder for the limiter of a service.
 fn service(server: &Server) -> Builder {
     let builder = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
     builder.deadline(Duration::from_secs(30))
 }
 
-/// Returns a command of the tool.
 fn operate(server: &Server, command: &[&str]) -> std::process::Command {
     let mut tool = example("operate");
     tool.arg(&server.url).args(command).env("USER", "alice").env_remove("RUST_BACKTRACE");
     tool
 }
 
-/// Runs a command of the tool, and returns its output.
 fn run(server: &Server, command: &[&str]) -> String {
     output(operate(server, command))
 }
 
-/// Asserts that a command fails, with these words in its error.
 #[track_caller]
 fn assert_fails(server: &Server, command: &[&str], words: &[&str]) {
     let error = error_output(operate(server, command));

@@ -26,7 +26,6 @@ fn figures(text: &str, limiter: &str) -> [u64; 2] {
     [numbers.next().expect("the calls"), numbers.next().expect("those beyond")]
 }
 
-/// Asserts that the exact limiters admit calls, and none beyond the limit.
 fn assert_holds(text: &str) {
     for exact in ["the textbook script", "this library, each call to Redis", "this library"] {
         let [fullest, beyond] = figures(text, exact);

@@ -22,7 +22,6 @@ async fn open(server: &ExampleServer, token: &str) -> Result<Socket, Error> {
     Ok(socket)
 }
 
-/// Returns the status and `Retry-After` of the response that opens no socket.
 async fn rejected(server: &ExampleServer, token: &str) -> (u16, Option<String>) {
     let Err(Error::Http(response)) = open(server, token).await else {
         panic!("the server opens a socket")

@@ -22,7 +22,6 @@ async fn acquire_both(limiter: &RateLimiter, rated: &str) -> Result<(), Rejectio
     limiter.acquire_all(&parts).await.map(drop)
 }
 
-/// Takes the slot once it is free, within some seconds.
 async fn acquire_soon(limiter: &RateLimiter) -> Permit {
     let acquired = timeout(5 * SECOND, async {
         loop {

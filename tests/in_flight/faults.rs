@@ -1,16 +1,14 @@
-//! Several limiters on one Redis in real time, and what fails between them; requests that arrive late, and in another
-//! order than that in which a process has made them.
+//! Several limiters on one Redis in real time, and what fails between them. `models/` has requests that arrive late.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::__private::script_text;
 use ratelimit_runtime::{
-    Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
+    Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, Source, rate_limit,
 };
-use redis::{Commands, Connection};
-use support::limits::SECOND;
+use redis::Commands;
+use support::limits::{SECOND, ruled};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::time::{sleep, timeout};
@@ -36,7 +34,6 @@ async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejecti
     limiter.acquire(limit, "key", 1).await
 }
 
-/// Acquires once others have released.
 async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
     let started = Instant::now();
     loop {
@@ -48,7 +45,6 @@ async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
     }
 }
 
-/// Waits until Redis counts so many units.
 async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64, patience: Duration) {
     let started = Instant::now();
     loop {
@@ -224,9 +220,7 @@ async fn a_hold_is_thirty_seconds_unless_set() {
     let limiter = process(&server);
     let written = r#"{"name": "held by a file", "in_flight": 1}"#;
     let limits = [Limit::in_flight("held", 1), serde_json::from_str(written).expect("a limit")];
-    let mut rules = RuleSet::new();
-    rules.set("held", Rule::new().in_flight(2)).expect("valid");
-    limiter.set_rules(rules).expect("valid");
+    limiter.set_rules(ruled("held", Rule::new().in_flight(2))).expect("valid");
     for limit in limits {
         assert_eq!(limit.get_hold(), Some(30 * SECOND));
         let permit = acquire(&limiter, &limit).await.expect("admitted");
@@ -322,57 +316,4 @@ async fn two_holds_of_one_count_keep_the_slots_of_both() {
         assert!(permits.iter().all(|permit| !permit.is_lost()));
         sleep(SECOND / 10).await;
     }
-}
-
-/// Runs the script of one call by hand: the statement `seq` of `process` says that it holds so many units. Returns
-/// whether the call is admitted.
-fn run(connection: &mut Connection, op: &str, process: u64, seq: u64, units: u64) -> bool {
-    let text = script_text("slots").expect("a script");
-    let mut eval = redis::cmd("EVAL");
-    eval.arg(text).arg(1).arg("slots");
-    for argument in [
-        format!("op={op}"),
-        // The charge of a take has a receipt.
-        format!("birth={}", u8::from(op == "take")),
-        "cost=1".to_owned(),
-        "threshold=1".to_owned(),
-        "hold=60000000".to_owned(),
-        format!("process={process}"),
-        format!("seq={seq}"),
-        "operand=0".to_owned(),
-        "epoch=0".to_owned(),
-        format!("units={units}"),
-        "waited=0".to_owned(),
-    ] {
-        eval.arg(argument);
-    }
-    let reply: Vec<String> = eval.query(connection).expect("a reply");
-    reply.contains(&"allowed=1".to_owned())
-}
-
-/// What a process has stated before its last call arrives after it.
-#[test]
-fn a_late_statement_frees_no_unit_of_a_later_call() {
-    let server = Server::start();
-    let connection = &mut server.connection();
-    assert!(run(connection, "take", 1, 1, 0), "the first call");
-    assert!(run(connection, "take", 1, 3, 0), "it has ended, and the second call begins");
-    assert!(!run(connection, "hold", 1, 2, 0), "late");
-    assert!(!run(connection, "take", 2, 1, 0), "the second call runs");
-    assert!(run(connection, "hold", 1, 4, 0), "it has ended");
-    assert!(run(connection, "take", 2, 2, 0));
-}
-
-/// A call whose process does not wait for its reply any longer takes nothing, whenever it arrives.
-#[test]
-fn a_call_that_was_given_up_takes_nothing() {
-    let server = Server::start();
-    let connection = &mut server.connection();
-    assert!(run(connection, "take", 1, 1, 0), "given up, and in time");
-    assert!(run(connection, "hold", 1, 3, 0));
-    assert!(!run(connection, "take", 1, 2, 0), "given up, and late");
-    assert!(!run(connection, "take", 1, 3, 0), "twice");
-    assert!(run(connection, "take", 1, 4, 0), "nobody holds the unit");
-    assert!(!run(connection, "hold", 1, 2, 5), "late");
-    assert!(!run(connection, "take", 2, 1, 0), "the last call runs");
 }

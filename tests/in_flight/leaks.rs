@@ -4,32 +4,25 @@ use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{Gauge, Key};
 use ratelimit_runtime::{Limit, OnError, Permit, RateLimiter};
 use support::limits::SECOND;
 use support::poll_once;
+use support::recorder::GaugeRecorder;
 use support::server::Server;
-use tokio::runtime::{Builder, Runtime};
+use support::wait::wait_until;
 use tokio::time::sleep;
 
 const FOUR: Limit = Limit::in_flight("four", 4).hold(Duration::from_secs(30));
 
 async fn wait_until_free(limiter: &RateLimiter) {
-    let started = Instant::now();
-    loop {
-        let peeked = limiter.peek(&FOUR, "key", 0).await.expect("admitted");
-        if peeked.remaining == 4 {
-            return;
-        }
-        assert!(started.elapsed() < 10 * SECOND, "{peeked:?}");
-        sleep(Duration::from_millis(10)).await;
-    }
+    let left = async || limiter.peek(&FOUR, "key", 0).await.expect("admitted").remaining;
+    wait_until(async || left().await == 4).await;
 }
 
-/// Returns a limiter on each store.
 fn limiters(server: &Server) -> [RateLimiter; 2] {
     [RateLimiter::embedded(), server.builder().deadline(SECOND).build().expect("valid")]
 }
@@ -101,7 +94,7 @@ fn many_runtimes_leave_nothing_on_redis() {
     let server = Server::start();
     let build = || server.builder().on_error(OnError::Deny).build().expect("valid");
     for round in 0..1_000 {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = support::runtime();
         let permit = runtime.block_on(async {
             let limiter = build();
             let task = limiter.clone();
@@ -119,37 +112,19 @@ fn many_runtimes_leave_nothing_on_redis() {
             drop(runtime);
         }
         // The background thread of a limiter that was dropped states what was released.
-        Runtime::new().expect("a runtime").block_on(wait_until_free(&build()));
+        support::runtime().block_on(wait_until_free(&build()));
     }
     server.assert_all_keys_expire();
-}
-
-/// Panics at each metric that is recorded.
-struct PanickingRecorder;
-
-impl Recorder for PanickingRecorder {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        panic!("{key}")
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        panic!("{key}")
-    }
-
-    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        panic!("{key}")
-    }
 }
 
 /// A recorder of metrics panics while a call has slots, at once and after a wait.
 #[tokio::test]
 async fn a_recorder_that_panics_leaves_nothing() {
+    let recorder = GaugeRecorder {
+        described: || (),
+        other: |key| panic!("{key}"),
+        gauge: |key: &Key| -> Gauge { panic!("{key}") },
+    };
     let server = Server::start();
     for limiter in limiters(&server) {
         for (limit, waits) in [(FOUR, false), (FOUR.wait(10 * SECOND), true)] {
@@ -162,7 +137,7 @@ async fn a_recorder_that_panics_leaves_nothing() {
             }
             drop(held);
             let call = AssertUnwindSafe(async {
-                let _recorder = metrics::set_default_local_recorder(&PanickingRecorder);
+                let _recorder = metrics::set_default_local_recorder(&recorder);
                 call.await
             });
             drop(call.catch_unwind().await);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | what admits, rejects and frees, alone and beside rates, rules, blocks and shadows | [`promises`] |
 //! | calls that wait until another one ends | [`waits`] |
-//! | several limiters on one Redis, what fails between them, and requests that arrive late | [`faults`] |
+//! | several limiters on one Redis, what fails between them | [`faults`] |
 //! | calls that wait for the units of another limiter | [`between`] |
 //! | counts in several hash slots of a cluster | [`elsewhere`] |
 //! | what is left of calls that end at any time | [`leaks`] |

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use ratelimit_runtime::{
     Limit, Mistake, OnError, Part, Permit, RateLimiter, Rejection, Rule, RuleSet,
 };
-use support::limits::MINUTE;
+use support::limits::{MINUTE, ruled};
 use support::server::Server;
 
 use crate::{HOLD, TWO, TestLimiter, assert_busy};
@@ -50,9 +50,7 @@ async fn checks_of_calls_in_flight_are_refused() {
     for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let both = [Part::new(&RATE, &"key", 1), Part::new(&TWO, &"key", 1)];
-        let mut rules = RuleSet::new();
-        rules.set("two", Rule::new().in_flight(3)).expect("valid");
-        for rules in [RuleSet::new(), rules] {
+        for rules in [RuleSet::new(), ruled("two", Rule::new().in_flight(3))] {
             limiter.set_rules(rules).expect("valid");
             assert!(!limiter.admit(&TWO, "key", 1).await);
             for check in [
@@ -185,11 +183,7 @@ async fn rules_and_amounts_change_how_many_run() {
     let server = Server::start();
     for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
-        let set = |rule: Rule| {
-            let mut rules = RuleSet::new();
-            rules.set("two", rule).expect("valid");
-            limiter.set_rules(rules).expect("valid");
-        };
+        let set = |rule: Rule| limiter.set_rules(ruled("two", rule)).expect("valid");
         set(Rule::new().in_flight(3));
         let mut running = Vec::new();
         for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Pairs of operations that have admitted too much, operation by operation.
 
 use ratelimit_runtime::Algorithm;
-use support::leases::Leasing;
+use support::limits::Leasing;
 use support::server::Server;
 
 use crate::fleet::Fleet;

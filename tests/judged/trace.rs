@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
-use support::leases::Leasing;
+use support::limits::Leasing;
 use support::operations::OperationKind;
 
 use crate::operation::{Operation, operation};

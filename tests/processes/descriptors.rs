@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rules, Source};
 use support::log::Log;
+use support::runtime;
+use support::wait::block_until;
 
-use crate::{ProcessTest, limiter, runtime, share_rule, wait_until};
+use crate::{ProcessTest, limiter, share_rule};
 
 pub(crate) const TESTS: [ProcessTest; 5] = [
     ("a_dropped_limiter_leaves_no_thread_and_no_connection", leaves_nothing),
@@ -36,7 +38,7 @@ impl NoDescriptors {
     /// Returns the descriptors once the background thread could not start.
     fn give_back(self) {
         let has_failed = || self.log.text().contains("cannot create the tokio runtime");
-        wait_until("the thread cannot start", has_failed);
+        block_until("the thread cannot start", has_failed);
     }
 }
 
@@ -66,10 +68,10 @@ fn leaves_nothing(url: &str) {
             drop(limiter);
             drop(slot.expect("admitted"));
         });
-        wait_until("a thread is left", || threads() == 0);
+        block_until("a thread is left", || threads() == 0);
     }
     drop(runtime);
-    wait_until("a connection is left", || sockets() <= before);
+    block_until("a connection is left", || sockets() <= before);
 }
 
 /// No descriptor is left when the first slot is taken.
@@ -82,7 +84,7 @@ fn states_slots(url: &str) {
     acquire().expect_err("no thread");
     none.give_back();
     let mut permit = None;
-    wait_until("Redis decides again", || {
+    block_until("Redis decides again", || {
         permit = acquire().ok();
         permit.is_some()
     });
@@ -91,7 +93,7 @@ fn states_slots(url: &str) {
     assert!(!permit.is_lost());
     acquire().expect_err("busy");
     drop(permit);
-    wait_until("the slot is free", || acquire().is_ok());
+    block_until("the slot is free", || acquire().is_ok());
 }
 
 fn closes_its_breaker(url: &str) {
@@ -102,7 +104,7 @@ fn closes_its_breaker(url: &str) {
     check().expect_err("no descriptor for a connection");
     check().expect_err("the breaker is open");
     none.give_back();
-    wait_until("Redis decides again", || check().is_ok());
+    block_until("Redis decides again", || check().is_ok());
 }
 
 fn decides_waiting_calls(url: &str) {
@@ -126,7 +128,7 @@ fn reads_rules(url: &str) {
     let none = NoDescriptors::take();
     let reader = RateLimiter::builder().redis(url).rules(Rules::redis()).build().expect("valid");
     none.give_back();
-    wait_until("the rules are in force", || {
+    block_until("the rules are in force", || {
         let _ = runtime.block_on(reader.peek(&LIMIT, (), 1));
         !reader.rules().is_empty()
     });

@@ -9,10 +9,12 @@ use std::time::Duration;
 use fork::{Fork, fork, waitpid};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Rules, StoreError, rate_limit};
 use support::limits::HOUR;
+use support::runtime;
+use support::wait::block_until;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::{PATIENCE, ProcessTest, limiter, runtime, share_rule, wait_until};
+use crate::{PATIENCE, ProcessTest, limiter, share_rule};
 
 pub(crate) const TESTS: [ProcessTest; 6] = [
     ("a_child_admits_calls_that_wait", admits_waiting_calls),
@@ -78,14 +80,14 @@ fn follows_rules(url: &str) {
     let builder = RateLimiter::builder().redis(url).on_error(OnError::Deny);
     let limiter = builder.rules(Rules::redis()).build().expect("valid");
     let processes = |count: usize| {
-        wait_until("the processes are announced", || {
+        block_until("the processes are announced", || {
             run(limiter.operator().fleet()).is_ok_and(|fleet| fleet.len() == count)
         });
     };
     processes(1);
     let child = || {
         run(share_rule(&limiter, LIMIT.name(), 7));
-        wait_until("the rules are in force", || !limiter.rules().is_empty());
+        block_until("the rules are in force", || !limiter.rules().is_empty());
         processes(2);
     };
     in_child(child, || {});
@@ -99,7 +101,7 @@ fn closes_its_breaker(url: &str) {
         redis::cmd("CLIENT").arg("PAUSE").arg(2_000).exec(&mut connection).expect("CLIENT PAUSE");
     };
     let opens = |runtime: &Runtime| {
-        wait_until("the breaker opens", || {
+        block_until("the breaker opens", || {
             let result = runtime.block_on(limiter.check(&LIMIT, (), 1));
             matches!(
                 result,
@@ -114,7 +116,7 @@ fn closes_its_breaker(url: &str) {
         let runtime = runtime();
         pause();
         opens(&runtime);
-        wait_until("Redis decides again", || {
+        block_until("Redis decides again", || {
             runtime.block_on(limiter.check(&LIMIT, (), 1)).is_ok()
         });
     };

@@ -7,12 +7,11 @@ mod descriptors;
 mod forks;
 
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratelimit_runtime::{OnError, RateLimiter, Rule};
 use support::filter::Filter;
 use support::server::Server;
-use tokio::runtime::Runtime;
 
 /// The time after which a process that does not come to its end has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,27 +52,12 @@ fn succeeds(name: &str) -> bool {
     succeeds
 }
 
-/// Waits until `is_true`.
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_true() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Returns a limiter that rejects calls which Redis does not decide.
 fn limiter(url: &str) -> RateLimiter {
     RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid")
 }
 
-/// Sets the threshold of a limit for all processes.
 async fn share_rule(limiter: &RateLimiter, limit: &str, threshold: u64) {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set(limit, Rule::new().threshold(threshold)).expect("a valid rule");
     limiter.operator().share_rules(shared, "alice").await.expect("written");
-}
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }

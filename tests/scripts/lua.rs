@@ -13,14 +13,12 @@ const KEYWORDS: [&str; 21] = [
 pub(crate) struct Names {
     /// Those that no declaration of the text has in scope.
     pub(crate) free: BTreeSet<String>,
-    /// Those that the text declares.
     pub(crate) declared: BTreeSet<String>,
     /// Those that the text declares outside of any block, so that a text after it can use them.
     pub(crate) exported: BTreeSet<String>,
 }
 
 impl Names {
-    /// Returns the names in a text.
     pub(crate) fn of(text: &str) -> Self {
         let (tokens, scopes, names) = (tokens(text), vec![Scope::default()], Self::default());
         Scanner { tokens, at: 0, scopes, names }.scan()

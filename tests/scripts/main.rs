@@ -24,14 +24,12 @@ const ALGORITHMS: [&str; 4] = ["sliding", "fixed", "sliding_counter", "bucket"];
 /// The file that `by_hand.lua` includes into a function. The two share no names.
 const APART: &str = "one";
 
-/// A file of `lua/`.
 struct File {
     includes: Vec<String>,
     inlines: Vec<String>,
     names: Names,
 }
 
-/// Returns the files by their names.
 fn files() -> BTreeMap<String, File> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua");
     let texts: BTreeMap<String, String> = fs::read_dir(folder)

@@ -90,7 +90,6 @@ pub(crate) async fn waits(test: &TestLimiter) {
     }
 }
 
-/// Operations other than checks.
 pub(crate) async fn other_operations(test: &TestLimiter) {
     assert!(test.limiter.peek(&OTHER, KEY, 1).await.is_ok());
     assert!(test.limiter.peek(&OTHER, KEY, 3).await.is_err());

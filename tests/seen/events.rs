@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::executor::block_on;
-use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, rate_limit};
+use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, rate_limit};
 use redis::Commands;
+use support::limits::ruled;
 use support::server::Server;
 
 use crate::{KEY, TestLimiter, calls, events_of, logged_keys_of};
@@ -46,9 +47,7 @@ async fn a_rejection_is_an_event() {
 #[tokio::test]
 async fn a_key_that_is_blocked_without_an_end_reports_no_wait() {
     let test = TestLimiter::embedded();
-    let mut rules = RuleSet::default();
-    rules.set("events", Rule::new().blocked(true)).expect("valid");
-    test.limiter.set_rules(rules).expect("set");
+    test.limiter.set_rules(ruled("events", Rule::new().blocked(true))).expect("set");
     let check = async {
         test.limiter.check(&LIMIT, "key", 1).await.expect_err("blocked");
     };

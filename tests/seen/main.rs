@@ -6,7 +6,6 @@ mod metrics;
 mod rejected;
 mod startup;
 
-use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use ratelimit_runtime::{RateLimiter, VirtualClock};
 use support::clocks::embedded_on;
 use support::log::Log;
@@ -71,38 +70,4 @@ async fn logged_keys_of(calls: impl Future<Output = ()>) -> Vec<String> {
         key.split(' ').next().expect("a word").to_owned()
     };
     events.into_iter().map(key).collect()
-}
-
-/// A recorder that keeps only gauges.
-struct TestRecorder<G> {
-    /// Called for each metric that is described.
-    described: fn(),
-    /// Returns the gauge of a series.
-    gauge: G,
-}
-
-impl<G: Fn(&Key) -> Gauge> Recorder for TestRecorder<G> {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
-        (self.described)();
-    }
-
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
-        (self.described)();
-    }
-
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {
-        (self.described)();
-    }
-
-    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::noop()
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        (self.gauge)(key)
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
 }

@@ -11,9 +11,10 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
 use support::limits::HOUR;
 use support::proxy::{Network, Proxy};
+use support::recorder::GaugeRecorder;
 use support::server::Server;
 
-use crate::{KEY, TestLimiter, TestRecorder, calls};
+use crate::{KEY, TestLimiter, calls};
 
 const LIMIT: Limit = Limit::sliding("metrics", 1, HOUR);
 
@@ -237,7 +238,7 @@ async fn a_gauge_shows_whether_the_breaker_is_open() {
         }
         Gauge::noop()
     };
-    let recorder = TestRecorder { described: || (), gauge };
+    let recorder = GaugeRecorder { described: || (), other: |_| (), gauge };
     metrics::set_global_recorder(recorder).expect("no other recorder of the program");
     let shows = |wanted: f64| value.load(SeqCst) == wanted.to_bits();
     let limiter = server.builder().build().expect("valid");
@@ -279,8 +280,8 @@ async fn settlements_that_are_too_many_are_counted() {
     const PARTS: usize = 2_000;
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = builder.deadline(Duration::from_secs(60)).build().expect("valid settings");
+    let limiter =
+        proxy.builder().deadline(Duration::from_secs(60)).build().expect("valid settings");
     let recording = Recording::during(async {
         let parts = vec![Part::new(&LARGE, &KEY, 2); PARTS];
         let mut permits = Vec::new();

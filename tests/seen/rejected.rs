@@ -29,7 +29,6 @@ fn name_of(limit: &str, key: &str, is_shadow: bool) -> String {
     format!("{limit} {key}{}", if is_shadow { ", a shadow" } else { "" })
 }
 
-/// Returns the list.
 fn listed(limiter: &RateLimiter) -> Counts {
     let keys = limiter.operator().rejected_keys(20);
     assert!(keys.is_sorted_by(|one, next| one.rejected >= next.rejected), "{keys:?}");

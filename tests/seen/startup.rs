@@ -15,10 +15,9 @@ use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
 use ratelimit_runtime::{Limit, OnError, Rejection, Scope, current, rate_limit};
 use support::log::Log;
+use support::recorder::GaugeRecorder;
 use support::server::Server;
 use tower::{Layer, ServiceExt, service_fn};
-
-use crate::TestRecorder;
 
 const URL: &str = "RATELIMIT_REDIS_URL";
 
@@ -225,7 +224,8 @@ fn the_first_call_of_a_process_ends() {
             log()
         };
         let subscriber = tracing_subscriber::fmt().with_writer(limited_log).finish();
-        let recorder = TestRecorder { described: || _ = limited(), gauge: |_: &Key| Gauge::noop() };
+        let gauge = |_: &Key| Gauge::noop();
+        let recorder = GaugeRecorder { described: || _ = limited(), other: |_| (), gauge };
         let result = tracing::subscriber::with_default(subscriber, || {
             metrics::with_local_recorder(&recorder, limited)
         });

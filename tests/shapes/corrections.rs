@@ -12,7 +12,6 @@ const REQUESTS: Limit = Limit::fixed("corrections.requests", 3, HOUR);
 
 type Answer = Result<u64, Rejection>;
 
-/// Returns the units that an answer has used.
 fn used(answer: &Answer) -> u64 {
     *answer.as_ref().unwrap_or(&0)
 }

@@ -24,7 +24,6 @@ async fn in_flight(limiter: &RateLimiter) -> u64 {
     peeked.limit - peeked.remaining
 }
 
-/// Returns a receiver whose sender is gone.
 fn ended<T>() -> Receiver<T> {
     channel().1
 }

@@ -127,6 +127,14 @@ const MISTAKES: &[&str] = &[
     r#"period = "1m", threshold = 5, key = |user| user.id"#,
     r#"period = 1, threshold = 5, retry = "5s""#,
     "period = 1, threshold = 5, wait = true",
+    "period = 30, threshold = 2, wait = 0",
+    r#"period = 30, threshold = 2, scope = "process", on_error = "deny""#,
+    r#"period = 30, threshold = 2, shadow = true, wait = "1s""#,
+    r#"period = 30, threshold = 2, timeout = "5 minutes""#,
+    "period = 1, threshold = 5, permits = 2",
+    "period = 1, threshold = 5, fallback = busy",
+    r#"period = 1, threshold = 5, name = "export.{user}""#,
+    "LOGIN",
     // Keys.
     r#"period = 30, threshold = 2, key = "user:{id""#,
     r#"period = 30, threshold = 2, key = "{id}}""#,
@@ -169,6 +177,9 @@ const MISTAKES: &[&str] = &[
     r#"limit(period = 1, threshold = 5), limit(period = "1h", threshold = 3, cost = 4), cost = 4"#,
     r#"limit(period = 1, threshold = 2, cost = 1), limit(period = "1h", threshold = 3), cost = 4"#,
     r#"limit("5/m", name = "api"), limit("50/h", name = "api"), limit("10/m", name = "api")"#,
+    "limit(period = 1, threshold = 5) limit(period = 60, threshold = 1)",
+    "limit(period = 1, threshold = 5) key = user",
+    "limit(period = 1, threshold = 5) && limit(period = 60, threshold = 1)",
     // Paths and functions.
     r#"period = 30, threshold = 2, limiter = "redis""#,
     "limit(period = 30, threshold = 2, limiter = state.limiter)",
@@ -177,6 +188,8 @@ const MISTAKES: &[&str] = &[
     r#"period = 30, threshold = 2, on_limited = "slow down""#,
     "period = 30, threshold = 2, on_limited = async |_| 429",
     "period = 30, threshold = 2, on_limited = |_| async { 429 }",
+    r#"period = 30, threshold = 2, on_limited = "busy""#,
+    "period = 30, threshold = 2, on_limited = busy(user)",
     // Corrections and blocks.
     "period = 1, threshold = 10, settle = 5",
     r#"period = 1, threshold = 10, settle = "tokens""#,
@@ -219,6 +232,11 @@ const MISTAKES_OF_FUNCTIONS: &[(&str, &str)] = &[
     ("call()", r#""1/s", key = """#),
     ("call() -> impl Debug", "period = 1, threshold = 10, settle = |_| 1"),
     ("call() -> impl Debug", "period = 1, threshold = 10, block = |_| None"),
+    ("call((_, tokens): (u8, u64))", "period = 1, threshold = 10, permit = tokens"),
+    (
+        "call()",
+        "limit(period = 1, threshold = 10, permit = tokens), limit(period = 60, threshold = 10, permit = tokens)",
+    ),
 ];
 
 #[test]

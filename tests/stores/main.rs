@@ -30,13 +30,13 @@ mod sliding;
 mod traces;
 mod waiting;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ratelimit_runtime::{
-    Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
-};
+use ratelimit_runtime::{Answer, Check, Clock, Decision, Limit, RateLimiter, VirtualClock};
+pub(crate) use support::limits::decision;
 pub(crate) use support::lines::wait_until_idle;
 use support::server::Server;
+pub(crate) use support::wait::wait_until;
 
 /// Declares tests that run on the embedded store, and then on Redis. There, each key has to have a TTL.
 macro_rules! on_both_stores {
@@ -92,29 +92,6 @@ impl TestLimiter {
 
     fn advance(&self, micros: u64) {
         self.clock.advance(Duration::from_micros(micros));
-    }
-}
-
-/// Waits until a condition holds that background work brings about.
-async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !holds().await {
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "the condition does not hold after 20 seconds"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Returns the decision of an admitted or a rejected call.
-fn decision(result: Result<Decision, Rejection>) -> Decision {
-    match result {
-        Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
-            decision
-        }
-        Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }
 

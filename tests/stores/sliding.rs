@@ -8,6 +8,7 @@ use redis::{Commands, Connection};
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, MINUTE, SECOND};
 use support::model::ExpectedDecision;
+use support::random::Random;
 use support::server::Server;
 
 use crate::decision;
@@ -121,21 +122,6 @@ impl Stores {
     }
 }
 
-/// A pseudorandom generator, so that each run is equal.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
 fn length(connection: &mut Connection) -> usize {
     let keys: Vec<String> = connection.keys("*").expect("KEYS");
     keys.iter().map(|key| connection.strlen::<_, usize>(key).expect("STRLEN")).sum()
@@ -148,7 +134,7 @@ async fn stores_agree_with_an_exact_log() {
     let mut connection = server.connection();
     let periods = [SECOND, MINUTE, HOUR, DAY, 30 * DAY];
     for (seed, period) in (0..8).flat_map(|seed| periods.map(|period| (seed, period))) {
-        let (mut stores, mut random) = (Stores::on(&server, period), Random(seed));
+        let (mut stores, mut random) = (Stores::on(&server, period), Random(seed + 1));
         let thresholds: &[u64] = random.of(&[
             &[1, 2, 3][..],
             &[7, 100],

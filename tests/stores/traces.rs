@@ -4,8 +4,9 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 use ratelimit_runtime::Algorithm;
+use support::random;
 use support::server::Server;
 
 /// The decisions that are compared for each algorithm, at least: over 100,000 in all.
@@ -20,21 +21,12 @@ pub(crate) fn play_traces<T: Debug>(
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let decisions = AtomicU64::new(0);
-    let config = Config {
-        cases: 50,
-        max_shrink_iters: 5_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let mut compared = 0;
     while compared < DECISIONS {
-        let outcome = TestRunner::new(config.clone()).run(trace, |trace| {
+        random::play(50, trace, |trace| {
             decisions.fetch_add(runtime.block_on(play(&server, &trace))?, Ordering::Relaxed);
             Ok(())
         });
-        if let Err(error) = outcome {
-            panic!("{algorithm}: {error}");
-        }
         let before = std::mem::replace(&mut compared, decisions.load(Ordering::Relaxed));
         assert!(compared > before, "the traces compare no decisions");
     }
@@ -45,35 +37,21 @@ pub(crate) fn play_traces<T: Debug>(
 /// Declares a test for each algorithm, which calls a function with it.
 macro_rules! test_each_algorithm {
     ($function:ident) => {
+        $crate::traces::test_each_algorithm! {
+            $function: sliding Sliding, fixed Fixed, sliding_counter SlidingCounter, token_bucket TokenBucket,
+            leaky_bucket LeakyBucket,
+        }
+    };
+    ($function:ident: $($name:ident $algorithm:ident,)*) => {
         mod each_algorithm {
             use ratelimit_runtime::Algorithm;
 
             use super::$function;
 
-            #[test]
-            fn sliding() {
-                $function(Algorithm::Sliding);
-            }
-
-            #[test]
-            fn fixed() {
-                $function(Algorithm::Fixed);
-            }
-
-            #[test]
-            fn sliding_counter() {
-                $function(Algorithm::SlidingCounter);
-            }
-
-            #[test]
-            fn token_bucket() {
-                $function(Algorithm::TokenBucket);
-            }
-
-            #[test]
-            fn leaky_bucket() {
-                $function(Algorithm::LeakyBucket);
-            }
+            $(#[test]
+            fn $name() {
+                $function(Algorithm::$algorithm);
+            })*
         }
     };
 }
@@ -83,7 +61,7 @@ pub(crate) use test_each_algorithm;
 #[test]
 fn every_algorithm_has_a_test() {
     for algorithm in support::ALGORITHMS {
-        let test = format!("fn {algorithm}()");
+        let test = format!(" {algorithm} {algorithm:?},");
         assert!(include_str!("traces.rs").contains(&test), "traces.rs lacks `{test}`");
     }
 }

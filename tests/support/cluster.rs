@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Client, Commands, Connection, ConnectionAddr};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
@@ -13,6 +13,7 @@ use redis_test::server::RedisServer;
 
 use crate::port;
 use crate::server::in_own_folder;
+use crate::wait::block_until;
 
 pub struct Cluster {
     cluster: RedisCluster,
@@ -51,9 +52,9 @@ impl Cluster {
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]).args(nodes).arg("--cluster-yes");
         let cluster = Self { cluster };
-        wait_until("nodes reply", || create.output().expect("redis-cli").status.success());
+        block_until("nodes reply", || create.output().expect("redis-cli").status.success());
         let is_up = |node| cluster.report(node, "INFO").contains("cluster_state:ok");
-        wait_until("the cluster is up", || (0..3).all(is_up));
+        block_until("the cluster is up", || (0..3).all(is_up));
         cluster
     }
 
@@ -165,7 +166,7 @@ impl Cluster {
             let distinct: HashSet<_> = epochs.iter().map(|(_, epoch)| epoch).collect();
             distinct.len() == 3 && (1..3).all(|node| self.epochs(node) == epochs)
         };
-        wait_until("the epochs agree", agree);
+        block_until("the epochs agree", agree);
         let from = self.owner(slot);
         let to = (from + 1) % 3;
         self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
@@ -198,7 +199,7 @@ impl Cluster {
         let begins = import.exec(&mut self.connection(to)).is_ok()
             || send.exec(&mut self.connection(from)).is_ok();
         if begins {
-            wait_until("the slot has moved", || self.serves(to, slot));
+            block_until("the slot has moved", || self.serves(to, slot));
         }
         begins
     }
@@ -220,14 +221,6 @@ impl Cluster {
             self.set_slot(node, slot, &["NODE", &id]);
             sleep(pause / 2);
         }
-    }
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "not for a minute: {what}");
-        sleep(Duration::from_millis(2));
     }
 }
 

@@ -8,10 +8,12 @@
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
 //! - [`filter`]: the tests that `cargo test -- <words>` selects, for programs without the usual harness.
 //! - [`history`]: the admitted calls of a fleet of processes, for the judge.
+//! - [`random`]: pseudorandom numbers, and random traces.
+//! - [`recorder`]: a recorder of metrics that does what a test says.
+//! - [`wait`]: waiting for what happens in the background.
 //! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
-//! - [`leases`]: a model of the leases of a fleet.
-//! - [`limits`]: times, and limits of each algorithm.
+//! - [`limits`]: times, limits of each algorithm, their rules, and decisions.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
 
@@ -31,7 +33,6 @@ pub mod filter;
 pub mod history;
 pub mod http;
 pub mod judge;
-pub mod leases;
 pub mod limits;
 pub mod lines;
 pub mod log;
@@ -39,15 +40,33 @@ pub mod model;
 pub mod operations;
 pub mod port;
 pub mod proxy;
+pub mod random;
+pub mod recorder;
 pub mod sentinel;
 pub mod server;
 pub mod settled;
+pub mod wait;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use tokio::runtime::{Builder, Runtime};
+
 /// All algorithms, from the list of the runtime.
 pub use ratelimit_runtime::__private::ALGORITHMS;
+
+/// Returns a runtime that runs on the thread that polls it, and only then.
+pub fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Returns a figure of `/proc/self/status` in bytes, or `None` on a system without this file.
+pub fn memory(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
 
 /// Returns the output of a future that is ready at its first poll, as each future of the embedded store is. No
 /// runtime is needed, so none can allocate.

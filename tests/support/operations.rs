@@ -1,6 +1,5 @@
 //! The kinds of operations that random traces can play. `tests/judged/` plays all of them, and a `match` without a
-//! wildcard says which of its operations are of which kind. Any other test with traces of its own says with
-//! [`assert_plays`] which kinds it plays, and which it leaves out.
+//! wildcard says which of its operations are of which kind.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;

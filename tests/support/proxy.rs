@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
+use ratelimit_runtime::{Builder, RateLimiter};
+
 /// What the network does with the bytes that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
@@ -71,6 +73,14 @@ impl Proxy {
             }
         });
         Self { port, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn builder(&self) -> Builder {
+        RateLimiter::builder().redis(self.url())
     }
 
     pub fn connections(&self) -> u32 {

@@ -75,7 +75,6 @@ impl Sentinels {
         (replicas[0]["ip"].clone(), port)
     }
 
-    /// Waits until the replica has all writes of the primary.
     pub fn wait_for_replication(&self) {
         let client = Client::open(self.primary()).expect("an address");
         while !is_replicated(&mut client.get_connection().expect("the primary")) {}

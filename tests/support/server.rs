@@ -91,14 +91,22 @@ impl Server {
         }
     }
 
+    /// Returns the number that follows a text in `INFO`; 0 if nothing does.
+    pub fn stat(&self, name: &str) -> u64 {
+        stat(&mut self.connection(), name)
+    }
+
     /// Returns how many scripts the server has run by their hash (`EVALSHA`).
     pub fn script_calls(&self) -> u64 {
-        self.script_stat("calls=").map_or(0, |count| count.parse().expect("a count"))
+        self.stat("cmdstat_evalsha:calls=")
     }
 
     /// Returns the microseconds that these scripts took.
     pub fn script_micros(&self) -> f64 {
-        self.script_stat("usec=").map_or(0.0, |micros| micros.parse().expect("a number"))
+        let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
+        let info: String = info.expect("INFO");
+        let scripts = info.split_once("cmdstat_evalsha:").map_or("", |(_, scripts)| scripts);
+        number_after(scripts, "usec=") as f64
     }
 
     /// Makes the server hold back everything that writes, until [`Self::resume`]. It still receives.
@@ -111,17 +119,21 @@ impl Server {
         redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut self.connection()).expect("CLIENT UNPAUSE");
     }
 
-    fn script_stat(&self, name: &str) -> Option<String> {
-        let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
-        let stats: String = info.expect("INFO");
-        let stat = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"))?;
-        let value = stat.split(',').find_map(|pair| pair.strip_prefix(name))?;
-        Some(value.to_owned())
-    }
-
     fn client(&self) -> Client {
         Client::open(&*self.url).expect("a valid URL")
     }
+}
+
+/// Returns the number that follows a text in the `INFO` of a server; 0 if nothing does.
+pub fn stat(connection: &mut Connection, name: &str) -> u64 {
+    let info: String = redis::cmd("INFO").arg("all").query(connection).expect("INFO");
+    number_after(&info, name)
+}
+
+fn number_after(text: &str, name: &str) -> u64 {
+    let Some((_, rest)) = text.split_once(name) else { return 0 };
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().expect("a number")
 }
 
 /// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.

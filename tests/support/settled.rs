@@ -29,7 +29,6 @@ pub struct SettledModel {
 #[derive(Clone, Copy, Debug)]
 struct ModelCharge {
     at: u64,
-    /// The start of the window that counts it.
     start: u64,
     units: u64,
     number: u64,
@@ -110,7 +109,6 @@ impl SettledModel {
         }
     }
 
-    /// Unblocks the key, and returns whether it was blocked.
     pub fn unblock(&mut self, now: u64) -> bool {
         let is_blocked = self.is_blocked(now);
         if let Some((_, until)) = self.blocks.last_mut() {

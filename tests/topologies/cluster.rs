@@ -7,20 +7,14 @@ use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
 use support::limits::HOUR;
+use support::server::stat;
 use tokio::task::JoinSet;
 
 use crate::{denying_builder, first_decision, is_admitted, start_cluster};
 
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 pub(crate) fn script_calls(cluster: &Cluster) -> u64 {
-    let of = |node: usize| {
-        let mut info = redis::cmd("INFO");
-        let stats: String =
-            info.arg("commandstats").query(&mut cluster.connection(node)).expect("INFO");
-        let lines = stats.lines().filter(|line| line.starts_with("cmdstat_evalsha:"));
-        let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        counts.map(|count| count.parse::<u64>().expect("a count")).sum::<u64>()
-    };
+    let of = |node| stat(&mut cluster.connection(node), "cmdstat_evalsha:calls=");
     (0..cluster.len()).map(of).sum()
 }
 

@@ -19,7 +19,6 @@ const REPLIES: [&str; 2] = [
     "*2\r\n:1\r\n$58\r\nScript attempted to access a non local key in a cluster no\r\n",
 ];
 
-/// A relay to the node that serves a hash slot.
 struct Relay {
     port: u16,
     /// The reply to the next script, instead of that of the node.

@@ -78,7 +78,6 @@ fn assert_keys_expire(cluster: &Cluster) {
     }
 }
 
-/// Starts a cluster, and builds a limiter on a virtual clock.
 fn start_on_virtual_clock() -> (Cluster, RateLimiter, VirtualClock) {
     let (cluster, clock) = (Cluster::start(0), VirtualClock::new());
     let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));

@@ -1,73 +1,21 @@
 //! Replicas lag behind, so nothing is read from them: neither counts, nor slots of calls in flight, nor rules.
 
-use std::time::{Duration, Instant};
-
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rule, Rules};
+use ratelimit_runtime::{Limit, RateLimiter, Rule, Rules};
 use redis::{Client, Connection};
 use support::cluster::Cluster;
-use support::limits::{HOUR, SECOND, limits};
+use support::limits::HOUR;
 use support::sentinel::Sentinels;
 use support::server::is_replicated;
-use tokio::task::JoinSet;
+use support::wait::wait_until;
 
-use crate::{denying_builder, first_decision};
-
-const KEYS: u64 = 12;
-const SLOTS: Limit = Limit::in_flight("slots", 2).hold(HOUR);
-const LEASED: Limit = Limit::token_bucket("leased", 10_000, HOUR).lease(20);
-const WAITING: Limit = Limit::leaky_bucket("waiting", 100, SECOND).wait(SECOND);
-
-/// Calls and operations of each kind, on keys of all nodes.
-async fn use_all_operations(limiter: &RateLimiter) {
-    for limit in limits("replicas", 3, HOUR) {
-        let mut calls = JoinSet::new();
-        for call in 0..KEYS * 8 {
-            calls.spawn(limiter.check(&limit, call % KEYS, 1));
-        }
-        let _ = calls.join_all().await;
-        for key in 0..KEYS {
-            let settled = limiter.acquire(&limit, ("settled", key), 1).await.expect("admitted");
-            settled.settle(0);
-            limiter.peek(&limit, key, 1).await.expect("decided");
-            limiter.operator().usage(&limit, key).await.expect("decided");
-            limiter.credit(&limit, key, 1).await.expect("decided");
-            limiter.block(&limit, key, HOUR).await.expect("blocked");
-            limiter.unblock(&limit, key).await.expect("unblocked");
-            limiter.reset(&limit, key).await.expect("reset");
-        }
-        limiter.operator().keys(&limit, None).await.expect("read");
-    }
-    let rate = Limit::fixed("beside", 100, HOUR);
-    for key in 0..KEYS {
-        let parts = [Part::new(&rate, &key, 1), Part::new(&SLOTS, &key, 1)];
-        let running = limiter.acquire_all(&parts).await.expect("admitted");
-        limiter.acquire(&SLOTS, key, 2).await.expect_err("busy");
-        limiter.peek(&SLOTS, key, 0).await.expect("decided");
-        limiter.operator().usage(&SLOTS, key).await.expect("decided");
-        drop(running);
-        for _ in 0..4 {
-            limiter.check(&LEASED, key, 1).await.expect("admitted");
-            limiter.check(&WAITING, key, 1).await.expect("admitted");
-        }
-        limiter.reset(&SLOTS, key).await.expect("reset");
-    }
-    limiter.flush().await.expect("settled");
-    limiter.ping().await.expect("all nodes reply");
-    limiter.operator().shared_rules().await.expect("read");
-    limiter.operator().rule_changes(10).await.expect("read");
-    limiter.operator().fleet().await.expect("read");
-}
+use crate::{denying_builder, first_decision, use_all_operations};
 
 /// Shares a rule, and waits until a limiter has read it. The keys of the limit are on all nodes.
 async fn share_rule(limiter: &RateLimiter) {
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
     limiter.operator().share_rules(shared, "alice").await.expect("written");
-    let started = Instant::now();
-    while limiter.rules().is_empty() {
-        assert!(started.elapsed() < 10 * SECOND, "the rules are not read");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until(async || !limiter.rules().is_empty()).await;
     let limit = Limit::sliding("ruled", 10, HOUR);
     let mut expected: Vec<String> = (0..40_u64).map(|key| key.to_string()).collect();
     for key in &expected {

@@ -6,12 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::spawn;
 
-use ratelimit_runtime::{Limit, Part};
-use support::limits::{HOUR, limits};
 use support::server::Server;
-use tokio::task::JoinSet;
 
-use crate::denying_builder;
+use crate::{denying_builder, use_all_operations};
 
 /// The check, before the first line of a script.
 const CHECK: &str = "local redis = (function(redis, declared) \
@@ -22,7 +19,6 @@ const CHECK: &str = "local redis = (function(redis, declared) \
      return setmetatable({ call = strict(redis.call), pcall = strict(redis.pcall) }, { __index = redis }) \
      end)(redis, {}) ";
 
-/// Starts the proxy, and returns its port.
 fn start_strict(server: &Server) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (port, real) = (listener.local_addr().expect("an address").port(), server.port());
@@ -80,24 +76,6 @@ async fn every_operation_declares_its_keys() {
     let limiter = denying_builder(&format!("redis://127.0.0.1:{}", start_strict(&server)));
     let limiter = limiter.build().expect("valid");
     limiter.ping().await.expect("it can decide");
-    let all: Vec<_> = limits("strict", 10_000_000, HOUR).collect();
-    for limit in &all {
-        let calls: JoinSet<_> = (0..50).map(|_| limiter.check(limit, "key", 1)).collect();
-        assert!(calls.join_all().await.iter().all(Result::is_ok), "{limit:?}");
-        limiter.acquire(limit, "key", 5).await.expect("admitted").settle(2);
-        limiter.flush().await.expect("settled");
-        // Units of a bucket may have refilled.
-        assert!(limiter.peek(limit, "key", 1).await.expect("decided").remaining >= 10_000_000 - 52);
-        limiter.credit(limit, "key", 2).await.expect("given back");
-        limiter.block(limit, "key", HOUR).await.expect("blocked");
-        assert!(limiter.unblock(limit, "key").await.expect("unblocked"));
-        limiter.reset(limit, "key").await.expect("reset");
-    }
-    let parts: Vec<_> = all.iter().map(|limit| Part::new(limit, &"key", 1)).collect();
-    limiter.check_all(&parts).await.expect("admitted");
-    let running = Limit::in_flight("strict", 2).hold(HOUR);
-    drop(limiter.acquire(&running, "key", 1).await.expect("admitted"));
-    let patient = all[3].wait(HOUR);
-    limiter.check(&patient, "key", 1).await.expect("admitted");
+    use_all_operations(&limiter).await;
     limiter.shutdown().await.expect("nothing is lost");
 }

@@ -24,7 +24,6 @@ use crate::{MINUTE, left, limiters, timed};
 
 const FAILURES: Limit = Limit::fixed("failures", 2, MINUTE);
 
-/// Responds with the status in the path.
 async fn handle(request: Request<String>) -> Result<Response<String>, &'static str> {
     let status = match request.uri().path() {
         "/broken" => return Err("the service fails"),

@@ -24,7 +24,6 @@ async fn handler() -> Result<&'static str, Rejection> {
 /// Numbers of requests: admitted, rejected by the layer, rejected by the handler.
 type Count = [usize; 3];
 
-/// Sends requests, one after the other.
 fn ask(address: SocketAddr, requests: usize) -> Count {
     let mut count = [0; 3];
     for _ in 0..requests {

@@ -13,7 +13,6 @@ use tower_layer::Layer;
 
 use crate::items;
 
-/// The headers of a response behind a layer with `limit`.
 fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
     let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
     let inner =

@@ -38,7 +38,6 @@ use support::limits::MINUTE;
 use support::server::Server;
 use tokio::runtime::Runtime;
 
-/// A server that runs until it is dropped.
 struct Running {
     address: SocketAddr,
     runtime: Runtime,
@@ -110,7 +109,6 @@ async fn left(limiter: &RateLimiter, limit: &Limit) -> u64 {
     limiter.peek(limit, (), 1).await.expect("decided").remaining
 }
 
-/// A cost that is not a constant.
 fn three() -> u64 {
     3
 }

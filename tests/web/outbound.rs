@@ -40,7 +40,6 @@ fn request(address: SocketAddr, path: &str) -> Request<Empty<Bytes>> {
     Request::get(format!("http://{address}{path}")).body(Empty::new()).expect("a request")
 }
 
-/// Serves requests in a task, and counts them.
 async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
     async fn count(State(requests): State<Arc<AtomicU32>>) -> String {
         requests.fetch_add(1, Ordering::SeqCst).to_string()

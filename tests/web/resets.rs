@@ -20,7 +20,6 @@ use crate::{MINUTE, Running, items, reported, serve};
 
 const THRESHOLD: u64 = 24;
 
-/// Serves a route behind a layer with `limit`.
 fn server(limit: Limit, limiter: &RateLimiter) -> Running {
     let layer = RateLimitLayer::new().legacy_headers().limit(limit, |_| ());
     let router = Router::new().route("/", route_get(async || "in"));
@@ -36,7 +35,6 @@ fn burst(addresses: &[SocketAddr], requests: Range<usize>) -> Vec<Response> {
     })
 }
 
-/// Returns the remaining units and the seconds of a response.
 fn state(response: &Response) -> (u64, u64) {
     let states = items(reported(response).1);
     let [(_, parameters)] = &states[..] else { panic!("{states:?}") };

@@ -7,6 +7,7 @@ use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{Limit, Rejection, Rule, RuleSet, rate_limit};
 use support::http::get;
+use support::limits::ruled;
 use support::server::Server;
 
 use crate::{MINUTE, limiters, reported, serve, timed};
@@ -27,12 +28,6 @@ async fn waiting() -> Result<&'static str, Rejection> {
     Ok("waiting")
 }
 
-fn ruled(rule: Rule) -> RuleSet {
-    let mut rules = RuleSet::new();
-    rules.set("ruled", rule).expect("valid");
-    rules
-}
-
 /// A layer and a handler report each limit once, with the amounts in force.
 #[test]
 fn layers_report_the_limits_in_force() {
@@ -46,7 +41,7 @@ fn layers_report_the_limits_in_force() {
             .route("/both", route_get(async || ()).layer(both))
             .route("/handler", route_get(handler).layer(RateLimitLayer::new()));
         let server = serve(app, &limiter);
-        let set = |rule| limiter.set_rules(ruled(rule)).expect("valid");
+        let set = |rule| limiter.set_rules(ruled("ruled", rule)).expect("valid");
         for path in ["/layer", "/handler"] {
             let ask = || get(server.address, path, &[]);
             limiter.set_rules(RuleSet::new()).expect("valid");
@@ -94,10 +89,10 @@ fn a_call_that_waits_reports_its_limits_once() {
     let answer = std::thread::spawn(move || get(address, "/waiting", &[]));
     std::thread::sleep(Duration::from_millis(300));
     assert!(!answer.is_finished(), "it waits");
-    limiter.set_rules(ruled(Rule::new().threshold(1))).expect("valid");
+    limiter.set_rules(ruled("ruled", Rule::new().threshold(1))).expect("valid");
     std::thread::sleep(Duration::from_millis(300));
     assert!(!answer.is_finished(), "it waits");
-    limiter.set_rules(ruled(Rule::new().threshold(9))).expect("valid");
+    limiter.set_rules(ruled("ruled", Rule::new().threshold(9))).expect("valid");
     let answer = answer.join().expect("no panic");
     assert_eq!(answer.status, 200);
     let (policy, state) = reported(&answer);

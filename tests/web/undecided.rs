@@ -15,8 +15,9 @@ use futures::FutureExt;
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::web::actix::RateLimits;
 use ratelimit_runtime::{
-    Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, current, in_scope, rate_limit,
+    Limit, OnError, RateLimiter, Rejection, Rule, current, in_scope, rate_limit,
 };
+use support::limits::ruled;
 use support::server::Server;
 use tower::ServiceExt;
 
@@ -105,11 +106,7 @@ async fn a_limit_decides_also_without_its_store_and_under_rules() {
         assert!(send(&limiter, &app, "/plain").await.is_err());
     }
     let limiter = RateLimiter::embedded();
-    let set = |rule| {
-        let mut rules = RuleSet::new();
-        rules.set("all", rule).expect("valid");
-        limiter.set_rules(rules).expect("valid");
-    };
+    let set = |rule| limiter.set_rules(ruled("all", rule)).expect("valid");
     set(Rule::new().blocked(true));
     assert_eq!(send(&limiter, &app, "/limited").await, Ok(429));
     set(Rule::new().exempt(true));

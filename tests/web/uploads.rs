@@ -36,7 +36,6 @@ fn status(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&buffer[..length]).chars().skip(9).take(3).collect()
 }
 
-/// Serves a route whose limit is reached.
 fn app(limiter: &RateLimiter) -> Running {
     let layer = RateLimitLayer::new().limit(ONE, |_| ()).limiter(limiter.clone());
     let router = Router::new().route("/", route_post(async |_: Bytes| ())).layer(layer);

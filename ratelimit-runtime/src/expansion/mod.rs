@@ -23,7 +23,6 @@ pub use crate::key::{
     Text,
 };
 use crate::key::{HashedKey, KeySecret, OwnedKey};
-use crate::lease;
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
@@ -235,13 +234,6 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
     let Checker { leases, backend, .. } = limiter.checker();
     leases.is_idle() && backend.owner().is_none_or(|owner| owner.is_flushed())
-}
-
-/// Returns the cell in which the limiter counts the calls of a key to find out whether it is busy. Keys of one cell are
-/// found busy later.
-#[must_use]
-pub fn busy_cell(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> usize {
-    lease::cell_of(limiter.checker().backend.key_id(limit.terms(), &key))
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

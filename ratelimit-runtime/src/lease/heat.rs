@@ -53,7 +53,7 @@ impl Heat {
 }
 
 /// Returns the number of the cell of a key.
-pub(crate) fn cell_of(key_id: KeyId) -> usize {
+fn cell_of(key_id: KeyId) -> usize {
     (key_id.bits() >> 1) as usize % CELLS
 }
 

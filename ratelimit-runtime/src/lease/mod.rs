@@ -32,7 +32,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-pub(crate) use self::heat::cell_of;
 use self::ledger::{LeaseAnswer, LeaseLedger, LeaseStep, LeaseWait};
 pub(crate) use self::state::LeaseTarget;
 use self::state::{Delivery, LeaseRequest, UnspentUnits};

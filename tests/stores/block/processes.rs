@@ -146,9 +146,7 @@ fn is_blocked(result: &Result<(), UpstreamError>) -> bool {
 async fn a_process_obeys_its_own_block_at_once() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let builder = RateLimiter::builder().redis(url).deadline(10 * SECOND);
-    let limiter = builder.build().expect("valid settings");
+    let limiter = proxy.builder().deadline(10 * SECOND).build().expect("valid settings");
     let upstream = Limit::sliding("upstream", 10, MINUTE);
     let there = server.builder().build().expect("valid settings");
     let run = async {

@@ -5,7 +5,7 @@ use ratelimit_runtime::{
 };
 use support::ALGORITHMS;
 use support::clocks::embedded_on;
-use support::limits::{MINUTE, is_bucket, limit};
+use support::limits::{MINUTE, is_bucket, limit, ruled};
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -66,9 +66,7 @@ on_both_stores! {
             let other = blocked.try_amounts(5, None).expect("valid");
             assert_eq!(other.threshold(), 5);
 
-            let mut rules = RuleSet::new();
-            rules.set("amounts", Rule::new().threshold(3)).expect("valid");
-            limiter.set_rules(rules).expect("valid");
+            limiter.set_rules(ruled("amounts", Rule::new().threshold(3))).expect("valid");
             assert!(test.allows(&blocked, 1).await, "{algorithm}");
             limiter.set_rules(RuleSet::new()).expect("valid");
             assert!(!limiter.peek(&blocked, "key", 0).await.expect("a peek").allowed);
@@ -128,7 +126,6 @@ fn classes(algorithm: Algorithm) -> [Limit; 2] {
     })
 }
 
-/// Returns how many of `calls` calls one after the other are admitted.
 async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u64, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {

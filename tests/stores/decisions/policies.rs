@@ -12,7 +12,6 @@ use crate::TestLimiter;
 
 const LIMIT: Limit = Limit::sliding("policies", 3, HOUR);
 
-/// Returns a builder for limiters whose Redis is down.
 fn without_redis() -> Builder {
     RateLimiter::builder().redis("redis://127.0.0.1:1")
 }

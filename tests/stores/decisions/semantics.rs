@@ -1,4 +1,4 @@
-//! What the random traces of `parity` do not reach: the calendar, promises in their own words, and extreme values.
+//! What the random traces of `parity` do not reach: the calendar, and extreme values.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
-/// Returns a limit with a period in microseconds.
 fn limit(algorithm: Algorithm, threshold: u64, period: u64) -> Limit {
     Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
 }
@@ -38,42 +37,6 @@ crate::on_both_stores! {
                 test.clock.set(SUNDAY + Duration::from_secs_f64(hours * 3600.0));
                 assert_eq!(test.allows(&limit, 1).await, allowed, "{name}, {hours} h later");
             }
-        }
-    }
-
-    async fn a_clock_that_steps_back_admits_no_extra_calls(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 4, HOUR);
-            let capacity = limit.capacity();
-            let start = test.clock.now();
-            assert!(test.allows(&limit, capacity).await);
-            test.clock.set(start - Duration::from_secs(600));
-            let rejected = test.decide(&limit, 1).await;
-            assert!(!rejected.allowed, "{algorithm}");
-            // The wait starts at the time of the clock, and is tight.
-            test.clock.set(test.clock.now() + rejected.retry_after - Duration::from_micros(1));
-            assert!(!test.allows(&limit, 1).await, "{algorithm}");
-            test.advance(1);
-            assert!(test.allows(&limit, 1).await, "{algorithm}");
-            test.advance(DAY);
-        }
-    }
-
-    async fn rejected_calls_do_not_postpone_the_next_admission(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 4, 10 * SECOND);
-            let capacity = limit.capacity();
-            assert!(test.allows(&limit, capacity).await);
-            let free = test.clock.now() + test.decide(&limit, 1).await.retry_after;
-            let step = (free - test.clock.now()).as_micros() as u64 / 100;
-            for _ in 0..99 {
-                test.advance(step);
-                let rejected = test.decide(&limit, 1).await;
-                assert!(!rejected.allowed, "{algorithm}");
-                assert_eq!(test.clock.now() + rejected.retry_after, free, "{algorithm}");
-            }
-            test.clock.set(free);
-            assert!(test.allows(&limit, 1).await, "{algorithm}");
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{
     Algorithm, Limit, Mistake, OnError, Part, RateLimiter, Rejection, Scope, Source, VirtualClock,
 };
@@ -14,7 +13,7 @@ use support::ALGORITHMS;
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, SECOND};
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
+use support::random;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -47,24 +46,6 @@ fn call() -> impl Strategy<Value = Call> {
         .prop_map(|(parts, wait)| Call { parts, wait })
 }
 
-#[test]
-fn plays_calls_of_several_limits() {
-    assert_plays(
-        &call(),
-        |_| &[OperationKind::Several, OperationKind::Advance],
-        |kind| {
-            use OperationKind::*;
-            match kind {
-                Several | Advance => true,
-                Check | Burst | Acquire | Wait | Drop | Pause | Lease | Return | Settle | Debt
-                | Keep | Refund | Peek | Reset | Block | Unblock | Change | Rule | Free | Idle
-                | Step | Retry | Evict | LostReply | Crash | MoveSlot => false,
-            }
-        },
-    );
-}
-
-/// Returns a limit of each algorithm.
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let limit = |algorithm: Algorithm| {
         (3_u64..12, 1_u64..100, 3_u64..6).prop_map(move |(threshold, tenths, burst)| {
@@ -98,14 +79,8 @@ fn random_traces_get_the_decisions_of_the_model() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (traces, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
-    let config = Config {
-        cases: 120,
-        max_shrink_iters: 5_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let calls = prop::collection::vec(call(), 1..150);
-    let outcome = TestRunner::new(config).run(&(limits(), calls), |(limits, calls)| {
+    random::play(120, &(limits(), calls), |(limits, calls)| {
         let key = traces.fetch_add(1, Ordering::Relaxed);
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
         let (embedded, redis) = (embedded_on(&clock), server.limiter_on(&clock));
@@ -145,9 +120,6 @@ fn random_traces_get_the_decisions_of_the_model() {
         }
         Ok(())
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
     let rejected = rejected.into_inner();
     assert!(rejected > 1_000, "only {rejected} calls were rejected");
     server.assert_all_keys_expire();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, RuleSet, Scope, Source, Usage};
 use support::ALGORITHMS;
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit};
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, ruled};
 use support::server::Server;
 
 use crate::{TestLimiter, on_both_stores};
@@ -35,13 +35,11 @@ on_both_stores! {
             }
             let rule = Rule::new();
             for rule in [rule.blocked(true), rule.exempt(true), rule.shadow(true)] {
-                let mut rules = RuleSet::new();
-                rules.set("used", rule).expect("valid");
-                test.limiter.set_rules(rules).expect("valid");
+                test.set_rules(ruled("used", rule));
                 let used = usage(&test, &announced).await;
                 assert_eq!((used.used, used.blocked_for), (42, None), "{algorithm}: {rule}");
             }
-            test.limiter.set_rules(RuleSet::new()).expect("valid");
+            test.set_rules(RuleSet::new());
             // A debt of 60 units, and a blocked key.
             let limit = with(&announced, 2_000);
             let permit = test.limiter.acquire(&limit, "key", 10).await.expect("fits");

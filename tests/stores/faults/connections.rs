@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use futures::future::poll_immediate;
-use ratelimit_runtime::{Decision, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, StoreError};
+use support::limits::HOUR;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use support::wait::block_until;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -13,39 +15,23 @@ use super::{DAILY, HOURLY, denying_builder, through_network, wait_briefly_until}
 
 const DEADLINE: Duration = Duration::from_millis(100);
 
-fn current_thread() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
-}
+/// The number of connections that a server has accepted.
+const ACCEPTED: &str = "total_connections_received:";
 
 /// Returns whether the circuit breaker rejected the call.
 fn is_open(result: &Result<Decision, Rejection>) -> bool {
     matches!(result, Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. }))
 }
 
-/// Returns how many connections a server has accepted.
-fn accepted(server: &Server) -> u64 {
-    let info = redis::cmd("INFO").arg("stats").query(&mut server.connection());
-    let stats: String = info.expect("INFO");
-    let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    line.expect("a figure").parse().expect("a number")
-}
-
-/// Repeats a call until a condition holds.
-#[track_caller]
-fn wait_for(mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(5), "not within five seconds");
-    }
-}
-
 /// Returns how many connections runtimes make after an outage. They are polled only during calls.
 fn connections_after_an_outage(runtimes: usize) -> u32 {
     let (_server, proxy, limiter) = through_network(Duration::ZERO, DEADLINE);
-    let runtimes: Vec<_> = (0..runtimes).map(|_| current_thread()).collect();
+    let runtimes: Vec<_> = (0..runtimes).map(|_| support::runtime()).collect();
     let all = |condition: fn(&Result<Decision, Rejection>) -> bool| {
         for runtime in &runtimes {
-            wait_for(|| condition(&runtime.block_on(limiter.check(&HOURLY, (), 1))));
+            block_until("a decision", || {
+                condition(&runtime.block_on(limiter.check(&HOURLY, (), 1)))
+            });
         }
     };
     all(Result::is_ok);
@@ -78,11 +64,11 @@ fn a_runtime_that_does_not_connect_stops_no_other() {
         set.arg("SET").arg("maxclients").arg(most).exec(&mut connection).expect("CONFIG SET");
     };
     let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
-    let (first, second) = (current_thread(), current_thread());
+    let (first, second) = (support::runtime(), support::runtime());
     let decide = |runtime: &Runtime| runtime.block_on(limiter.check(&HOURLY, (), 1));
-    wait_for(|| decide(&first).is_ok());
+    block_until("a decision", || decide(&first).is_ok());
     set_clients(2);
-    wait_for(|| {
+    block_until("a decision", || {
         decide(&first).expect("a connection that replies is used");
         is_open(&decide(&second))
     });
@@ -91,7 +77,7 @@ fn a_runtime_that_does_not_connect_stops_no_other() {
         decide(&second).expect_err("no connection");
     }
     set_clients(100);
-    wait_for(|| decide(&second).is_ok());
+    block_until("a decision", || decide(&second).is_ok());
 }
 
 /// Replies come after the deadline, so no call waits for them once that is known.
@@ -118,9 +104,9 @@ fn a_slow_server_is_asked_by_probes_alone() {
 #[test]
 fn a_blocked_runtime_opens_no_breaker() {
     let (_server, _proxy, limiter) = through_network(Duration::from_millis(20), DEADLINE);
-    let runtime = current_thread();
+    let runtime = support::runtime();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    wait_for(|| decide().is_ok());
+    block_until("a decision", || decide().is_ok());
     for _ in 0..3 {
         runtime.block_on(async {
             let mut calls: Vec<_> =
@@ -176,22 +162,30 @@ async fn a_connection_to_a_slow_server_is_kept() {
     assert_eq!(proxy.connections(), before);
 }
 
-/// Calls do not wait for the replies of batches that are pending.
+/// Calls wait neither for the replies of batches that are pending, nor for leases that another call requests.
 #[tokio::test]
 async fn calls_with_a_distant_server_end_within_their_deadline() {
-    let (_server, _proxy, limiter) = through_network(8 * DEADLINE, 15 * DEADLINE);
-    let decided = async |calls: u64, pause| {
-        let mut tasks = tokio::task::JoinSet::new();
-        for call in 0..calls {
-            let limiter = limiter.clone();
-            tasks.spawn(async move { limiter.check(&HOURLY, call, 1).await.is_ok() });
-            sleep(pause).await;
-        }
-        tasks.join_all().await.into_iter().filter(|decided| *decided).count()
-    };
-    // The first calls load the scripts, which takes a second round trip.
-    while decided(20, Duration::ZERO).await < 20 {}
-    assert_eq!(decided(300, Duration::from_millis(2)).await, 300);
+    let deadline = 15 * DEADLINE;
+    let leased = Limit::sliding("leased", 1_000_000, HOUR).lease(50);
+    for (limit, keys) in [(HOURLY, 300), (leased, 1)] {
+        let (_server, _proxy, limiter) = through_network(8 * DEADLINE, deadline);
+        let times = async |calls: usize, pause| {
+            let mut tasks = tokio::task::JoinSet::new();
+            for call in 0..calls {
+                let limiter = limiter.clone();
+                tasks.spawn(async move {
+                    let start = Instant::now();
+                    limiter.check(&limit, call % keys, 1).await.map(|_| start.elapsed())
+                });
+                sleep(pause).await;
+            }
+            tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
+        };
+        // The first calls load the scripts, which takes a second round trip.
+        while times(20, Duration::ZERO).await.is_err() {}
+        let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
+        assert!(times.iter().all(|time| *time <= deadline), "{:?}", times.iter().max());
+    }
 }
 
 /// Whether its runtime is polled meanwhile or not.
@@ -199,7 +193,7 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
 fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let runtime = current_thread();
+    let runtime = support::runtime();
     for is_polled in [true, false] {
         let pause = |time| {
             if is_polled {
@@ -226,8 +220,7 @@ fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
 async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::from_millis(20));
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = denying_builder(&url).deadline(DEADLINE).build().expect("valid");
+    let limiter = denying_builder(&proxy.url()).deadline(DEADLINE).build().expect("valid");
     let mut first = Box::pin(limiter.check(&HOURLY, "first", 1));
     let mut kept = Box::pin(limiter.check(&HOURLY, "kept", 1));
     assert!(poll_immediate(&mut first).await.is_none());
@@ -248,7 +241,7 @@ async fn connections_to_a_replica_are_limited() {
     limiter.check(&HOURLY, (), 1).await.expect("admitted");
     let mut replicate = redis::cmd("REPLICAOF");
     replicate.arg("127.0.0.1").arg(primary.port()).exec(&mut connection).expect("REPLICAOF");
-    let before = accepted(&server);
+    let before = server.stat(ACCEPTED);
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(1) {
         let rejected = limiter.check(&HOURLY, (), 1).await;
@@ -256,7 +249,7 @@ async fn connections_to_a_replica_are_limited() {
         calls += 1;
         tokio::task::yield_now().await;
     }
-    let made = accepted(&server) - before;
+    let made = server.stat(ACCEPTED) - before;
     assert!(made < 20, "{made} connections for {calls} calls in a second");
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut connection).expect("REPLICAOF");
     wait_briefly_until(async || limiter.check(&HOURLY, (), 1).await.is_ok()).await;
@@ -290,12 +283,12 @@ fn a_connection_closes_with_the_runtime_that_opened_it() {
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
     for left in (480..500).rev() {
-        let runtime = current_thread();
+        let runtime = support::runtime();
         let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
         assert_eq!(decision.remaining, left);
         drop(runtime);
         // The connection of this test remains.
-        wait_for(|| {
+        block_until("a decision", || {
             let clients = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection);
             clients.expect("CLIENT LIST").lines().count() <= 1
         });
@@ -307,12 +300,12 @@ fn a_connection_closes_with_the_runtime_that_opened_it() {
 fn each_of_many_runtimes_keeps_its_connection() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let runtimes: Vec<_> = (0..40).map(|_| current_thread()).collect();
+    let runtimes: Vec<_> = (0..40).map(|_| support::runtime()).collect();
     for _ in 0..3 {
         for runtime in &runtimes {
             runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
         }
     }
-    let made = accepted(&server);
+    let made = server.stat(ACCEPTED);
     assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
 }

@@ -103,21 +103,13 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
 async fn a_request_is_not_repeated_after_an_error() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let mut connection = server.connection();
     assert!(limiter.check(&DAILY, 1, 1).await.is_ok());
-    let mut calls = |command: &str| {
-        let stats: String =
-            redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("INFO");
-        let start = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&start));
-        line.and_then(|line| line.split(',').next())
-            .map_or(0, |count| count.parse().expect("a count"))
-    };
     let mut other = server.connection();
     let _: () = other.hset("rl:sliding:1d:daily{2}", "field", 1).expect("HSET");
-    let before = calls("evalsha");
+    let before = server.script_calls();
     for _ in 0..5 {
         store_error(limiter.check(&DAILY, 2, 1).await);
     }
-    assert_eq!((calls("evalsha") - before, calls("eval")), (5, 1));
+    let texts = server.stat("cmdstat_eval:calls=");
+    assert_eq!((server.script_calls() - before, texts), (5, 1));
 }

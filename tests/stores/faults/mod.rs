@@ -28,7 +28,6 @@ fn store_error<T: std::fmt::Debug>(result: Result<T, Rejection>) -> StoreError {
     }
 }
 
-/// Returns a builder for limiters that reject calls which Redis does not decide.
 fn denying_builder(url: &str) -> Builder {
     RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }
@@ -37,8 +36,7 @@ fn denying_builder(url: &str) -> Builder {
 fn through_network(round_trip: Duration, deadline: Duration) -> (Server, Proxy, RateLimiter) {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), round_trip);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&proxy.url()).deadline(deadline).build().expect("valid");
     (server, proxy, limiter)
 }
 

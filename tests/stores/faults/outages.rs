@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use super::{DAILY, denying_builder, store_error, through_network};
 use crate::wait_until;
 
-/// Waits until Redis decides a call again, for a second at most.
 async fn wait_until_decided(limiter: &RateLimiter) {
     let decided = wait_until(async || limiter.check(&DAILY, (), 1).await.is_ok());
     timeout(Duration::from_secs(1), decided).await.expect("a decision within a second");
@@ -64,9 +63,8 @@ async fn decisions_resume_after_the_server_restarts() {
 async fn a_connection_attempt_outlasts_the_call_that_started_it() {
     let server = Server::start();
     let slow = Proxy::start(server.port(), Duration::from_millis(300));
-    let url = format!("redis://127.0.0.1:{}", slow.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&slow.url()).deadline(deadline).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     // If each call started its own attempt, none would succeed within the deadline.

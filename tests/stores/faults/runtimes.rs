@@ -8,6 +8,7 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, rate_limit};
 use support::limits::DAY;
+use support::runtime;
 use support::server::Server;
 
 use super::DAILY;
@@ -17,7 +18,7 @@ use super::DAILY;
 fn an_idle_runtime_does_not_keep_others_from_connecting() {
     let server = Server::start();
     let limiter = server.builder().deadline(Duration::from_millis(200)).build().expect("valid");
-    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let stuck = runtime();
     let mut connecting = Box::pin(limiter.check(&DAILY, (), 1));
     stuck.block_on(async { assert!(futures::poll!(connecting.as_mut()).is_pending()) });
     let running = tokio::runtime::Runtime::new().expect("a runtime");
@@ -85,7 +86,7 @@ fn a_reply_that_has_arrived_decides_although_the_runtime_was_blocked() {
     const LEASED: Limit = Limit::sliding("leased", 500, DAY).lease(5);
     let server = Server::start();
     let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let runtime = runtime();
     runtime.block_on(async {
         // The server learns the scripts.
         for _ in 0..5 {

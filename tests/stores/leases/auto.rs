@@ -7,7 +7,7 @@ use support::limits::{MINUTE, is_bucket};
 use support::server::Server;
 
 use super::{LEASED, TERM, remaining, spend};
-use crate::{TestLimiter, decision, wait_until};
+use crate::{decision, on_both_stores, wait_until};
 
 /// So many calls of a key within a term make it busy.
 const BUSY: u64 = 8;
@@ -97,11 +97,9 @@ async fn limits_with_computed_amounts_lease_automatically() {
     limiter.scope(run).await;
 }
 
-/// A charge of a limit that leases cannot be settled, and another limit of its count must lease as well.
-#[tokio::test]
-async fn an_automatic_lease_is_a_lease() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    /// A charge of a limit that leases cannot be settled, and another limit of its count must lease as well.
+    async fn an_automatic_lease_is_a_lease(test: TestLimiter) {
         let leased = [Part::new(&LEASED, &"key", 1)];
         let alone = test.limiter.acquire(&WINDOW, "key", 1).await.expect_err("leased");
         let several = test.limiter.acquire_all(&leased).await.expect_err("leased");

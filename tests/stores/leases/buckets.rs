@@ -4,12 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::{leased, return_units};
 use ratelimit_runtime::{Decision, Limit};
 use support::limits::MINUTE;
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
+use support::random;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -34,22 +33,6 @@ enum Step {
     },
     /// Applies another threshold and burst to the steps after this one.
     Change(usize),
-}
-
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Check(_) => &[K::Check],
-            Self::Peek(_) => &[K::Peek],
-            Self::Lease(_) => &[K::Lease],
-            Self::Return(_) => &[K::Return],
-            Self::Refund(_) => &[K::Refund],
-            Self::Wait { .. } => &[K::Advance],
-            Self::Retry { .. } => &[K::Retry],
-            Self::Change(_) => &[K::Change],
-        }
-    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -136,42 +119,19 @@ async fn play(
 }
 
 #[test]
-fn plays_leases_and_what_stands_beside_them() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Check | Lease | Return | Refund | Peek | Change | Advance | Retry => true,
-            Acquire | Settle | Burst | Wait | Drop | Pause | Debt | Keep | Reset | Block
-            | Unblock | Rule | Free | Several | Idle | Step | Evict | LostReply | Crash
-            | MoveSlot => false,
-        }
-    });
-}
-
-#[test]
 fn decisions_are_those_of_the_model() {
     let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
-    let test = TestLimiter::redis(&server);
-    let config = Config {
-        cases: 1_000,
-        max_shrink_iters: 2_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let (runtime, test) = (support::runtime(), TestLimiter::redis(&server));
     // At most a hundredth of the period refills in a term, so that the burst can be small.
     let limit = (1_u64..3_000, 40_u64..200).prop_map(|(threshold, burst)| {
         Limit::token_bucket("leased_buckets", threshold, MINUTE).burst(burst)
     });
     let limits = prop::collection::vec(limit, 2);
     let (name, steps) = (Cell::new(0), prop::collection::vec(step(), 1..100));
-    let outcome = TestRunner::new(config).run(&(limits, steps), |(limits, steps)| {
+    random::play(1_000, &(limits, steps), |(limits, steps)| {
         name.set(name.get() + 1);
         runtime.block_on(play(&test, name.get(), &limits, &steps))
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
     server.assert_all_keys_expire();
 }
 

@@ -1,6 +1,6 @@
 //! Leases while Redis is down or far away, while a runtime is idle, and while the limiter rejects requests.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
@@ -10,21 +10,16 @@ use ratelimit_runtime::{
 };
 use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
+use support::runtime;
 use support::server::Server;
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::{LEASED, TERM, remaining, spend};
 use crate::wait_until;
 
 fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> RateLimiter {
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(deadline);
+    let builder = proxy.builder().clock(Clock::Virtual(clock.clone())).deadline(deadline);
     builder.on_error(OnError::Deny).build().expect("valid")
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// Starts a call, and lets it request a lease.
@@ -144,36 +139,6 @@ fn an_idle_runtime_does_not_delay_the_calls_of_another() {
     for _ in 0..5 {
         busy.block_on(limiter.check(&LEASED, "key", 1)).expect("admitted");
     }
-}
-
-/// A call that waits for the request of another call still ends within its own deadline.
-#[tokio::test]
-async fn calls_with_a_distant_server_end_within_their_deadline() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(800));
-    let deadline = Duration::from_millis(1_500);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
-    let limiter = limiter.build().expect("valid");
-    let limit = Limit::sliding("distant", 1_000_000, MINUTE).lease(50);
-    let times = async |calls: usize, pause| {
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..calls {
-            let limiter = limiter.clone();
-            tasks.spawn(async move {
-                let start = Instant::now();
-                let result = limiter.check(&limit, "key", 1).await;
-                result.map(|_| start.elapsed())
-            });
-            tokio::time::sleep(pause).await;
-        }
-        tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
-    };
-    // The first calls load the scripts, which takes a second round trip.
-    while times(20, Duration::ZERO).await.is_err() {}
-    let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
-    let longest = times.iter().max().expect("some calls");
-    assert!(*longest <= deadline, "{longest:?}");
 }
 
 #[test]

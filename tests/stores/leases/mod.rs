@@ -3,7 +3,6 @@
 mod auto;
 mod buckets;
 mod faults;
-mod model;
 mod spending;
 
 use std::time::Duration;
@@ -17,7 +16,6 @@ use crate::decision;
 pub(crate) const TERM: Duration = Duration::from_millis(600);
 const LEASED: Limit = Limit::sliding("leases", 1_000, MINUTE).lease(50);
 
-/// Makes calls one after the other, and returns how many are admitted.
 async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {

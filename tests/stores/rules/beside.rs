@@ -101,8 +101,7 @@ async fn leases_obey_a_rule() {
 async fn an_admitted_call_is_charged_once() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = builder.deadline(10 * SECOND).build().expect("valid");
+    let limiter = proxy.builder().deadline(10 * SECOND).build().expect("valid");
     let limits = ["enforced", "ruled"].map(|name| Limit::sliding(name, 100, HOUR).wait(5 * SECOND));
     limiter.ping().await.expect("connected");
     for delay in [20, 70, 120, 170, 220] {

@@ -199,12 +199,7 @@ async fn rules_of_any_size_are_not_read() {
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
     let mut shared = share(&limiter, 50).await;
     let large = "x".repeat(20_000_000);
-    let sent = || -> u64 {
-        let mut connection = server.connection();
-        let info: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
-        let line = info.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
-        line.expect("a number").parse().expect("a number")
-    };
+    let sent = || server.stat("total_net_output_bytes:");
     for field in ["rules", "version"] {
         let before = sent();
         let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
@@ -242,8 +237,7 @@ async fn the_embedded_store_shares_no_rules() {
 async fn a_lost_reply_is_no_lost_change() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = builder.deadline(Duration::from_secs(10)).build().expect("valid");
+    let limiter = proxy.builder().deadline(Duration::from_secs(10)).build().expect("valid");
     let mut shared = limiter.operator().shared_rules().await.expect("read");
     shared.rules = set("acme", 50);
     proxy.set(Network::RepliesLost);
@@ -263,7 +257,7 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
     // Until the rules were read once, each ping waits for them.
     let () = connection.set("rl:{rules}", "foreign").expect("SET");
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
-    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let stuck = support::runtime();
     let mut pings = Vec::new();
     stuck.block_on(async {
         for number in 0..100 {

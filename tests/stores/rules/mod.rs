@@ -11,13 +11,12 @@ mod waiting;
 use std::time::{Duration, SystemTime};
 
 use ratelimit_runtime::{Decision, Rejection, Rule, RuleSet};
+use support::limits::ruled;
 
 use crate::TestLimiter;
 
 fn of_limit(rule: Rule) -> RuleSet {
-    let mut rules = RuleSet::new();
-    rules.set("ruled", rule).expect("valid");
-    rules
+    ruled("ruled", rule)
 }
 
 impl TestLimiter {

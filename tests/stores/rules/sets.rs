@@ -1,7 +1,7 @@
 //! Sets of rules: the limits that a name means, and the rules that a set rejects.
 
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, RuleSet, rate_limit};
-use support::limits::{HOUR, MINUTE};
+use support::limits::{HOUR, MINUTE, ruled};
 
 /// The meaning of a rule must not depend on the limits that a process has called.
 #[tokio::test]
@@ -12,10 +12,8 @@ async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
     assert_eq!(rules.iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["two/60s"]);
     let error = rules.set("two", Rule::new().threshold(3)).expect_err("a period is missing");
     assert!(error.to_string().contains("`two` and `two/60s` name the same limit"), "{error}");
-    let mut of_all = RuleSet::new();
-    of_all.set("two", Rule::new().threshold(3)).expect("valid");
-    let mut blocked = RuleSet::new();
-    blocked.set("two", Rule::new().blocked(true)).expect("valid");
+    let of_all = ruled("two", Rule::new().threshold(3));
+    let blocked = ruled("two", Rule::new().blocked(true));
     for order in [[&minute, &hour, &minute], [&hour, &minute, &hour]] {
         let limiter = RateLimiter::embedded();
         let capacity = async |limit: &Limit| limiter.peek(limit, "key", 1).await.unwrap().limit;
@@ -46,8 +44,7 @@ async fn a_name_that_ends_like_a_period_is_tried_as_it_is_written() {
         let blocked = limiter.check(&limit, "mallory", 1).await;
         assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{name}: {blocked:?}");
         // Its period can be written as well.
-        let mut rules = RuleSet::new();
-        rules.set(&format!("{name}/1m"), Rule::new().threshold(9)).expect("valid");
+        let rules = ruled(&format!("{name}/1m"), Rule::new().threshold(9));
         limiter.set_rules(rules).expect("valid");
         assert_eq!(limiter.check(&limit, "alice", 1).await.expect("admitted").limit, 9, "{name}");
     }

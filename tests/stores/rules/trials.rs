@@ -224,8 +224,7 @@ async fn what_a_rule_adds_takes_no_second_deadline() {
     let [enforced, other] = ["ruled", "other"].map(|name| Limit::fixed(name, 5, HOUR));
     for wait in [None, Some(second / 20)] {
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-        let limiter = builder.deadline(second).build().expect("valid");
+        let limiter = proxy.builder().deadline(second).build().expect("valid");
         limiter.check(&enforced, "connects", 1).await.expect("admitted");
         let mut rules = of_limit(Rule::new().trial(1));
         rules.set("other", Rule::new().shadow(true)).expect("valid");
@@ -245,8 +244,7 @@ async fn what_a_rule_adds_takes_no_second_deadline() {
 async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = builder.deadline(MINUTE).build().expect("valid");
+    let limiter = proxy.builder().deadline(MINUTE).build().expect("valid");
     limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
     let waiting = Limit::fixed("ruled", 5, HOUR).wait(MINUTE);
     for expected in [0, 1] {

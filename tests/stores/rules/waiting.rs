@@ -356,13 +356,9 @@ on_both_stores! {
 #[test]
 fn calls_that_are_not_polled_do_not_hold_up_a_changed_line() {
     let server = Server::start();
-    let runtime = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime")
-    };
     for limiter in limiters(&server) {
         for limit in limits("ruled", 1, SECOND / 4) {
-            let (still, moving) = (runtime(), runtime());
+            let (still, moving) = (support::runtime(), support::runtime());
             let waiting = limit.wait(20 * SECOND);
             let mut kept = Vec::new();
             still.block_on(async {

@@ -231,9 +231,8 @@ async fn calls_that_wait_have_permits() {
 async fn a_charge_is_settled_where_it_was_made() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let builder = RateLimiter::builder().redis(url).deadline(SECOND / 5);
-    let limiter = builder.instances(2).build().expect("valid settings");
+    let limiter =
+        proxy.builder().deadline(SECOND / 5).instances(2).build().expect("valid settings");
     let limit = Limit::fixed("where", 100, MINUTE);
 
     let shared = acquire(&limiter, &limit, 40).await;

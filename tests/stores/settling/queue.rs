@@ -38,7 +38,7 @@ impl Outage {
     fn new() -> Self {
         let server = Server::start();
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let (limiter, clock) = limiter(&format!("redis://127.0.0.1:{}", proxy.port));
+        let (limiter, clock) = limiter(&proxy.url());
         Self { server, proxy, limiter, clock }
     }
 
@@ -323,7 +323,7 @@ async fn a_waker_that_flushes_does_not_stop_the_settlements() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), SECOND / 10);
     // Leaked, so that a failure drops no limiter that a thread has locked.
-    let limiter = &*Box::leak(Box::new(limiter(&format!("redis://127.0.0.1:{}", proxy.port)).0));
+    let limiter = &*Box::leak(Box::new(limiter(&proxy.url()).0));
     let permits = join_all((0..10).map(|_| acquire(limiter, &SLIDING, 10))).await;
     let mut credited = pin!(limiter.credit(&SLIDING, "other", 1));
     let waker = Arc::new(Foreign::Panics).into();
@@ -343,7 +343,7 @@ async fn a_waker_that_flushes_does_not_stop_the_settlements() {
 async fn a_reset_comes_after_the_settlements_before_it() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), SECOND / 20);
-    let (limiter, clock) = limiter(&format!("redis://127.0.0.1:{}", proxy.port));
+    let (limiter, clock) = limiter(&proxy.url());
     let permits = acquire_many((&limiter, &clock), &SLIDING, 200).await;
     // Debts, of which the last do not fit in one request.
     settle_all(permits, 20);

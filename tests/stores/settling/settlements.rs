@@ -9,7 +9,6 @@ use ratelimit_runtime::{Algorithm, Decision, Limit, Permit, RateLimiter, Rejecti
 use support::clocks::embedded_on;
 use support::limits::is_bucket;
 use support::model::ExpectedDecision;
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use support::settled::{ModelReceipt, SettledModel};
 
@@ -40,26 +39,6 @@ enum Step {
     Retry(bool),
     /// Applies another threshold to the steps after this one.
     Change(usize),
-}
-
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Acquire(_) => &[K::Acquire],
-            Self::Check(_) => &[K::Check],
-            Self::Settle(..) => &[K::Settle, K::Debt],
-            Self::Drop(_) => &[K::Keep],
-            Self::Peek(_) => &[K::Peek],
-            Self::Block(..) => &[K::Block],
-            Self::Unblock => &[K::Unblock],
-            Self::Refund(_) => &[K::Refund],
-            Self::Reset => &[K::Reset],
-            Self::Wait(..) => &[K::Advance],
-            Self::Retry(_) => &[K::Retry],
-            Self::Change(_) => &[K::Change],
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -336,19 +315,6 @@ fn split(result: Result<Admitted, Rejection>) -> (ExpectedDecision, Option<Permi
         Ok((decision, permit)) => (decision.into(), permit),
         Err(rejection) => (decision(Err(rejection)).into(), None),
     }
-}
-
-#[test]
-fn plays_charges_that_are_settled() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Check | Acquire | Settle | Debt | Keep | Refund | Peek | Reset | Block | Unblock
-            | Change | Advance | Retry => true,
-            Burst | Wait | Drop | Pause | Lease | Return | Rule | Free | Several | Idle | Step
-            | Evict | LostReply | Crash | MoveSlot => false,
-        }
-    });
 }
 
 fn compare_traces(algorithm: Algorithm) {

@@ -10,7 +10,7 @@ use ratelimit_runtime::{Check, Clock, Decision, Limit, OnError, RateLimiter, Vir
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
-use crate::{TestLimiter, decision, wait_until_idle};
+use crate::{TestLimiter, decision, on_both_stores, wait_until_idle};
 
 /// A bucket that refills a token each 100 ms.
 fn limit(burst: u64) -> Limit {
@@ -44,12 +44,10 @@ fn assert_is_as_if_dropped(left: Decision, control: Decision, drained: u64, what
     );
 }
 
-/// Calls are dropped after their moments, in either order. What drains after the last moment is all that can be
-/// missing.
-#[tokio::test]
-async fn calls_that_are_dropped_together_after_their_moments_leave_nothing() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    /// Calls are dropped after their moments, in either order. What drains after the last moment is all that can be
+    /// missing.
+    async fn calls_that_are_dropped_together_after_their_moments_leave_nothing(test: TestLimiter) {
         for (burst, cost, calls, is_reversed) in [
             (1, 1, 1, false),
             (5, 1, 1, false),
@@ -88,13 +86,9 @@ async fn calls_that_are_dropped_together_after_their_moments_leave_nothing() {
             }
         }
     }
-}
 
-/// The next call has the moment of the dropped call, and all calls behind move up.
-#[tokio::test]
-async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    /// The next call has the moment of the dropped call, and all calls behind move up.
+    async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up(test: TestLimiter) {
         for costs in [[1, 1], [3, 3], [1, 3], [3, 1]] {
             for late in [0, 1, 10_000] {
                 let (limit, key) = (limit(3), format!("{costs:?}, {late}"));

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection, StoreError};
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
+use ratelimit_runtime::{Algorithm, Limit, Rejection, StoreError};
+use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{TestLimiter, decision, wait_until, wait_until_idle};
+use crate::{TestLimiter, decision, wait_until_idle};
 
 /// A call for half of the capacity waits in one process. It observes within a second what another process gives back.
 #[tokio::test]
@@ -47,54 +47,6 @@ async fn refunds_and_resets_reach_the_calls_that_wait() {
             assert!((left..=left + 10).contains(&remaining), "{limit:?}: {remaining} left");
         }
         rest(here).await;
-    }
-}
-
-/// `judged` plays random traces. Here, a call is dropped while it waits, one when it can start, and one with its
-/// process, which ends without a shutdown and holds leased units.
-#[tokio::test]
-async fn windows_have_exactly_the_units_of_admitted_calls() {
-    let server = Server::start();
-    let TestLimiter { limiter: embedded, clock } = TestLimiter::embedded();
-    // All calls are within one window.
-    clock.set(500_000 * HOUR);
-    let leased = Limit::sliding("conserved.leased", 40, HOUR).lease(10);
-    let windows = limits("conserved", 12, HOUR).filter(|limit| !is_bucket(limit.algorithm()));
-    for (limit, key) in windows.zip(0..) {
-        let one_process = [(); 3].map(|()| embedded.clone());
-        let fleet = [(); 3].map(|()| server.limiter_on(&clock));
-        for ([one, other, third], is_embedded) in [(one_process, true), (fleet, false)] {
-            // The calls drive the lines of the embedded store.
-            let settle = async |limiter: &RateLimiter| {
-                if !is_embedded {
-                    wait_until_idle(limiter).await;
-                }
-            };
-            let wait = async |limiter: &RateLimiter, cost| {
-                let mut call = Box::pin(limiter.check(&limit.wait(2 * HOUR), key, cost));
-                assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
-                settle(limiter).await;
-                [call]
-            };
-            one.check(&limit, key, 5).await.expect("twelve are left");
-            let large = wait(&one, 9).await;
-            let behind = wait(&one, 2).await;
-            drop(large);
-            settle(&one).await;
-            drop(behind);
-            settle(&one).await;
-            one.check(&limit.wait(2 * HOUR), key, 3).await.expect("seven are left");
-            let last = wait(&other, 6).await;
-            for _ in 0..6 {
-                other.check(&leased, key, 1).await.expect("leased");
-            }
-            drop((last, other));
-            clock.advance(2 * SECOND);
-            for (counted, left) in [(&limit, 4), (&leased, 34)] {
-                let peek = async || decision(third.peek(counted, key, 1).await).remaining;
-                wait_until(async || peek().await == left).await;
-            }
-        }
     }
 }
 

@@ -17,8 +17,7 @@ use crate::wait_until;
 async fn a_line_is_asked_for_together() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(5));
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = builder.deadline(SECOND).build().expect("valid settings");
+    let limiter = proxy.builder().deadline(SECOND).build().expect("valid settings");
     for limit in limits("together", 1_000_000, MINUTE) {
         let before = server.script_calls();
         let limit = limit.wait(Duration::from_millis(500));
@@ -136,8 +135,7 @@ async fn a_clock_that_moves_while_a_request_is_pending_wakes_the_call() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
     let clock = VirtualClock::new();
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-    let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(5 * SECOND);
+    let builder = proxy.builder().clock(Clock::Virtual(clock.clone())).deadline(5 * SECOND);
     let limiter = builder.build().expect("valid settings");
     for limit in [bucket(1), Limit::sliding("moved", 1, SECOND)] {
         let limit = limit.wait(MINUTE);
@@ -154,8 +152,7 @@ async fn a_clock_that_moves_while_a_request_is_pending_wakes_the_call() {
 fn units_that_are_not_taken_in_time_are_not_used() {
     let server = Server::start();
     for limiter in limiters(&server) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = support::runtime();
         let limit = bucket(100).wait(MINUTE);
         let mut calls: JoinSet<_> = runtime.block_on(async {
             let calls = (0..90).map(|_| limiter.check(&limit, "key", 1)).collect();

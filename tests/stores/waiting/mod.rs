@@ -15,7 +15,8 @@ use ratelimit_runtime::__private;
 use ratelimit_runtime::{Limit, RateLimiter};
 use support::limits::SECOND;
 use support::server::Server;
-use tokio::time::sleep;
+
+use crate::wait_until;
 
 /// How long a grant is valid in these tests.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -32,11 +33,5 @@ fn bucket(threshold: u64) -> Limit {
 
 /// Waits until no line holds a call or a unit.
 pub(crate) async fn rest(limiter: &RateLimiter) {
-    for _ in 0..500 {
-        if __private::lines(limiter) == 0 {
-            return;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    panic!("a line is not at rest");
+    wait_until(async || __private::lines(limiter) == 0).await;
 }

@@ -8,16 +8,14 @@ use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use crate::{TestLimiter, decision, wait_until, wait_until_idle};
+use crate::{TestLimiter, decision, on_both_stores, wait_until, wait_until_idle};
 
 fn limit(algorithm: Algorithm, threshold: u64, wait: Duration) -> Limit {
     Limit::new("waiting", algorithm, threshold, SECOND).expect("valid").wait(wait)
 }
 
-#[tokio::test]
-async fn waiters_are_admitted_in_the_order_of_arrival() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    async fn waiters_are_admitted_in_the_order_of_arrival(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 10, MINUTE);
             // Connects, so that Redis receives the calls in the order in which they are made.
@@ -46,12 +44,8 @@ async fn waiters_are_admitted_in_the_order_of_arrival() {
             test.clock.advance(10 * SECOND);
         }
     }
-}
 
-#[tokio::test]
-async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    async fn a_call_that_would_wait_too_long_is_rejected_at_once(test: TestLimiter) {
         let limit = limit(Algorithm::LeakyBucket, 1, Duration::from_millis(2_500));
         let check = || test.limiter.check(&limit, "key", 1);
         assert!(check().await.is_ok());
@@ -79,12 +73,8 @@ async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
         let rejected = decision(test.limiter.check(&impatient, "key", 1).await);
         assert_eq!((rejected.allowed, rejected.retry_after), (false, SECOND));
     }
-}
 
-#[tokio::test]
-async fn a_dropped_call_takes_no_units() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    async fn a_dropped_call_takes_no_units(test: TestLimiter) {
         let limit = limit(Algorithm::Sliding, 2, MINUTE);
         for polls in 0..6 {
             let before = decision(test.limiter.peek(&limit, "unused", 1).await);
@@ -123,10 +113,8 @@ async fn units_of_calls_dropped_while_pending_are_returned() {
     wait_until(async || remaining().await == 9).await;
 }
 
-#[tokio::test]
-async fn a_call_waits_for_several_limits_together() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    async fn a_call_waits_for_several_limits_together(test: TestLimiter) {
         let burst = limit(Algorithm::TokenBucket, 2, MINUTE);
         let slow = Limit::fixed("waiting.slow", 3, 10 * SECOND).wait(MINUTE);
         let check = || {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source};
+use ratelimit_runtime::{Limit, OnError, Rejection, Source};
 use support::limits::{MINUTE, SECOND};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
@@ -11,35 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{TestLimiter, decision, wait_until, wait_until_idle};
-
-#[tokio::test]
-async fn a_rejection_says_when_a_call_can_be_admitted() {
-    let server = Server::start();
-    for limiter in limiters(&server) {
-        for limit in
-            [bucket(10), Limit::sliding("says", 2, SECOND), Limit::fixed("says", 2, SECOND)]
-        {
-            let mut calls = JoinSet::new();
-            for number in 0..100_u64 {
-                let wait = Duration::from_millis(number * 37 % 1_000);
-                let check = limiter.check(&limit.wait(wait), "key", 1);
-                calls.spawn(async move {
-                    let start = Instant::now();
-                    (wait, check.await, start.elapsed())
-                });
-            }
-            for (wait, result, took) in calls.join_all().await {
-                assert!(took <= wait + DEADLINE, "{limit:?}: {took:?} of {wait:?}");
-                if let Err(Rejection::Limited { decision, .. }) = result {
-                    assert!(!decision.retry_after.is_zero(), "{limit:?}: {decision:?}");
-                    assert!(took + decision.retry_after > wait, "{limit:?}: {took:?} {decision:?}");
-                }
-            }
-        }
-        rest(&limiter).await;
-    }
-}
+use crate::{decision, on_both_stores, wait_until, wait_until_idle};
 
 /// The first call in line cannot be admitted in time. The call behind it costs less and can.
 #[tokio::test]
@@ -67,8 +39,7 @@ async fn on_error_decides_calls_that_wait_for_a_dead_server() {
     let server = Server::start();
     for network in [Network::Blackhole, Network::Cut] {
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-        let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
+        let limiter = proxy.builder().deadline(DEADLINE).build().expect("valid settings");
         for limit in [Limit::sliding("dead", 2, SECOND / 2), bucket(4).burst(2)] {
             let limit = limit.wait(SECOND);
             let _ = limiter.check(&limit, "connects", 1).await;
@@ -123,11 +94,9 @@ fn calls_wait_without_a_runtime() {
     }
 }
 
-/// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.
-#[tokio::test]
-async fn calls_behind_too_many_windows_are_rejected_at_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+on_both_stores! {
+    /// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.
+    async fn calls_behind_too_many_windows_are_rejected_at_once(test: TestLimiter) {
         let limit = Limit::fixed("windows", 5, SECOND).wait(Duration::from_millis(3_100));
         let _ = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
         let mut calls = JoinSet::new();

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
 };
 use support::limits::{MINUTE, SECOND};
 use support::model::ExpectedDecision;
-use support::operations::{OperationKind, assert_plays};
+use support::random;
 use support::server::Server;
 use tokio::task::JoinHandle;
 
@@ -396,18 +395,6 @@ enum Step {
     Refund(u64),
 }
 
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Start(..) => &[K::Wait],
-            Self::Drop(_) => &[K::Drop],
-            Self::Advance(_) => &[K::Advance],
-            Self::Refund(_) => &[K::Refund],
-        }
-    }
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let cost = prop_oneof![3 => Just(1), 1 => 1_u64..=3];
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
@@ -417,19 +404,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1_u64..40).prop_map(Step::Advance),
         1 => (1_u64..3).prop_map(Step::Refund),
     ]
-}
-
-#[test]
-fn plays_calls_that_wait_for_moments() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Wait | Drop | Refund | Advance => true,
-            Check | Burst | Acquire | Pause | Lease | Return | Settle | Debt | Keep | Peek
-            | Reset | Block | Unblock | Change | Rule | Free | Several | Idle | Step | Retry
-            | Evict | LostReply | Crash | MoveSlot => false,
-        }
-    });
 }
 
 /// Plays a trace, and returns the decision of a peek after each step.
@@ -463,12 +437,10 @@ async fn play(fleet: &mut Fleet, burst: u64, steps: &[Step]) -> Vec<ExpectedDeci
 #[test]
 fn both_stores_reserve_the_same_moments() {
     let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
-    let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+    let runtime = support::runtime();
     let next = std::cell::Cell::new(0);
     let trace = (1_u64..4, vec(step(), 1..60));
-    let outcome = TestRunner::new(config).run(&trace, |(burst, steps)| {
+    random::play(60, &trace, |(burst, steps)| {
         next.set(next.get() + 1);
         let key = next.get().to_string();
         runtime.block_on(async {
@@ -484,7 +456,4 @@ fn both_stores_reserve_the_same_moments() {
             Ok(())
         })
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
 }

@@ -14,13 +14,11 @@ pub(super) enum State {
         joined: u64,
     },
     Fixed {
-        /// The start of the window.
         start: u64,
         /// The admitted cost in the window.
         count: u64,
     },
     SlidingCounter {
-        /// The start of the current window.
         start: u64,
         /// The admitted cost in the window before it.
         previous: u64,
@@ -73,7 +71,6 @@ impl State {
         }
     }
 
-    /// Returns the newest time in the state.
     pub(super) fn newest(&self) -> u64 {
         match self {
             Self::Sliding { log, .. } => log.last().map_or(0, |(at, _)| *at),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::routing::{get as route_get, post};
+use axum::routing::get as route_get;
 use ratelimit_runtime::web::Client;
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
 use support::http::{Response, get};
@@ -67,7 +67,6 @@ fn router() -> Router {
         .route("/both", route_get(both))
         .route("/costly", route_get(costly))
         .route("/plain", route_get(async || "plain"))
-        .route("/upload", post(async |body: String| body))
 }
 
 /// Asks a server with [`ALL`], legacy headers, and the handlers of [`router`].
@@ -93,7 +92,6 @@ pub(crate) fn assert_reports_all_limits(address: SocketAddr, clock: &VirtualCloc
     }
 }
 
-/// Returns the values of the legacy headers.
 fn legacy_of(answer: &Response) -> [&str; 3] {
     ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
         .map(|name| answer.header(name).unwrap_or("none"))

@@ -17,13 +17,14 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::{Body, Frame, SizeHint};
 use ratelimit_runtime::web::{HeldBody, RateLimitLayer};
 use ratelimit_runtime::{Limit, RateLimiter};
+use support::wait::wait_until;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tower::{ServiceExt, service_fn};
 use tower_layer::Layer;
@@ -32,7 +33,6 @@ const TWO: Limit = Limit::in_flight("two", 2).hold(Duration::from_secs(3_600));
 
 type Part = Result<Frame<Bytes>, &'static str>;
 
-/// A body whose parts a test sends.
 struct SentBody(UnboundedReceiver<Part>);
 
 /// Sends the parts of the body of one response. Dropped, the body is at its end.
@@ -88,7 +88,6 @@ impl Handler {
         (response, self.senders.lock().expect("no panic").pop())
     }
 
-    /// Sends a request that is admitted.
     async fn admit(&self, layer: &RateLimitLayer) -> (HeldBody<SentBody>, PartSender) {
         let (response, sender) = self.send(layer, "/").await;
         assert_eq!(response.status(), 200);
@@ -104,7 +103,6 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::new().limit(TWO, |_| ()).limiter(limiter.clone())
 }
 
-/// Returns the units of `limit` that are in flight.
 async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
     let peeked = limiter.peek(limit, (), 0).await.expect("decided");
     peeked.limit - peeked.remaining
@@ -112,9 +110,5 @@ async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u64 {
 
 /// Waits until `units` are in flight: a server notices late that a client has left.
 pub(crate) async fn wait_for_in_flight(limiter: &RateLimiter, limit: &Limit, units: u64) {
-    let started = Instant::now();
-    while in_flight(limiter, limit).await != units {
-        assert!(started.elapsed() < Duration::from_secs(20), "not {units} units");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_until(async || in_flight(limiter, limit).await == units).await;
 }

@@ -34,7 +34,6 @@ impl SlowClient {
         Self(stream)
     }
 
-    /// Reads until the response has shown `text`.
     fn read_until(&mut self, text: &str) {
         let (mut shown, mut part) = (String::new(), [0; 1_024]);
         while !shown.contains(text) {
@@ -45,7 +44,6 @@ impl SlowClient {
     }
 }
 
-/// The senders of the bodies that an application streams.
 type Senders = Arc<Mutex<Vec<PartSender>>>;
 
 /// Returns a body whose first part is sent, and keeps its sender.

@@ -10,7 +10,8 @@ use axum::{Extension, Router};
 use http::{Request, Response};
 use ratelimit_runtime::web::actix::RateLimits;
 use ratelimit_runtime::web::{RateLimitLayer, RequestSlots};
-use ratelimit_runtime::{Limit, Permit, RateLimiter, Rule, RuleSet};
+use ratelimit_runtime::{Limit, Permit, RateLimiter, Rule};
+use support::limits::ruled;
 use support::server::Server;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower::ServiceExt;
@@ -55,9 +56,7 @@ async fn taken_slots_are_held_until_their_permits_are_dropped() {
         assert_eq!(status(&app, "/").await, 200);
         drop((second, taken.recv().await));
 
-        let mut rules = RuleSet::new();
-        rules.set("two", Rule::new().exempt(true)).expect("valid");
-        limiter.set_rules(rules).expect("valid");
+        limiter.set_rules(ruled("two", Rule::new().exempt(true))).expect("valid");
         assert_eq!(status(&app, "/").await, 200);
         // Only the outer layer holds a slot.
         assert_eq!(taken.recv().await.expect("sent").len(), 1);

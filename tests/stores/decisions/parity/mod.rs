@@ -14,20 +14,16 @@ use ratelimit_runtime::{
 };
 use support::clocks::embedded_on;
 use support::model::{ExpectedDecision, Model};
-use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
-use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, step, trace};
+use self::trace::{AlignedLimit, Call, KEYS, Step, Trace, trace};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
-/// The decisions of the model, the embedded store and Redis.
 type Decisions = (ExpectedDecision, Decision, Decision);
 
-/// The model and the two stores that play a trace.
 struct Parity<'a> {
     trace: &'a Trace,
-    /// The limit in force.
     limit: Limit,
     align: Option<i64>,
     /// The limit of the calls; rules can change its amounts to those of `limit`.
@@ -257,20 +253,6 @@ impl<'a> Parity<'a> {
     }
 }
 
-#[test]
-fn plays_calls_and_what_operators_do() {
-    assert_plays(&step(), Step::kinds, |kind| {
-        use OperationKind::*;
-        match kind {
-            Check | Burst | Return | Refund | Peek | Reset | Change | Rule | Advance | Idle
-            | Step | Retry => true,
-            Acquire | Wait | Drop | Pause | Lease | Settle | Debt | Keep | Block | Unblock
-            | Free | Several | Evict | LostReply | Crash | MoveSlot => false,
-        }
-    });
-}
-
-/// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
     play_traces(algorithm, &trace(algorithm), &async |server, trace| {
         Parity::new(server, trace).run().await

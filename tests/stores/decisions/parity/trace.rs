@@ -5,7 +5,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
 use support::limits::is_bucket;
-use support::operations::OperationKind;
 
 /// The steps of a trace.
 const STEPS: std::ops::Range<usize> = 1..700;
@@ -29,11 +28,9 @@ pub(super) enum Step {
     Refund(Call),
     /// Returns units that were charged some eighths of a period and some microseconds ago.
     Return(Call, u64, u64),
-    /// Resets the count of a key.
     Reset(usize),
     /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
     Wait(i64, i64),
-    /// Moves the clock by years.
     Idle(i64),
     /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
     Retry(bool),
@@ -44,24 +41,6 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Check(_) => &[K::Check],
-            Self::Burst(..) => &[K::Burst],
-            Self::Peek(_) => &[K::Peek],
-            Self::Refund(_) => &[K::Refund],
-            Self::Return(..) => &[K::Return],
-            Self::Reset(_) => &[K::Reset],
-            Self::Wait(..) => &[K::Advance, K::Step],
-            Self::Idle(_) => &[K::Idle],
-            Self::Retry(_) => &[K::Retry],
-            Self::Change(_) => &[K::Change],
-            Self::Rule(..) => &[K::Rule],
-        }
-    }
-
-    /// Returns this step with a larger cost.
     fn scaled(mut self, scale: u64) -> Self {
         if let Self::Check(call)
         | Self::Burst(call, _)
@@ -89,7 +68,7 @@ pub(super) struct Trace {
     pub(super) steps: Vec<Step>,
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Step> {
     let cost = prop_oneof![6 => Just(1_u64), 1 => Just(0_u64), 2 => 1_u64..12, 1 => 1_u64..2_000];
     let call = (0..KEYS, cost).prop_map(|(key, cost)| Call { key, cost });
     let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 2 => Just(8_i64), 1 => -8_i64..17];
