@@ -30,12 +30,12 @@ impl RateLimiter {
     ///   replying, `flush` ends after twenty deadlines at most.
     pub fn flush(&self) -> Answer<()> {
         let backend = Arc::clone(&self.checker.backend);
-        let Some(owner) = backend.owner().map(Arc::clone) else { return Answer::ready(Ok(())) };
+        let Some(owner) = backend.owner.clone() else { return Answer::ready(Ok(())) };
         let (_, is_stated) = owner.in_flight();
         if owner.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
-        let deadline = 10 * backend.deadline();
+        let deadline = 10 * backend.settings.deadline;
         backend.answer(move || async move {
             flush(&owner, deadline).await?;
             timeout(deadline, stated(&owner)).await.map_err(|_| StoreError::Timeout { deadline })
@@ -79,8 +79,8 @@ impl RateLimiter {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
         Arc::clone(&backend).answer(|| async move {
             waiting.shut_down();
-            let Some(owner) = backend.owner() else { return Ok(()) };
-            let (deadline, mut result) = (backend.deadline(), Ok(()));
+            let Some(owner) = backend.owner.as_ref() else { return Ok(()) };
+            let (deadline, mut result) = (backend.settings.deadline, Ok(()));
             let all = async {
                 let flushed = owner.flushed(ReportedLosses::SinceNow);
                 // Each gives back what it holds, also after a failure. The first failure is the result.

@@ -17,11 +17,12 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::{Core, HeldReply, LOOK_AGAIN, Owner, ended};
+use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
 use crate::clock::before;
 use crate::key::KeyId;
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::store::{Calls, Charge, Reply, Stated};
 
@@ -31,8 +32,9 @@ const DRIFT: u64 = 100;
 /// The number of statements within a hold.
 const STATEMENTS: u64 = 3;
 
-/// The reply to calls.
-pub(super) struct TakenReply {
+/// A reply to calls that take units in flight, on its way to a caller. If it does not arrive, its units are released.
+pub(super) struct HeldReply {
+    pub(super) core: Arc<Core>,
     pub(super) reply: Reply,
     pub(super) calls: Calls,
 }
@@ -266,9 +268,9 @@ impl Owner {
         let (reply_to, reply) = oneshot::channel();
         self.core.lock().slots.want(calls, reply_to, self.core.real());
         self.wake();
-        reply.await.unwrap_or_else(|_| Err(ended())).and_then(|mut held| {
-            let taken = held.taken.take();
-            taken.map(|taken| taken.reply).ok_or_else(ended)
+        reply.await.unwrap_or_else(|_| Err(ended())).map(|mut held| {
+            let received = Reply::new(OneOrMany::new(), held.reply.source);
+            mem::replace(&mut held.reply, received)
         })
     }
 
@@ -284,7 +286,8 @@ impl Owner {
 
     /// Returns the units of a call that a reply has admitted.
     pub(crate) fn granted(&self, charge: &Charge, units: u64, receipt: Receipt) -> HeldSlot {
-        self.core.granted(charge, units, receipt)
+        let taken = TakenUnits { units, stamp: receipt.place, is_local: false };
+        self.core.slot(charge.key_id, taken)
     }
 
     /// Takes units without the store, which learns of them when it replies again.
@@ -308,16 +311,6 @@ impl Owner {
 impl Core {
     fn slot(self: &Arc<Self>, key_id: KeyId, taken: TakenUnits) -> HeldSlot {
         HeldSlot { core: Arc::clone(self), key_id, taken, os_process: seen_process() }
-    }
-
-    pub(super) fn granted(
-        self: &Arc<Self>,
-        charge: &Charge,
-        units: u64,
-        receipt: Receipt,
-    ) -> HeldSlot {
-        let taken = TakenUnits { units, stamp: receipt.place, is_local: false };
-        self.slot(charge.key_id, taken)
     }
 }
 
@@ -398,13 +391,14 @@ impl Drop for HeldSlot {
 
 impl Drop for HeldReply {
     fn drop(&mut self) {
-        let Some(TakenReply { reply, calls }) = self.taken.take() else { return };
+        let Self { core, reply, calls } = self;
         let charges = &calls.charges;
         for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
             let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
             for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
                 if charge.statement.is_some() {
-                    drop(self.core.granted(charge, *cost, *receipt));
+                    let taken = TakenUnits { units: *cost, stamp: receipt.place, is_local: false };
+                    drop(core.slot(charge.key_id, taken));
                 }
             }
         }

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::HeldReply;
 use super::agenda::Agenda;
-use super::held::{SlotUnits, StatedUnits, TakenReply, TakenUnits};
+use super::held::{HeldReply, SlotUnits, StatedUnits, TakenUnits};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::key::KeyId;
@@ -85,7 +84,7 @@ pub(super) struct TakeRequest {
 /// What a reply or the time has ended.
 #[derive(Default)]
 pub(super) struct SlotEnds {
-    pub(super) replies: Vec<(WantReply, Result<TakenReply, StoreError>)>,
+    pub(super) replies: Vec<(WantReply, Result<(Reply, Calls), StoreError>)>,
     /// The charges of counts whose units were lost, and how many.
     pub(super) lost: Vec<(Arc<Charge>, u64)>,
     /// Rates that were charged beside units that nobody may use.
@@ -370,8 +369,7 @@ impl SlotCounts {
     ) {
         if wants.len() == 1 && !calls.is_mixed {
             for Want { reply_to, .. } in wants {
-                let taken = TakenReply { reply: reply.clone(), calls: calls.clone() };
-                ends.replies.push((reply_to, Ok(taken)));
+                ends.replies.push((reply_to, Ok((reply.clone(), calls.clone()))));
             }
             return;
         }
@@ -408,8 +406,7 @@ impl SlotCounts {
             } else {
                 rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
             }
-            let taken = TakenReply { reply: of_call, calls: want.calls };
-            ends.replies.push((want.reply_to, Ok(taken)));
+            ends.replies.push((want.reply_to, Ok((of_call, want.calls))));
         }
         self.want_again(again, real);
     }

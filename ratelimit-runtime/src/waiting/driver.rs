@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::line::{Asked, Duty, Now, ReturnedGrant, WakeTimes};
-use super::{SharedLine, Ticket, Waiting, lock};
+use super::{SharedLine, Ticket, Waiting};
 use crate::algorithm::Correction;
 use crate::background::{PendingWork, lock_own};
 use crate::clock::{Clock, before};
@@ -27,6 +27,7 @@ use crate::owner::{Agenda, ended, foreign, send};
 use crate::reply::StoreError;
 use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
+use crate::threads::lock;
 
 /// The most lines that the task drives before other tasks of its thread run.
 const DRIVEN_AT_ONCE: usize = 64;
@@ -69,7 +70,7 @@ impl Waiting {
         let driver = (!mem::replace(&mut due.is_driven, true)).then(|| LineDriver::new(self));
         drop(due);
         if let Some(driver) = driver {
-            self.backend.background().spawn(driver.run());
+            self.backend.background.spawn(driver.run());
         }
     }
 
@@ -115,7 +116,7 @@ impl Waiting {
         lock(&line.line).returned();
         // Other lines ask once all of it is back.
         for count in &line.spec.counts {
-            self.backend.notices().released(count.key_id);
+            self.backend.notices.released(count.key_id);
         }
     }
 
@@ -170,7 +171,7 @@ impl Waiting {
             self.backend.give_back(line.policy.scope(), source, charge, charged)
         });
         // All of them are queued now, so that they leave together, and share a deadline.
-        let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.deadline());
+        let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.settings.deadline);
         let by = tokio::time::Instant::now() + deadline;
         let loss = async move {
             let mut loss = None;

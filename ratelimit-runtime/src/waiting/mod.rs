@@ -11,8 +11,8 @@ mod driver;
 mod line;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use tokio::sync::Semaphore;
 
@@ -20,18 +20,17 @@ use self::driver::{DueLines, WaitingCall};
 #[cfg(model)]
 pub use self::line::model;
 use self::line::{Line, LineSpec, Waiter};
-use crate::algorithm::Op;
+use crate::algorithm::{BlockChange, Op};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::CountChange;
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::store::{Calls, Reply};
-use crate::threads::{Mutex, MutexGuard};
+use crate::threads::{Mutex, lock};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
@@ -111,14 +110,15 @@ impl Waiting {
             lost: Mutex::default(),
         });
         let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
-        waiting.backend.notices().on_return(move |key_id, change| {
+        let listener = move |key_id, change| {
             // A line is added before its first request. So a line that is not seen here finds the units in the store.
             if has_lines.load(Ordering::Relaxed)
                 && let Some(waiting) = weak.upgrade()
             {
                 waiting.record_return(key_id, change);
             }
-        });
+        };
+        let _ = waiting.backend.notices.on_return.set(Box::new(listener));
         let weak = Arc::downgrade(&waiting);
         waiting.rules.on_change(move || {
             if let Some(waiting) = weak.upgrade() {
@@ -281,12 +281,12 @@ impl Waiting {
     }
 
     /// Records that units were given back to a count, and wakes the lines of the count.
-    fn record_return(self: &Arc<Self>, key_id: KeyId, change: CountChange) {
+    fn record_return(self: &Arc<Self>, key_id: KeyId, change: BlockChange) {
         for line in self.lines_of(key_id) {
             let mut inner = lock(&line.line);
             match change {
-                CountChange::GiveBack => inner.record_give_back(key_id),
-                CountChange::Reset | CountChange::Block => {
+                BlockChange::None | BlockChange::Unblock => inner.record_give_back(key_id),
+                BlockChange::Reset | BlockChange::BlockFor(_) => {
                     inner.record_reset_or_block(self.now());
                 }
             }
@@ -339,10 +339,6 @@ impl Waiting {
     pub(crate) fn lines(&self) -> usize {
         lock_own(&self.lines).by_count.len()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.
@@ -440,7 +436,7 @@ impl Ticket {
             is_shared: backend.is_shared(self.policy().scope()),
             is_blocked,
             is_virtual: clock.is_virtual(),
-            validity: backend.deadline(),
+            validity: backend.settings.deadline,
         };
         Some(Destination {
             line,
