@@ -27,8 +27,8 @@ use crate::threads::{AtomicU64, Mutex, lock};
 /// The rejection cache, and the listeners to units that go back and to blocks.
 pub(crate) struct Notices {
     pub(crate) rejections: RejectionCache,
-    /// Called with each count to which this process has given units back, and each key that it has blocked, unblocked or
-    /// reset.
+    /// Called with each count to which this process has given units back, and each key that it has blocked, unblocked
+    /// or reset.
     pub(crate) on_return: OnceCell<Box<dyn Fn(KeyId, BlockChange) + Send + Sync>>,
     /// Called with each key that this process blocks: once the process obeys, and again once the shared store has
     /// blocked the key.
