@@ -38,7 +38,7 @@ impl RateLimiter {
         let deadline = 10 * backend.settings.deadline;
         backend.answer(move || async move {
             flush(&owner, deadline).await?;
-            timeout(deadline, stated(&owner)).await.map_err(|_| StoreError::Timeout { deadline })
+            timeout(deadline, owner.stated()).await.map_err(|_| StoreError::Timeout { deadline })
         })
     }
 
@@ -91,7 +91,7 @@ impl RateLimiter {
                 let flushed = owner.flushed(ReportedLosses::SinceNow);
                 result = result.clone().and(flushed.await);
                 if result.is_ok() {
-                    stated(owner).await;
+                    owner.stated().await;
                 }
             };
             let is_late = timeout(2 * deadline, all).await.is_err();
@@ -117,18 +117,5 @@ async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
             }
             Err(_) => {}
         }
-    }
-}
-
-/// Waits until the store knows which units in flight were released.
-async fn stated(owner: &Owner) {
-    loop {
-        let changes = owner.in_flight_changes();
-        // Receives notifications from now on.
-        let notified = changes.notified();
-        if let (_, true) = owner.in_flight() {
-            return;
-        }
-        notified.await;
     }
 }

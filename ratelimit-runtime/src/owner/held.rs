@@ -15,7 +15,7 @@ pub mod model;
 use std::mem;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
@@ -302,9 +302,9 @@ impl Owner {
         self.core.lock().slots.in_flight()
     }
 
-    /// Returns what is notified when something has changed about units in flight.
-    pub(crate) fn in_flight_changes(&self) -> Arc<Notify> {
-        Arc::clone(&self.core.lock().slots.changed)
+    /// Completes once the store knows which units in flight were released.
+    pub(crate) async fn stated(&self) {
+        self.core.until(|slots| slots.in_flight().1.then_some(())).await;
     }
 }
 
@@ -358,16 +358,7 @@ impl HeldSlot {
         let (core, key_id) = (Arc::clone(&self.core), self.key_id);
         self.free(true);
         self.taken.units = 0;
-        async move {
-            loop {
-                let changed = Arc::clone(&core.lock().slots.changed);
-                let changed = changed.notified();
-                if core.lock().slots.is_stated(key_id)? {
-                    return Ok(());
-                }
-                changed.await;
-            }
-        }
+        async move { core.until(|slots| slots.is_stated(key_id)).await }
     }
 
     fn free(&self, hurries: bool) {

@@ -355,6 +355,20 @@ impl Core {
         }
     }
 
+    /// Completes once `known` returns a value. Calls it now, and after each change of units in flight.
+    async fn until<T>(&self, known: impl Fn(&SlotCounts) -> Option<T> + Send) -> T {
+        loop {
+            let changed = Arc::clone(&self.lock().slots.changed);
+            // Receives notifications from now on.
+            let changed = changed.notified();
+            let value = known(&self.lock().slots);
+            match value {
+                Some(value) => return value,
+                None => changed.await,
+            }
+        }
+    }
+
     /// Ends a request about units in flight.
     fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
         let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());

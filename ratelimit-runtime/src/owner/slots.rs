@@ -194,13 +194,11 @@ impl SlotCounts {
         self.counts.get(&key_id)?.units.alive_until()
     }
 
-    /// Returns whether the store knows what is held of a count; or why the last statement has failed.
-    pub(super) fn is_stated(&self, key_id: KeyId) -> Result<bool, StoreError> {
-        let Some(count) = self.counts.get(&key_id) else { return Ok(true) };
-        match &count.failure {
-            _ if !count.units.is_dirty() => Ok(true),
-            Some((error, _)) => Err(error.clone()),
-            None => Ok(false),
+    /// Returns a value once the store knows what is held of a count, or the last statement has failed.
+    pub(super) fn is_stated(&self, key_id: KeyId) -> Option<Result<(), StoreError>> {
+        match self.counts.get(&key_id).filter(|count| count.units.is_dirty()) {
+            None => Some(Ok(())),
+            Some(count) => count.failure.as_ref().map(|(error, _)| Err(error.clone())),
         }
     }
 
