@@ -24,7 +24,7 @@ use crate::clock::before;
 use crate::key::KeyId;
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, Reply, Stated};
+use crate::store::{Calls, Charge, Reply, Stated, Statement};
 
 /// The clocks of two machines run at rates that differ by less than one part in this number.
 const DRIFT: u64 = 100;
@@ -80,14 +80,6 @@ pub(crate) struct TakenUnits {
     pub(super) is_local: bool,
 }
 
-/// What is stated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StatedUnits {
-    pub(super) units: u64,
-    pub(super) epoch: u64,
-    pub(super) hold_us: u64,
-}
-
 /// What a reply changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Replied {
@@ -125,7 +117,7 @@ impl SlotUnits {
     }
 
     /// Begins the statement with the number `seq` at `now`.
-    pub(super) fn state(&mut self, seq: u64, now: u64) -> StatedUnits {
+    pub(super) fn state(&mut self, seq: u64, now: u64) -> Statement {
         self.seq = seq;
         self.local = [self.local[0] + self.local[1], 0];
         self.pending = Some(PendingStatement { seq, units: self.units(), sent_at: now });
@@ -133,8 +125,9 @@ impl SlotUnits {
     }
 
     /// Returns what a statement would state now.
-    pub(super) fn peeked(&self) -> StatedUnits {
-        StatedUnits { units: self.units(), epoch: self.epoch, hold_us: self.hold_us }
+    pub(super) fn peeked(&self) -> Statement {
+        let (units, epoch, hold_us) = (self.units(), self.epoch, self.hold_us);
+        Statement { units, epoch, hold_us, ..Statement::default() }
     }
 
     /// Ends the pending statement with its reply, which is received at `now`.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
 use super::agenda::Agenda;
-use super::held::{HeldReply, SlotUnits, StatedUnits, TakenUnits};
+use super::held::{HeldReply, SlotUnits, TakenUnits};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::key::KeyId;
@@ -212,12 +212,10 @@ impl SlotCounts {
     /// Returns what a peek states of a count: what is held, unless a request is about to change it.
     pub(super) fn peeked(&self, charge: &Arc<Charge>) -> Arc<Charge> {
         let count = self.counts.get(&charge.key_id).filter(|count| !count.units.is_pending());
-        let Some(StatedUnits { units, epoch, hold_us }) = count.map(|it| it.units.peeked()) else {
-            return Arc::clone(charge);
-        };
+        let Some(count) = count else { return Arc::clone(charge) };
         let (process, seq) = (self.process, self.last_seq + 1);
-        let statement = Statement { process, seq, units, epoch, hold_us, waited_us: 0 };
-        Arc::new(Charge { statement: Some(statement), ..(**charge).clone() })
+        let statement = Some(Statement { process, seq, ..count.units.peeked() });
+        Arc::new(Charge { statement, ..(**charge).clone() })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -548,14 +546,9 @@ impl SlotCounts {
         self.last_seq += 1;
         let (seq, process) = (self.last_seq, self.process);
         let count = self.counts.get_mut(&charge.key_id);
-        let stated = count.map(|count| count.units.state(seq, now));
-        let statement = stated.map(|StatedUnits { units, epoch, hold_us }| Statement {
-            process,
-            seq,
-            units,
-            epoch,
-            hold_us,
-            waited_us,
+        let statement = count.map(|count| {
+            let stated = count.units.state(seq, now);
+            Statement { process, seq, waited_us, ..stated }
         });
         Arc::new(Charge { statement, ..(**charge).clone() })
     }
