@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     }
     eprintln!(
         "{name:?} is not a script. The scripts are sliding, fixed, sliding_counter, bucket, leased_bucket, \
-         slots, all, batch, batch_of_node, correct, hold"
+         slots, all, batch, batch_of_node, correct"
     );
     ExitCode::FAILURE
 }

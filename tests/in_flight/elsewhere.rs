@@ -6,13 +6,14 @@ use futures::future::join_all;
 use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection};
 use support::cluster::Cluster;
 use support::limits::{DAY, SECOND};
+use support::server::Server;
 use tokio::time::{sleep, timeout};
 
 const ONE: Limit = Limit::in_flight("one", 1).hold(Duration::from_secs(3_600));
 const RATE: Limit = Limit::fixed("rate", 3, DAY);
 
-fn process(cluster: &Cluster) -> RateLimiter {
-    let builder = RateLimiter::builder().redis(cluster.url()).deadline(SECOND);
+fn process(url: impl AsRef<str>) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(url.as_ref()).deadline(SECOND);
     builder.build().expect("valid")
 }
 
@@ -38,7 +39,7 @@ async fn acquire_soon(limiter: &RateLimiter) -> Permit {
 #[tokio::test]
 async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
     let cluster = Cluster::start(0);
-    let limiters = [process(&cluster), process(&cluster)];
+    let limiters = [process(cluster.url()), process(cluster.url())];
     assert_ne!(cluster.slot("a"), cluster.slot("b"));
     for round in 0..10 {
         // Three of these calls have a unit of the rate, and many take a slot before they lack one.
@@ -61,7 +62,7 @@ async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_call_frees_no_slot_of_another() {
     let cluster = Cluster::start(0);
-    let (limiter, other) = (process(&cluster), process(&cluster));
+    let (limiter, other) = (process(cluster.url()), process(cluster.url()));
     for round in 0..60_u64 {
         let rated = format!("b{round}");
         let call = limiter.clone();
@@ -82,10 +83,20 @@ async fn an_aborted_call_frees_no_slot_of_another() {
 /// All hash slots are stated at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_counts_keep_their_slots() {
+    let cluster = Cluster::start(0);
+    keep_thousands([(); 2].map(|()| process(cluster.url()))).await;
+}
+
+/// Statements about many counts share scripts.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_counts_of_one_server_keep_their_slots() {
+    let server = Server::start();
+    keep_thousands([(); 2].map(|()| process(&server.url))).await;
+}
+
+async fn keep_thousands([limiter, other]: [RateLimiter; 2]) {
     const KEYS: u64 = 3_000;
     let limit = ONE.hold(2 * SECOND);
-    let cluster = Cluster::start(0);
-    let limiter = process(&cluster);
     let mut permits = Vec::new();
     for keys in (0..KEYS).collect::<Vec<_>>().chunks(100) {
         let calls = keys.iter().map(|key| limiter.acquire(&limit, key, 1));
@@ -97,7 +108,6 @@ async fn thousands_of_counts_keep_their_slots() {
         assert_eq!(lost, 0, "after {:?}", started.elapsed());
         sleep(SECOND / 4).await;
     }
-    let other = process(&cluster);
     for key in (0..KEYS).step_by(100) {
         other.acquire(&limit, key, 1).await.expect_err("Redis counts it");
     }

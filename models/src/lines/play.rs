@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::super::ReturnedGrant;
 use super::super::waiters::Stage;
-use super::super::{Asked, Destination, Duty, Line, LineSpec, Now, Waiter};
+use super::super::{Asked, Duty, Line, LineSpec, Now, Waiter};
 use super::{Action, Fault, Lines, ORDER, RESTS};
 use crate::algorithm::{Correction, Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
@@ -17,7 +17,7 @@ use crate::limit::{Access, Limit, OnError};
 use crate::local::Local;
 use crate::reply::{Source, StoreError};
 use crate::store::{Calls, Charge, Reply};
-use crate::waiting::{OwnedPart, Ticket};
+use crate::waiting::{Destination, OwnedPart, Ticket};
 
 /// The length of a step of time.
 pub(super) const TICK: Duration = Duration::from_millis(500);
@@ -95,7 +95,7 @@ impl Play {
         let key_id = KeyId::new(terms.identity(), 0);
         let charge =
             Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
-        let spec = Arc::new(LineSpec::new(&destination(&charge), true, VALIDITY));
+        let spec = Arc::new(destination(&charge).line);
         let clock = VirtualClock::at(START);
         Self {
             model,
@@ -332,8 +332,14 @@ impl Play {
 
 /// Returns the line of a call of the count.
 fn destination(charge: &Arc<Charge>) -> Destination {
-    let charges = vec![Arc::clone(charge)].into();
-    Destination { charges, is_shared: true, is_blocked: false, changes_at: None }
+    let line = LineSpec {
+        counts: vec![Arc::clone(charge)].into(),
+        is_shared: true,
+        is_blocked: false,
+        is_virtual: true,
+        validity: VALIDITY,
+    };
+    Destination { line, changes_at: None }
 }
 
 /// Returns the outcomes of the admitted calls of a request.

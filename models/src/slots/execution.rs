@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use super::state::{Body, HOLD, State, packed_terms};
 use super::{Fault, Slots};
-use crate::program;
 use crate::program::Form;
 use crate::scripts::decoded;
 use crate::server::Reply;
@@ -35,14 +34,10 @@ impl Slots {
     /// Applies an operation on the server. Returns the reply.
     pub(super) fn execute(&self, state: &mut State, body: Body) -> Body {
         static DECIDE: LazyLock<String> = LazyLock::new(|| Form::Slots.script());
-        static HOLDING: LazyLock<String> = LazyLock::new(program::hold);
         let clock = state.server_clock();
         let (text, arguments) = match body {
             Body::Take(terms) => (&*DECIDE, vec![packed_op("take", 1, 1, 0, &terms)]),
-            Body::State(terms) => {
-                let limit = [&[Form::Slots.index() as u8 + 1], &terms[..]].concat();
-                (&*HOLDING, vec![vec![1], Vec::new(), limit])
-            }
+            Body::State(terms) => (&*DECIDE, vec![packed_op("hold", 0, 0, 0, &terms)]),
             Body::Reset => {
                 let statement = Statement { hold_us: HOLD, ..Statement::default() };
                 let terms = packed_terms(self.threshold, &statement);

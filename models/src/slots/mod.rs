@@ -1,9 +1,8 @@
 //! Calls in flight: processes that take slots on one server, and every order in which requests and replies are
 //! executed, delivered and lost, calls end, time passes, counts are reset, and processes crash.
 //!
-//! What a process holds is [`SlotUnits`](super::SlotUnits) of the runtime, and the server runs `lua/slots.lua` and
-//! `lua/hold.lua`. A process has one request pending at a time. A process that is stopped is one that takes no step
-//! while time passes.
+//! What a process holds is [`SlotUnits`](super::SlotUnits) of the runtime, and the server runs `lua/slots.lua`. A
+//! process has one request pending at a time. A process that is stopped is one that takes no step while time passes.
 
 mod execution;
 mod recovery;

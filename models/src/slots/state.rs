@@ -1,6 +1,6 @@
 //! A state of the model: the server, the processes, and the messages between them.
 
-use super::super::{SlotUnits, StatedUnits, TakenUnits};
+use super::super::{SlotUnits, TakenUnits};
 use crate::server::Keys;
 use crate::store::Statement;
 
@@ -141,9 +141,9 @@ impl State {
         sender.units.expire(now);
         sender.last_seq += 1;
         let (id, seq) = (sender.id, sender.last_seq);
-        let StatedUnits { units, epoch, hold_us } = sender.units.state(seq, now);
+        let stated = sender.units.state(seq, now);
         sender.pending = Some(Pending { number: seq, sent_at: now, wants, resets });
-        let statement = Statement { process: id, seq, units, epoch, hold_us, waited_us: 0 };
+        let statement = Statement { process: id, seq, ..stated };
         let terms = packed_terms(threshold, &statement);
         let body = if wants { Body::Take(terms) } else { Body::State(terms) };
         self.put(Message { process: id, number: seq, body });

@@ -27,15 +27,16 @@ use crate::store::{Calls, Charge, Reply, SharedStore, Statement};
 pub(crate) struct Backend {
     /// The store of this process: of all counts, or of the counts of [`Scope::Process`] and of fallbacks.
     local: Local,
-    shared: Option<SharedStore>,
-    notices: Arc<Notices>,
-    /// Corrects what the shared store has counted.
-    owner: Option<Arc<Owner>>,
+    pub(crate) shared: Option<SharedStore>,
+    /// What notifies of counts that this process changes.
+    pub(crate) notices: Arc<Notices>,
+    /// The owner of what outlives a call, if there is a shared store.
+    pub(crate) owner: Option<Arc<Owner>>,
     /// Notified when units in flight of this process may have been lost.
     in_flight_changed: Notify,
     outages: OutageLog,
-    settings: BackendSettings,
-    background: Arc<Background>,
+    pub(crate) settings: BackendSettings,
+    pub(crate) background: Arc<Background>,
     rejected_keys: RejectedKeys,
 }
 
@@ -77,44 +78,13 @@ impl Backend {
         }
     }
 
-    /// Returns what notifies of counts that this process changes.
-    pub(crate) fn notices(&self) -> &Notices {
-        &self.notices
-    }
-
-    /// Returns the owner of what outlives a call, if there is a shared store.
-    pub(crate) fn owner(&self) -> Option<&Arc<Owner>> {
-        self.owner.as_ref()
-    }
-
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
     pub(crate) fn source(&self) -> Source {
         if self.shared.is_some() { Source::Redis } else { Source::Embedded }
     }
 
-    pub(crate) fn shared_store(&self) -> Option<&SharedStore> {
-        self.shared.as_ref()
-    }
-
-    /// Returns the longest time that a decision may take.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.settings.deadline
-    }
-
-    pub(crate) fn key_secret(&self) -> &KeySecret {
-        &self.settings.key_secret
-    }
-
-    pub(crate) fn reports(&self) -> &ReportSettings {
-        &self.settings.reports
-    }
-
     pub(crate) fn clock(&self) -> &Clock {
         self.local.clock()
-    }
-
-    pub(crate) fn background(&self) -> &Background {
-        &self.background
     }
 
     /// Returns the embedded store, for decisions that need no request.
@@ -462,7 +432,7 @@ impl Backend {
         // Most calls of a flood end here, with few instructions (`benches/all -- embedded`).
         if self.rejected_keys.counts(at) {
             self.rejected_keys.count(limit, key_id, at, || {
-                self.reports().logged(limit.terms(), key_id, || key().to_string().into())
+                self.settings.reports.logged(limit.terms(), key_id, || key().to_string().into())
             });
         }
     }

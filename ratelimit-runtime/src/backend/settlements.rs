@@ -209,14 +209,14 @@ impl Backend {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let result = complete_by(Instant::now() + self.deadline(), work).await;
+        let result = complete_by(Instant::now() + self.settings.deadline, work).await;
         result.unwrap_or_else(|| Err(self.too_late()))
     }
 
     /// Returns the error of work that [`complete_by`] has not completed: if there is no runtime, the thread of the
     /// limiter could not start.
     pub(crate) fn too_late(&self) -> StoreError {
-        let deadline = self.deadline();
+        let deadline = self.settings.deadline;
         if is_in_runtime() { StoreError::Timeout { deadline } } else { ended() }
     }
 

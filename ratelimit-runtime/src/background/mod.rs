@@ -22,7 +22,7 @@ use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
-use crate::threads::{Mutex, MutexGuard};
+use crate::threads::{Mutex, MutexGuard, lock};
 
 type BoxedJob = BoxedWork<()>;
 
@@ -102,7 +102,7 @@ impl Background {
         let resident: Resident =
             Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
         self.send(job_of(&resident));
-        let mut residents = self.residents();
+        let mut residents = lock(&self.residents);
         residents.retain(|(owner, _)| owner.strong_count() > 0);
         residents.push((weak, resident));
     }
@@ -203,7 +203,7 @@ impl Background {
             .spawn(move || run_thread(receiver, process, &runs_in));
         let mut unsent = Vec::new();
         if started.is_ok() {
-            self.residents().retain(|(_, resident)| {
+            lock(&self.residents).retain(|(_, resident)| {
                 let job = job_of(resident);
                 let is_wanted = job.is_some();
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
@@ -217,10 +217,6 @@ impl Background {
         if let Err(error) = started {
             tracing::error!(%error, "cannot start the background thread of the rate limiter");
         }
-    }
-
-    fn residents(&self) -> MutexGuard<'_, Vec<(ResidentOwner, Resident)>> {
-        self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -379,7 +375,7 @@ impl<T: Default> Default for OwnValue<T> {
 /// Locks a value of this process. A panic in another thread leaves it valid.
 #[inline]
 pub(crate) fn lock_own<T: Default>(value: &Mutex<OwnValue<T>>) -> MutexGuard<'_, OwnValue<T>> {
-    let mut value = value.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut value = lock(value);
     if value.process != seen_process() {
         // Not dropped: its wakers and tasks belong to runtimes of the parent, whose locks can be held for ever here,
         // and whose descriptors wake the parent.
@@ -454,7 +450,7 @@ mod tests {
         drop(starts);
         let owner = Arc::new(());
         background.spawn_resident(&owner, |_| async {});
-        assert_eq!(background.residents().len(), 1);
+        assert_eq!(lock(&background.residents).len(), 1);
     }
 }
 

@@ -130,7 +130,7 @@ impl Checker {
             return self.decide_as_written(parts, options, None);
         }
         let ruled = self.ruled(parts);
-        let by = Instant::now() + self.backend.deadline();
+        let by = Instant::now() + self.backend.settings.deadline;
         let call = self.decide_enforced(parts, &ruled, options, None, by);
         call.beside(&self.backend, self.trials(parts, &ruled))
     }
@@ -258,11 +258,11 @@ impl Checker {
             self.trials(&parts, &self.ruled(&parts))
         };
         for trial in trials {
-            self.backend.background().spawn(async { drop(trial.await) });
+            self.backend.background.spawn(async { drop(trial.await) });
         }
         let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
         let late = start.elapsed().saturating_sub(wait);
-        let by = Instant::now() + self.backend.deadline().saturating_sub(late);
+        let by = Instant::now() + self.backend.settings.deadline.saturating_sub(late);
         let reply = reply.map(|reply| (started, reply));
         let decision = {
             let (parts, ruled) = (borrowed(&ticket.parts), ticket.ruled());

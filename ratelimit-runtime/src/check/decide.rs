@@ -204,7 +204,7 @@ impl CountedCall {
             }
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
-        let report = report.with_keys(backend.reports(), keys);
+        let report = report.with_keys(&backend.settings.reports, keys);
         let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
         if let Some(index) = counts.iter().position(is_too_large) {
             let ChargedCount { limit, charge, .. } = &counts[index];
@@ -312,7 +312,7 @@ impl Refusal {
     fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
         let (terms, key) = (part.limit.terms(), part.key);
         let keys = iter::once_with(|| (terms, backend.key_id(terms, key), key));
-        let report = Report::start().with_keys(backend.reports(), keys);
+        let report = Report::start().with_keys(&backend.settings.reports, keys);
         Self { report, label: part.limit.label(), rejection }
     }
 

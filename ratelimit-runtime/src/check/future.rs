@@ -85,7 +85,7 @@ impl<T: From<AdmittedCall>> CallFuture<T> {
         match self {
             Self::Decided(result) => result.expect("a call that was not polled has its result"),
             Self::Pending(call) => {
-                let result = backend.background().block_on(call);
+                let result = backend.background.block_on(call);
                 result
                     .unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
                     .map(T::from)

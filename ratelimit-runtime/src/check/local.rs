@@ -71,7 +71,7 @@ impl Conclusion for Check {
             Ok(check) => return check,
             Err(outcome) => outcome,
         };
-        let is_plain = !report::is_recorded() && !backend.reports().reports_rejections();
+        let is_plain = !report::is_recorded() && !backend.settings.reports.reports_rejections();
         if is_plain && outcome.verdict == Verdict::Rejected {
             backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(key));
             return Self::rejected_here(limit, &outcome);
@@ -140,7 +140,9 @@ impl Checker {
         let index = hardest(outcomes);
         let (Part { limit, key, .. }, outcome) = (parts[index], &outcomes[index]);
         let is_allowed = outcome.is_allowed();
-        if report::is_recorded() || !is_allowed && self.backend.reports().reports_rejections() {
+        if report::is_recorded()
+            || !is_allowed && self.backend.settings.reports.reports_rejections()
+        {
             let parts: Few<_> = parts.iter().map(Part::any).collect();
             return Some(self.report_few(started, &parts, charges, outcomes));
         }
@@ -170,7 +172,7 @@ impl Checker {
         if !outcomes.iter().all(Outcome::is_allowed) {
             let keys = parts.iter().zip(charges);
             let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
-            report = report.with_keys(self.backend.reports(), keys);
+            report = report.with_keys(&self.backend.settings.reports, keys);
         }
         Check::from(conclude(report, &labels, &Ok((outcomes, Source::Embedded)), |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);

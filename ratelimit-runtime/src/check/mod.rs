@@ -104,7 +104,7 @@ impl AnyPart<'_> {
         }
         let key_id = || backend.key_id(limit.terms(), key);
         let keys = iter::once_with(|| (limit.terms(), key_id(), key));
-        let report = report.with_keys(backend.reports(), keys);
+        let report = report.with_keys(&backend.settings.reports, keys);
         let reply = Ok((slice::from_ref(outcome), Source::Embedded));
         conclude(report, slice::from_ref(&label), &reply, |_| {
             backend.count_rejection(limit, key_id(), outcome.clock, || OwnedKey::of(key));

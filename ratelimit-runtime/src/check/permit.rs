@@ -100,7 +100,7 @@ impl SettledParts {
                 |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
             let charge = receipts.get(index).map(|receipt| {
                 let charged = backend.charged_by(source, charge);
-                let owner = backend.owner().filter(|_| charge.statement.is_some());
+                let owner = backend.owner.as_ref().filter(|_| charge.statement.is_some());
                 let held = owner.map(|owner| match source {
                     Source::Fallback => owner.take_locally(charge, charged),
                     _ => owner.granted(charge, charged, *receipt),
@@ -297,7 +297,7 @@ impl Permit {
         let (Some(released), Some(backend)) = (released, backend) else {
             return Answer::ready(Ok(()));
         };
-        let deadline = backend.deadline();
+        let deadline = backend.settings.deadline;
         backend.answer(move || async move {
             timeout(deadline, released).await.unwrap_or(Err(StoreError::Timeout { deadline }))
         })

@@ -125,7 +125,7 @@ fn undecided_call<const N: usize>(
 
 /// Returns the hash of a key under the secret of the limiter that decides the call.
 pub fn hashed(limiter: Option<&RateLimiter>, key: &(impl Key + ?Sized)) -> HashedKey {
-    let hash = |limiter: &RateLimiter| limiter.checker().backend.key_secret().hash(key);
+    let hash = |limiter: &RateLimiter| limiter.checker().backend.settings.key_secret.hash(key);
     match limiter {
         Some(limiter) => hash(limiter),
         // The call itself says why no limiter can be built.
@@ -217,7 +217,7 @@ pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
 /// Returns whether no decision of the shared store is under way.
 #[must_use]
 pub fn store_is_idle(limiter: &RateLimiter) -> bool {
-    match limiter.checker().backend.shared_store() {
+    match &limiter.checker().backend.shared {
         Some(store) => store.is_idle(),
         None => true,
     }
@@ -233,7 +233,7 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 #[must_use]
 pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
     let Checker { leases, backend, .. } = limiter.checker();
-    leases.is_idle() && backend.owner().is_none_or(|owner| owner.is_flushed())
+    leases.is_idle() && backend.owner.as_ref().is_none_or(|owner| owner.is_flushed())
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

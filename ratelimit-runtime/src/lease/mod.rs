@@ -156,13 +156,13 @@ impl Leases {
         target: &Arc<LeaseTarget>,
         calls: &Calls,
     ) -> Result<Reply, StoreError> {
-        let (start, deadline) = (Instant::now(), self.backend.deadline());
+        let (start, deadline) = (Instant::now(), self.backend.settings.deadline);
         let (by, late) = (start + deadline, || self.backend.too_late());
         let wait = self.ledger.enter(key_id, target, self.now(), || self.pending.begin());
         if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
             if let Some(pending) = fetch {
                 let fetch = LeaseFetch::new(self, key_id, pending);
-                self.backend.background().spawn(fetch.run());
+                self.backend.background.spawn(fetch.run());
             }
             // Saves the second timer for most calls: their replies come within the first timeout.
             let mut received = complete_by(start + deadline / WAITS_PER_DEADLINE, &mut reply).await;
@@ -232,7 +232,7 @@ impl Leases {
     /// Wakes the job that gives back the units of leases that have ended, and starts it if it does not run.
     fn look(self: &Arc<Self>) {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
-            let background = self.backend.background();
+            let background = &self.backend.background;
             background.spawn_resident(self, |leases| watch(Arc::downgrade(&leases)));
         }
         self.changed().notify_one();
@@ -317,7 +317,7 @@ impl LeaseFetch {
             if let Some(unspent) = unspent {
                 // First these units come back: without them, the store can reject the request.
                 let returned = leases.return_units(unspent);
-                let _ = timeout(leases.backend.deadline() / 2, returned).await;
+                let _ = timeout(leases.backend.settings.deadline / 2, returned).await;
             }
             let requested = leases.now();
             let calls = Calls::take(target.charge.with_cost(units));

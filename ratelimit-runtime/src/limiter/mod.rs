@@ -109,11 +109,12 @@ impl RateLimiter {
         let backend = Arc::new(backend);
         let leases = Leases::new(&backend);
         let holder = Arc::downgrade(&leases);
-        backend.notices().on_block(move |key_id| {
+        let listener = move |key_id| {
             if let Some(leases) = holder.upgrade() {
                 leases.give_back(key_id);
             }
-        });
+        };
+        let _ = backend.notices.on_block.set(Box::new(listener));
         let rules = Arc::default();
         let waiting = Waiting::new(&backend, &rules, max_waiting);
         Self {
@@ -139,8 +140,8 @@ impl RateLimiter {
     /// other process could share the counts. Without Redis, it has a random one.
     pub fn key_secret(&self) -> Result<KeySecret, Mistake> {
         let backend = &self.checker.backend;
-        let secret = backend.key_secret();
-        if !secret.is_given() && backend.shared_store().is_some() {
+        let secret = &backend.settings.key_secret;
+        if !secret.is_given() && backend.shared.is_some() {
             return Err(Mistake::NoKeySecret);
         }
         Ok(secret.clone())
@@ -361,7 +362,7 @@ impl RateLimiter {
                 pause.await;
             } else {
                 // Without a pause if the thread cannot start.
-                drop(backend.background().enter(pause).await);
+                drop(backend.background.enter(pause).await);
             }
         })
     }

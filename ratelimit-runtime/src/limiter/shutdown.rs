@@ -30,15 +30,15 @@ impl RateLimiter {
     ///   replying, `flush` ends after twenty deadlines at most.
     pub fn flush(&self) -> Answer<()> {
         let backend = Arc::clone(&self.checker.backend);
-        let Some(owner) = backend.owner().map(Arc::clone) else { return Answer::ready(Ok(())) };
+        let Some(owner) = backend.owner.clone() else { return Answer::ready(Ok(())) };
         let (_, is_stated) = owner.in_flight();
         if owner.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
-        let deadline = 10 * backend.deadline();
+        let deadline = 10 * backend.settings.deadline;
         backend.answer(move || async move {
             flush(&owner, deadline).await?;
-            timeout(deadline, stated(&owner)).await.map_err(|_| StoreError::Timeout { deadline })
+            timeout(deadline, owner.stated()).await.map_err(|_| StoreError::Timeout { deadline })
         })
     }
 
@@ -79,8 +79,8 @@ impl RateLimiter {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
         Arc::clone(&backend).answer(|| async move {
             waiting.shut_down();
-            let Some(owner) = backend.owner() else { return Ok(()) };
-            let (deadline, mut result) = (backend.deadline(), Ok(()));
+            let Some(owner) = backend.owner.as_ref() else { return Ok(()) };
+            let (deadline, mut result) = (backend.settings.deadline, Ok(()));
             let all = async {
                 let flushed = owner.flushed(ReportedLosses::SinceNow);
                 // Each gives back what it holds, also after a failure. The first failure is the result.
@@ -91,7 +91,7 @@ impl RateLimiter {
                 let flushed = owner.flushed(ReportedLosses::SinceNow);
                 result = result.clone().and(flushed.await);
                 if result.is_ok() {
-                    stated(owner).await;
+                    owner.stated().await;
                 }
             };
             let is_late = timeout(2 * deadline, all).await.is_err();
@@ -117,18 +117,5 @@ async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
             }
             Err(_) => {}
         }
-    }
-}
-
-/// Waits until the store knows which units in flight were released.
-async fn stated(owner: &Owner) {
-    loop {
-        let changes = owner.in_flight_changes();
-        // Receives notifications from now on.
-        let notified = changes.notified();
-        if let (_, true) = owner.in_flight() {
-            return;
-        }
-        notified.await;
     }
 }

@@ -15,15 +15,16 @@ pub mod model;
 use std::mem;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
-use super::{Core, HeldReply, LOOK_AGAIN, Owner, ended};
+use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
 use crate::clock::before;
 use crate::key::KeyId;
+use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, Reply, Stated};
+use crate::store::{Calls, Charge, Reply, Stated, Statement};
 
 /// The clocks of two machines run at rates that differ by less than one part in this number.
 const DRIFT: u64 = 100;
@@ -31,8 +32,9 @@ const DRIFT: u64 = 100;
 /// The number of statements within a hold.
 const STATEMENTS: u64 = 3;
 
-/// The reply to calls.
-pub(super) struct TakenReply {
+/// A reply to calls that take units in flight, on its way to a caller. If it does not arrive, its units are released.
+pub(super) struct HeldReply {
+    pub(super) core: Arc<Core>,
     pub(super) reply: Reply,
     pub(super) calls: Calls,
 }
@@ -78,14 +80,6 @@ pub(crate) struct TakenUnits {
     pub(super) is_local: bool,
 }
 
-/// What is stated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StatedUnits {
-    pub(super) units: u64,
-    pub(super) epoch: u64,
-    pub(super) hold_us: u64,
-}
-
 /// What a reply changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Replied {
@@ -123,7 +117,7 @@ impl SlotUnits {
     }
 
     /// Begins the statement with the number `seq` at `now`.
-    pub(super) fn state(&mut self, seq: u64, now: u64) -> StatedUnits {
+    pub(super) fn state(&mut self, seq: u64, now: u64) -> Statement {
         self.seq = seq;
         self.local = [self.local[0] + self.local[1], 0];
         self.pending = Some(PendingStatement { seq, units: self.units(), sent_at: now });
@@ -131,8 +125,9 @@ impl SlotUnits {
     }
 
     /// Returns what a statement would state now.
-    pub(super) fn peeked(&self) -> StatedUnits {
-        StatedUnits { units: self.units(), epoch: self.epoch, hold_us: self.hold_us }
+    pub(super) fn peeked(&self) -> Statement {
+        let (units, epoch, hold_us) = (self.units(), self.epoch, self.hold_us);
+        Statement { units, epoch, hold_us, ..Statement::default() }
     }
 
     /// Ends the pending statement with its reply, which is received at `now`.
@@ -266,9 +261,9 @@ impl Owner {
         let (reply_to, reply) = oneshot::channel();
         self.core.lock().slots.want(calls, reply_to, self.core.real());
         self.wake();
-        reply.await.unwrap_or_else(|_| Err(ended())).and_then(|mut held| {
-            let taken = held.taken.take();
-            taken.map(|taken| taken.reply).ok_or_else(ended)
+        reply.await.unwrap_or_else(|_| Err(ended())).map(|mut held| {
+            let received = Reply::new(OneOrMany::new(), held.reply.source);
+            mem::replace(&mut held.reply, received)
         })
     }
 
@@ -284,7 +279,8 @@ impl Owner {
 
     /// Returns the units of a call that a reply has admitted.
     pub(crate) fn granted(&self, charge: &Charge, units: u64, receipt: Receipt) -> HeldSlot {
-        self.core.granted(charge, units, receipt)
+        let taken = TakenUnits { units, stamp: receipt.place, is_local: false };
+        self.core.slot(charge.key_id, taken)
     }
 
     /// Takes units without the store, which learns of them when it replies again.
@@ -299,25 +295,15 @@ impl Owner {
         self.core.lock().slots.in_flight()
     }
 
-    /// Returns what is notified when something has changed about units in flight.
-    pub(crate) fn in_flight_changes(&self) -> Arc<Notify> {
-        Arc::clone(&self.core.lock().slots.changed)
+    /// Completes once the store knows which units in flight were released.
+    pub(crate) async fn stated(&self) {
+        self.core.until(|slots| slots.in_flight().1.then_some(())).await;
     }
 }
 
 impl Core {
     fn slot(self: &Arc<Self>, key_id: KeyId, taken: TakenUnits) -> HeldSlot {
         HeldSlot { core: Arc::clone(self), key_id, taken, os_process: seen_process() }
-    }
-
-    pub(super) fn granted(
-        self: &Arc<Self>,
-        charge: &Charge,
-        units: u64,
-        receipt: Receipt,
-    ) -> HeldSlot {
-        let taken = TakenUnits { units, stamp: receipt.place, is_local: false };
-        self.slot(charge.key_id, taken)
     }
 }
 
@@ -365,16 +351,7 @@ impl HeldSlot {
         let (core, key_id) = (Arc::clone(&self.core), self.key_id);
         self.free(true);
         self.taken.units = 0;
-        async move {
-            loop {
-                let changed = Arc::clone(&core.lock().slots.changed);
-                let changed = changed.notified();
-                if core.lock().slots.is_stated(key_id)? {
-                    return Ok(());
-                }
-                changed.await;
-            }
-        }
+        async move { core.until(|slots| slots.is_stated(key_id)).await }
     }
 
     fn free(&self, hurries: bool) {
@@ -398,13 +375,14 @@ impl Drop for HeldSlot {
 
 impl Drop for HeldReply {
     fn drop(&mut self) {
-        let Some(TakenReply { reply, calls }) = self.taken.take() else { return };
+        let Self { core, reply, calls } = self;
         let charges = &calls.charges;
         for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
             let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
             for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
                 if charge.statement.is_some() {
-                    drop(self.core.granted(charge, *cost, *receipt));
+                    let taken = TakenUnits { units: *cost, stamp: receipt.place, is_local: false };
+                    drop(core.slot(charge.key_id, taken));
                 }
             }
         }

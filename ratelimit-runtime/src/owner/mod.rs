@@ -32,9 +32,9 @@ use tokio::time::timeout;
 
 pub(crate) use self::agenda::Agenda;
 use self::corrections::{Corrections, Kind, Queueable, Sent};
+use self::held::HeldReply;
 pub(crate) use self::held::HeldSlot;
-use self::held::TakenReply;
-pub(crate) use self::notices::{CountChange, Notices};
+pub(crate) use self::notices::Notices;
 use self::notices::{PendingBlock, PendingBlocks};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
@@ -126,12 +126,6 @@ enum ReplyTo {
     Whoever(ResultSender),
     /// A caller. While the store executes nothing, it receives the error, and nothing stays queued.
     Caller(ResultSender),
-}
-
-/// A reply to calls that take units in flight, on its way to a caller. If it does not arrive, its units are released.
-struct HeldReply {
-    core: Arc<Core>,
-    taken: Option<TakenReply>,
 }
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
@@ -361,6 +355,20 @@ impl Core {
         }
     }
 
+    /// Completes once `known` returns a value. Calls it now, and after each change of units in flight.
+    async fn until<T>(&self, known: impl Fn(&SlotCounts) -> Option<T> + Send) -> T {
+        loop {
+            let changed = Arc::clone(&self.lock().slots.changed);
+            // Receives notifications from now on.
+            let changed = changed.notified();
+            let value = known(&self.lock().slots);
+            match value {
+                Some(value) => return value,
+                None => changed.await,
+            }
+        }
+    }
+
     /// Ends a request about units in flight.
     fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
         let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
@@ -375,7 +383,7 @@ impl Core {
     fn end_slots(self: &Arc<Self>, ends: SlotEnds) {
         for (reply_to, result) in ends.replies {
             let core = Arc::clone(self);
-            let result = result.map(|taken| HeldReply { core, taken: Some(taken) });
+            let result = result.map(|(reply, calls)| HeldReply { core, reply, calls });
             foreign(|| drop(reply_to.send(result)));
         }
         for (charge, units) in ends.lost {

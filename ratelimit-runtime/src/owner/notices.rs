@@ -11,8 +11,8 @@
 //! process gives units back or resets the count, the entry expires after a second at most.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
@@ -22,51 +22,31 @@ use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
 use crate::store::{Charge, Reply};
-use crate::threads::{AtomicU64, Mutex};
-
-/// A change of a count, after which its lines ask the store again.
-#[derive(Clone, Copy)]
-pub(crate) enum CountChange {
-    /// Some were given back, or the key was unblocked.
-    GiveBack,
-    /// The count was reset.
-    Reset,
-    /// The key was blocked: no call starts before the block ends.
-    Block,
-}
+use crate::threads::{AtomicU64, Mutex, lock};
 
 /// The rejection cache, and the listeners to units that go back and to blocks.
 pub(crate) struct Notices {
     pub(crate) rejections: RejectionCache,
-    returned: OnceCell<Box<dyn Fn(KeyId, CountChange) + Send + Sync>>,
-    blocked: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
+    /// Called with each count to which this process has given units back, and each key that it has blocked, unblocked
+    /// or reset.
+    pub(crate) on_return: OnceCell<Box<dyn Fn(KeyId, BlockChange) + Send + Sync>>,
+    /// Called with each key that this process blocks: once the process obeys, and again once the shared store has
+    /// blocked the key.
+    pub(crate) on_block: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
 }
 
 impl Notices {
     /// Creates a value without listeners. `caches_rejections` says whether the rejections of a shared store are cached.
     pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
         let rejections = RejectionCache::new(caches_rejections);
-        Arc::new(Self { rejections, returned: OnceCell::new(), blocked: OnceCell::new() })
-    }
-
-    /// Sets the function that is called with each count to which this process has given units back.
-    pub(crate) fn on_return(&self, listener: impl Fn(KeyId, CountChange) + Send + Sync + 'static) {
-        let is_first = self.returned.set(Box::new(listener)).is_ok();
-        debug_assert!(is_first, "a limiter sets its listener once");
-    }
-
-    /// Sets the function that is called with each key that this process blocks: once the process obeys, and again once
-    /// the shared store has blocked the key.
-    pub(crate) fn on_block(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
-        let is_first = self.blocked.set(Box::new(listener)).is_ok();
-        debug_assert!(is_first, "a limiter sets its listener once");
+        Arc::new(Self { rejections, on_return: OnceCell::new(), on_block: OnceCell::new() })
     }
 
     /// Removes the cached rejection of a count, and notifies of its units.
     #[inline]
-    pub(crate) fn returned(&self, key_id: KeyId, change: CountChange) {
+    pub(crate) fn returned(&self, key_id: KeyId, change: BlockChange) {
         self.rejections.forget(key_id);
-        if let Some(listener) = self.returned.get() {
+        if let Some(listener) = self.on_return.get() {
             listener(key_id, change);
         }
     }
@@ -74,7 +54,7 @@ impl Notices {
     /// Notifies of units of a count that may be free now.
     #[inline]
     pub(crate) fn released(&self, key_id: KeyId) {
-        self.returned(key_id, CountChange::GiveBack);
+        self.returned(key_id, BlockChange::None);
     }
 
     /// Notifies of a charge that was corrected, or may have been.
@@ -90,16 +70,12 @@ impl Notices {
     /// Notifies that a key was blocked, unblocked or reset: waiting calls ask again, and leased units of a blocked key
     /// go back.
     pub(crate) fn changed(&self, key_id: KeyId, change: BlockChange) {
-        let change = match change {
-            BlockChange::None => return,
-            BlockChange::BlockFor(_) => CountChange::Block,
-            BlockChange::Unblock => CountChange::GiveBack,
-            BlockChange::Reset => CountChange::Reset,
-        };
-        if let (CountChange::Block, Some(listener)) = (change, self.blocked.get()) {
+        if let (BlockChange::BlockFor(_), Some(listener)) = (change, self.on_block.get()) {
             listener(key_id);
         }
-        self.returned(key_id, change);
+        if change != BlockChange::None {
+            self.returned(key_id, change);
+        }
     }
 }
 
@@ -178,7 +154,7 @@ impl RejectionCache {
 
     /// Returns the rejection of a call of cost 1 if one is cached at the time `now`.
     pub(crate) fn get(&self, terms: &Terms, key_id: KeyId, now: u64) -> Option<Reply> {
-        let cell = self.cell(key_id)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = lock(self.cell(key_id)?);
         let cached = cell.as_ref()?;
         let holds = (cached.received..cached.until).contains(&now)
             && cached.key_id == key_id
@@ -211,7 +187,7 @@ impl RejectionCache {
         let Some(cell) = self.cell(charge.key_id) else { return };
         if outcome.is_allowed() {
             // Removes an older entry: after a step of the clock backwards, it would hold again.
-            *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(cell) = None;
             return;
         }
         if charge.cost != 1 || source != Source::Redis {
@@ -226,7 +202,7 @@ impl RejectionCache {
         // holds.
         let certain = outcome.retry_us - outcome.retry_us / 1_000;
         let until = stamp.sent.min(now).saturating_add(certain.min(LIFETIME));
-        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cell = lock(cell);
         // If units were given back since the stamp, the rejection may no longer hold.
         if stamp.returns == self.returns.load(Ordering::SeqCst) && until > now {
             *cell = Some(CachedRejection {
@@ -246,7 +222,7 @@ impl RejectionCache {
         let Some(cell) = self.cell(key_id) else { return };
         // Before the cell is locked: a `record` that does not see the number yet comes first, and is cleared.
         self.returns.fetch_add(1, Ordering::SeqCst);
-        *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(cell) = None;
     }
 
     fn cell(&self, key_id: KeyId) -> Option<&Mutex<Option<CachedRejection>>> {

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::HeldReply;
 use super::agenda::Agenda;
-use super::held::{SlotUnits, StatedUnits, TakenReply, TakenUnits};
+use super::held::{HeldReply, SlotUnits, TakenUnits};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::key::KeyId;
@@ -85,7 +84,7 @@ pub(super) struct TakeRequest {
 /// What a reply or the time has ended.
 #[derive(Default)]
 pub(super) struct SlotEnds {
-    pub(super) replies: Vec<(WantReply, Result<TakenReply, StoreError>)>,
+    pub(super) replies: Vec<(WantReply, Result<(Reply, Calls), StoreError>)>,
     /// The charges of counts whose units were lost, and how many.
     pub(super) lost: Vec<(Arc<Charge>, u64)>,
     /// Rates that were charged beside units that nobody may use.
@@ -195,13 +194,11 @@ impl SlotCounts {
         self.counts.get(&key_id)?.units.alive_until()
     }
 
-    /// Returns whether the store knows what is held of a count; or why the last statement has failed.
-    pub(super) fn is_stated(&self, key_id: KeyId) -> Result<bool, StoreError> {
-        let Some(count) = self.counts.get(&key_id) else { return Ok(true) };
-        match &count.failure {
-            _ if !count.units.is_dirty() => Ok(true),
-            Some((error, _)) => Err(error.clone()),
-            None => Ok(false),
+    /// Returns a value once the store knows what is held of a count, or the last statement has failed.
+    pub(super) fn is_stated(&self, key_id: KeyId) -> Option<Result<(), StoreError>> {
+        match self.counts.get(&key_id).filter(|count| count.units.is_dirty()) {
+            None => Some(Ok(())),
+            Some(count) => count.failure.as_ref().map(|(error, _)| Err(error.clone())),
         }
     }
 
@@ -215,12 +212,10 @@ impl SlotCounts {
     /// Returns what a peek states of a count: what is held, unless a request is about to change it.
     pub(super) fn peeked(&self, charge: &Arc<Charge>) -> Arc<Charge> {
         let count = self.counts.get(&charge.key_id).filter(|count| !count.units.is_pending());
-        let Some(StatedUnits { units, epoch, hold_us }) = count.map(|it| it.units.peeked()) else {
-            return Arc::clone(charge);
-        };
+        let Some(count) = count else { return Arc::clone(charge) };
         let (process, seq) = (self.process, self.last_seq + 1);
-        let statement = Statement { process, seq, units, epoch, hold_us, waited_us: 0 };
-        Arc::new(Charge { statement: Some(statement), ..(**charge).clone() })
+        let statement = Some(Statement { process, seq, ..count.units.peeked() });
+        Arc::new(Charge { statement, ..(**charge).clone() })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -370,8 +365,7 @@ impl SlotCounts {
     ) {
         if wants.len() == 1 && !calls.is_mixed {
             for Want { reply_to, .. } in wants {
-                let taken = TakenReply { reply: reply.clone(), calls: calls.clone() };
-                ends.replies.push((reply_to, Ok(taken)));
+                ends.replies.push((reply_to, Ok((reply.clone(), calls.clone()))));
             }
             return;
         }
@@ -408,8 +402,7 @@ impl SlotCounts {
             } else {
                 rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
             }
-            let taken = TakenReply { reply: of_call, calls: want.calls };
-            ends.replies.push((want.reply_to, Ok(taken)));
+            ends.replies.push((want.reply_to, Ok((of_call, want.calls))));
         }
         self.want_again(again, real);
     }
@@ -553,14 +546,9 @@ impl SlotCounts {
         self.last_seq += 1;
         let (seq, process) = (self.last_seq, self.process);
         let count = self.counts.get_mut(&charge.key_id);
-        let stated = count.map(|count| count.units.state(seq, now));
-        let statement = stated.map(|StatedUnits { units, epoch, hold_us }| Statement {
-            process,
-            seq,
-            units,
-            epoch,
-            hold_us,
-            waited_us,
+        let statement = count.map(|count| {
+            let stated = count.units.state(seq, now);
+            Statement { process, seq, waited_us, ..stated }
         });
         Arc::new(Charge { statement, ..(**charge).clone() })
     }

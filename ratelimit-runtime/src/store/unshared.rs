@@ -15,87 +15,46 @@ use crate::reply::StoreError;
 #[derive(Clone)]
 pub(crate) enum SharedStore {}
 
-impl SharedStore {
-    pub(crate) async fn execute(&self, _: Calls) -> Result<Reply, StoreError> {
-        match *self {}
-    }
+/// Defines async methods, and methods, of a type without values.
+macro_rules! methods {
+    (
+        $(async fn $async:ident($($taken:ty),*) -> $replied:ty;)*
+        $(fn $name:ident($($argument:ty),*) $(-> $returned:ty)?;)*
+    ) => {
+        impl SharedStore {
+            $(pub(crate) async fn $async(&self, $(_: $taken),*) -> $replied {
+                match *self {}
+            })*
+            $(pub(crate) fn $name(&self, $(_: $argument),*) $(-> $returned)? {
+                match *self {}
+            })*
+        }
+    };
+}
 
-    pub(crate) async fn correct(
-        &self,
-        _: &[CorrectedCharge],
-    ) -> Vec<Result<Outcome, CorrectError>> {
-        match *self {}
-    }
-
-    pub(crate) async fn hold(&self, _: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
-        match *self {}
-    }
-
-    pub(crate) fn slot(&self, _: &Charge) -> u16 {
-        match *self {}
-    }
-
-    pub(crate) fn server_of(&self, _: u16) -> usize {
-        match *self {}
-    }
-
-    pub(crate) fn on_rollback(&self, _: RollbackHook) {
-        match *self {}
-    }
-
-    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        match *self {}
-    }
-
-    pub(crate) fn count_name(&self, _: &Terms, _: &dyn Key) -> Vec<u8> {
-        match *self {}
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        match *self {}
-    }
+methods! {
+    async fn execute(Calls) -> Result<Reply, StoreError>;
+    async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, CorrectError>>;
+    async fn hold(&[Arc<Charge>]) -> Vec<Result<Stated, StoreError>>;
+    async fn ping() -> Result<(), StoreError>;
+    fn slot(&Charge) -> u16;
+    fn server_of(u16) -> usize;
+    fn on_rollback(RollbackHook);
+    fn count_name(&Terms, &dyn Key) -> Vec<u8>;
+    fn is_idle() -> bool;
 }
 
 #[cfg(feature = "rules")]
-impl SharedStore {
-    pub(crate) async fn read_rules(&self, _: &str) -> Result<Option<StoredRules>, StoreError> {
-        match *self {}
-    }
+type Scanned = (Vec<Vec<u8>>, Option<ScanPosition>);
 
-    pub(crate) async fn write_rules(
-        &self,
-        _: &str,
-        _: &StoredRules,
-        _: &str,
-    ) -> Result<String, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn rule_changes(&self, _: usize) -> Result<Vec<(u64, String)>, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn announce(&self, _: &str, _: &str) -> Result<(), StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn processes(&self) -> Result<Vec<String>, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn announcements(&self, _: &[String]) -> Result<Vec<String>, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn claim_report(&self, _: &str, _: &str) -> Result<bool, StoreError> {
-        match *self {}
-    }
-
-    pub(crate) async fn scan(
-        &self,
-        _: &[u8],
-        _: ScanPosition,
-    ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
-        match *self {}
-    }
+#[cfg(feature = "rules")]
+methods! {
+    async fn read_rules(&str) -> Result<Option<StoredRules>, StoreError>;
+    async fn write_rules(&str, &StoredRules, &str) -> Result<String, StoreError>;
+    async fn rule_changes(usize) -> Result<Vec<(u64, String)>, StoreError>;
+    async fn announce(&str, &str) -> Result<(), StoreError>;
+    async fn processes() -> Result<Vec<String>, StoreError>;
+    async fn announcements(&[String]) -> Result<Vec<String>, StoreError>;
+    async fn claim_report(&str, &str) -> Result<bool, StoreError>;
+    async fn scan(&[u8], ScanPosition) -> Result<Scanned, StoreError>;
 }

@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::line::{Asked, Duty, Now, ReturnedGrant, WakeTimes};
-use super::{SharedLine, Ticket, Waiting, lock};
+use super::{SharedLine, Ticket, Waiting};
 use crate::algorithm::Correction;
 use crate::background::{PendingWork, lock_own};
 use crate::clock::{Clock, before};
@@ -27,6 +27,7 @@ use crate::owner::{Agenda, ended, foreign, send};
 use crate::reply::StoreError;
 use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
+use crate::threads::lock;
 
 /// The most lines that the task drives before other tasks of its thread run.
 const DRIVEN_AT_ONCE: usize = 64;
@@ -43,24 +44,33 @@ impl Waiting {
     /// Acts on a change of a line.
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
         line.wake_calls();
-        if line.spec.is_shared {
-            return self.hand_over(line);
-        }
-        let wake = self.drive_line(line);
-        if lock(&line.line).is_unplanned(wake) {
-            self.hand_over(line);
-        }
+        let wake = if line.spec.is_shared { Some(WakeTimes::now()) } else { self.drive_line(line) };
+        self.plan(line, wake);
     }
 
-    /// Makes the task look at a line.
-    pub(super) fn hand_over(self: &Arc<Self>, line: &Arc<SharedLine>) {
-        let mut due = lock_own(&self.due);
-        due.lines.insert(id_of(line), Arc::clone(line));
-        due.changed.notify_one();
+    /// Makes the task look at a line at these times, or before; without times, now if it would look later.
+    fn plan(self: &Arc<Self>, line: &Arc<SharedLine>, wake: Option<WakeTimes>) {
+        let (id, mut due) = (Arc::as_ptr(line) as usize, lock_own(&self.due));
+        if wake.is_none() && !due.lines.contains_key(&id) {
+            return;
+        }
+        // The last call may have left since the line was driven.
+        let wake = wake.filter(|_| !lock(&line.line).is_empty()).unwrap_or_else(WakeTimes::now);
+        let next = due.next();
+        due.lines.entry(id).or_insert_with(|| Arc::clone(line));
+        if let Some(at) = wake.local {
+            due.local.plan_by(id, at);
+        }
+        if let Some(at) = wake.real {
+            due.real.plan_by(id, at);
+        }
+        if due.next() != next {
+            due.changed.notify_one();
+        }
         let driver = (!mem::replace(&mut due.is_driven, true)).then(|| LineDriver::new(self));
         drop(due);
         if let Some(driver) = driver {
-            self.backend.background().spawn(driver.run());
+            self.backend.background.spawn(driver.run());
         }
     }
 
@@ -106,7 +116,7 @@ impl Waiting {
         lock(&line.line).returned();
         // Other lines ask once all of it is back.
         for count in &line.spec.counts {
-            self.backend.notices().released(count.key_id);
+            self.backend.notices.released(count.key_id);
         }
     }
 
@@ -161,7 +171,7 @@ impl Waiting {
             self.backend.give_back(line.policy.scope(), source, charge, charged)
         });
         // All of them are queued now, so that they leave together, and share a deadline.
-        let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.deadline());
+        let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.settings.deadline);
         let by = tokio::time::Instant::now() + deadline;
         let loss = async move {
             let mut loss = None;
@@ -189,14 +199,8 @@ impl Waiting {
 impl SharedLine {
     /// Wakes the calls that have changed. The line is not locked: a waker is foreign code.
     fn wake_calls(&self) {
-        let wakers = {
-            let mut line = lock(&self.line);
-            if !line.has_wakers() {
-                return;
-            }
-            self.waking.fetch_add(1, Ordering::SeqCst);
-            line.take_wakers()
-        };
+        self.waking.fetch_add(1, Ordering::SeqCst);
+        let wakers = lock(&self.line).take_wakers();
         for waker in wakers {
             foreign(|| waker.wake());
         }
@@ -216,25 +220,37 @@ impl SharedLine {
     }
 }
 
-/// The lines that the task must look at.
+/// The lines that the task looks at, by their addresses.
 #[derive(Default)]
 pub(super) struct DueLines {
-    /// By their addresses.
     lines: HashMap<usize, Arc<SharedLine>>,
+    /// When it looks at them, by both clocks.
+    local: Agenda<u64, usize>,
+    real: Agenda<Instant, usize>,
     /// Whether the task runs.
     is_driven: bool,
-    /// Notified when a line is added.
+    /// Notified when the task must look earlier.
     changed: Arc<Notify>,
+}
+
+impl DueLines {
+    /// Returns the time of the next look.
+    fn next(&self) -> WakeTimes {
+        WakeTimes { local: self.local.first(), real: self.real.first() }
+    }
+
+    /// Takes a line whose time has come.
+    fn take(&mut self, now: Now) -> Option<Arc<SharedLine>> {
+        let id = self.local.take_due(now.local).or_else(|| self.real.take_due(now.real))?;
+        self.local.plan(id, None);
+        self.real.plan(id, None);
+        self.lines.remove(&id)
+    }
 }
 
 /// The task of the background thread that drives lines, until none has anything to do.
 struct LineDriver {
     waiting: Arc<Waiting>,
-    /// The lines that have something to do now or later, by their addresses.
-    lines: HashMap<usize, Arc<SharedLine>>,
-    /// Their times, by both clocks.
-    local: Agenda<u64, usize>,
-    real: Agenda<Instant, usize>,
     has_ended: bool,
     _pending: PendingWork,
 }
@@ -242,84 +258,50 @@ struct LineDriver {
 impl LineDriver {
     fn new(waiting: &Arc<Waiting>) -> Self {
         let (waiting, pending) = (Arc::clone(waiting), waiting.pending.begin());
-        let (lines, local, real, has_ended) = Default::default();
-        Self { waiting, lines, local, real, has_ended, _pending: pending }
+        Self { waiting, has_ended: false, _pending: pending }
     }
 
     async fn run(mut self) {
+        let mut driven = 0;
         loop {
-            let (due, changed) = {
+            let now = self.waiting.now();
+            let (line, next, changed) = {
                 let mut due = lock_own(&self.waiting.due);
-                if due.lines.is_empty() && self.lines.is_empty() {
+                if due.lines.is_empty() {
                     due.is_driven = false;
                     self.has_ended = true;
                     return;
                 }
-                (mem::take(&mut due.lines), Arc::clone(&due.changed))
+                (due.take(now), due.next(), Arc::clone(&due.changed))
             };
-            for line in due.into_values() {
-                self.plan(line, WakeTimes::now());
-            }
-            if !self.drive_due() {
-                yield_now().await;
-            } else if !self.lines.is_empty() {
-                self.sleep(&changed).await;
-            }
-        }
-    }
-
-    /// Drives the lines whose time has come. Returns whether these were all.
-    fn drive_due(&mut self) -> bool {
-        for _ in 0..DRIVEN_AT_ONCE {
-            let Some(line) = self.next(self.waiting.now()) else { return true };
-            let driven = catch_unwind(AssertUnwindSafe(|| self.waiting.drive_line(&line)));
+            let Some(line) = line else {
+                self.sleep(next, &changed).await;
+                continue;
+            };
+            let drive = || self.waiting.drive_line(&line);
             // The panic hook has reported a panic.
-            let wake = driven.unwrap_or_else(|_| {
+            let wake = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
                 line.abandon();
                 None
             });
-            if let Some(wake) = wake {
-                self.plan(line, wake);
+            self.waiting.plan(&line, wake);
+            driven += 1;
+            if driven % DRIVEN_AT_ONCE == 0 {
+                yield_now().await;
             }
         }
-        false
-    }
-
-    /// Plans the next look at a line.
-    fn plan(&mut self, line: Arc<SharedLine>, wake: WakeTimes) {
-        let id = id_of(&line);
-        let wake = {
-            let mut inner = lock(&line.line);
-            // The last call may have left since the line was driven.
-            let wake = if inner.is_empty() { WakeTimes::now() } else { wake };
-            inner.plan(Some(wake));
-            wake
-        };
-        self.local.plan(id, wake.local);
-        self.real.plan(id, wake.real);
-        self.lines.insert(id, line);
-    }
-
-    /// Takes a line whose time has come.
-    fn next(&mut self, now: Now) -> Option<Arc<SharedLine>> {
-        let id = self.local.take_due(now.local).or_else(|| self.real.take_due(now.real))?;
-        self.local.plan(id, None);
-        self.real.plan(id, None);
-        let line = self.lines.remove(&id)?;
-        lock(&line.line).plan(None);
-        Some(line)
     }
 
     /// Sleeps until a line has something to do.
-    async fn sleep(&self, changed: &Notify) {
+    async fn sleep(&self, next: WakeTimes, changed: &Notify) {
         let local = async {
-            match self.local.first() {
+            match next.local {
                 Some(at) => self.waiting.clock().sleep_until_steady(at).await,
                 None => pending().await,
             }
         };
         let real = async {
-            match self.real.first() {
+            match next.real {
                 Some(at) => sleep_until(at.into()).await,
                 None => pending().await,
             }
@@ -332,18 +314,10 @@ impl Drop for LineDriver {
     /// Ends the calls if the thread could not start, or has ended: nothing else would wake them.
     fn drop(&mut self) {
         if !self.has_ended {
-            let mut due = lock_own(&self.waiting.due);
-            due.is_driven = false;
-            let all = mem::take(&mut due.lines).into_values();
-            drop(due);
-            let all = all.chain(self.lines.drain().map(|(_, line)| line));
-            all.for_each(|line| line.abandon());
+            let due = mem::take(&mut **lock_own(&self.waiting.due));
+            due.lines.into_values().for_each(|line| line.abandon());
         }
     }
-}
-
-fn id_of(line: &Arc<SharedLine>) -> usize {
-    Arc::as_ptr(line) as usize
 }
 
 pub(super) struct WaitingCall {
@@ -413,10 +387,13 @@ impl WaitingCall {
         let (arrival, now) = (self.ticket.arrival, self.waiting.now());
         let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
-        let has_duty = line.has_duty(now);
+        let (has_duty, look) = (line.has_duty(now), line.first_look());
         drop(line);
         if !has_duty {
             shared.wake_calls();
+            if look.is_some() {
+                self.waiting.plan(shared, Some(WakeTimes { local: look, real: None }));
+            }
             return result;
         }
         self.waiting.drive(shared);
@@ -447,7 +424,7 @@ impl Drop for WaitingCall {
             self.waiting.drive(&shared);
             self.waiting.remove_if_empty(&shared);
         } else if !self.has_ended {
-            self.waiting.hand_over(&shared);
+            self.waiting.plan(&shared, Some(WakeTimes::now()));
         }
     }
 }

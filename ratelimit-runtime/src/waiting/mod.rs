@@ -11,8 +11,8 @@ mod driver;
 mod line;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use tokio::sync::Semaphore;
 
@@ -20,18 +20,17 @@ use self::driver::{DueLines, WaitingCall};
 #[cfg(model)]
 pub use self::line::model;
 use self::line::{Line, LineSpec, Waiter};
-use crate::algorithm::Op;
+use crate::algorithm::{BlockChange, Op};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Name, Policy};
 use crate::one_or_many::OneOrMany;
-use crate::owner::CountChange;
 use crate::reply::StoreError;
 use crate::report;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
-use crate::store::{Calls, Charge, Reply};
-use crate::threads::{Mutex, MutexGuard};
+use crate::store::{Calls, Reply};
+use crate::threads::{Mutex, lock};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
@@ -84,9 +83,9 @@ struct SharedLine {
 
 impl Lines {
     fn find(&self, destination: &Destination) -> Option<Arc<SharedLine>> {
-        let first = destination.charges.first()?.key_id;
+        let first = destination.line.counts.first()?.key_id;
         let mut known = self.by_count.get(&first).into_iter().flatten();
-        known.find(|known| known.spec.is_of(destination)).cloned()
+        known.find(|known| known.spec.agrees_with(&destination.line)).cloned()
     }
 }
 
@@ -111,14 +110,15 @@ impl Waiting {
             lost: Mutex::default(),
         });
         let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
-        waiting.backend.notices().on_return(move |key_id, change| {
+        let listener = move |key_id, change| {
             // A line is added before its first request. So a line that is not seen here finds the units in the store.
             if has_lines.load(Ordering::Relaxed)
                 && let Some(waiting) = weak.upgrade()
             {
                 waiting.record_return(key_id, change);
             }
-        });
+        };
+        let _ = waiting.backend.notices.on_return.set(Box::new(listener));
         let weak = Arc::downgrade(&waiting);
         waiting.rules.on_change(move || {
             if let Some(waiting) = weak.upgrade() {
@@ -130,13 +130,14 @@ impl Waiting {
 
     /// Decides a call, as [`admit`](Self::admit) says.
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
-        let is_open = |destination: &Destination| !destination.is_blocked;
+        let is_open = |destination: &Destination| !destination.line.is_blocked;
         if ticket.parts.iter().all(|part| part.cost == 0)
-            && let Some(Destination { charges, .. }) = self.resolve(ticket).filter(is_open)
+            && let Some(Destination { line, .. }) = self.resolve(ticket).filter(is_open)
         {
             // It passes the calls that wait for units. Boxed, so that a call that waits does not keep room for the
             // request (`tests/waiting_memory.rs`).
-            let request = ticket.request(charges);
+            let op = Op::Take { wait: 0, receipt: ticket.settles };
+            let request = Calls::one(op, line.counts);
             let result = Box::pin(self.backend.execute(ticket.policy(), request)).await;
             let wait = ticket.deadline.saturating_sub(self.clock().steady());
             let is_unblocked_in_time = |reply: &Reply| {
@@ -178,7 +179,7 @@ impl Waiting {
             let ruled = ticket.under(&self.backend, table.as_deref());
             let destination = ticket.destination(&self.backend, &ruled);
             let mut inner = lock(&line.line);
-            if let Some(same) = destination.as_ref().filter(|it| line.spec.is_of(it)) {
+            if let Some(same) = destination.as_ref().filter(|it| line.spec.agrees_with(&it.line)) {
                 inner.change_by(same.changes_at);
                 drop(inner);
                 place.ruled = ruled;
@@ -227,7 +228,7 @@ impl Waiting {
         // It grows only while the lines are locked, and falls at any time.
         if self.calls.load(Ordering::Relaxed) >= self.max_calls {
             let is_behind = |line: Arc<SharedLine>| !lock(&line.line).is_deserted();
-            if destination.is_blocked || !lines.find(&destination).is_some_and(is_behind) {
+            if destination.line.is_blocked || !lines.find(&destination).is_some_and(is_behind) {
                 return false;
             }
             waiter.deadline = self.clock().steady();
@@ -246,23 +247,19 @@ impl Waiting {
     /// Adds a waiter to its line, and creates the line if there is none.
     fn join(&self, lines: &mut Lines, waiter: Waiter, to: &Destination) -> Arc<SharedLine> {
         let line = lines.find(to).unwrap_or_else(|| {
-            let line = self.new_line(waiter.ticket.policy(), to);
+            let (spec, policy) = (Arc::new(to.line.clone()), waiter.ticket.policy());
+            let inner = Mutex::new(Line::new(Arc::clone(&spec)));
+            let name = spec.counts.first().map_or(Name::new(""), |charge| *charge.terms.name());
+            let line = SharedLine { spec, line: inner, name, policy, waking: AtomicUsize::new(0) };
+            let line = Arc::new(line);
             self.has_lines.store(true, Ordering::Relaxed);
-            for charge in &to.charges {
+            for charge in &to.line.counts {
                 lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
             }
             line
         });
         lock(&line.line).enter(waiter, to, self.now());
         line
-    }
-
-    fn new_line(&self, policy: Policy, destination: &Destination) -> Arc<SharedLine> {
-        let (is_virtual, validity) = (self.clock().is_virtual(), self.backend.deadline());
-        let spec = Arc::new(LineSpec::new(destination, is_virtual, validity));
-        let line = Mutex::new(Line::new(Arc::clone(&spec)));
-        let name = spec.counts.first().map_or(Name::new(""), |charge| *charge.terms.name());
-        Arc::new(SharedLine { spec, line, name, policy, waking: AtomicUsize::new(0) })
     }
 
     /// Removes a line that holds nothing.
@@ -284,12 +281,12 @@ impl Waiting {
     }
 
     /// Records that units were given back to a count, and wakes the lines of the count.
-    fn record_return(self: &Arc<Self>, key_id: KeyId, change: CountChange) {
+    fn record_return(self: &Arc<Self>, key_id: KeyId, change: BlockChange) {
         for line in self.lines_of(key_id) {
             let mut inner = lock(&line.line);
             match change {
-                CountChange::GiveBack => inner.record_give_back(key_id),
-                CountChange::Reset | CountChange::Block => {
+                BlockChange::None | BlockChange::Unblock => inner.record_give_back(key_id),
+                BlockChange::Reset | BlockChange::BlockFor(_) => {
                     inner.record_reset_or_block(self.now());
                 }
             }
@@ -344,10 +341,6 @@ impl Waiting {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.
 pub(crate) struct OwnedPart {
     pub(crate) limit: Limit,
@@ -377,11 +370,8 @@ struct Place {
 
 /// The line of a call under the rules in force.
 struct Destination {
-    /// The counts, with the units that the call takes from each.
-    charges: OneOrMany<Arc<Charge>>,
-    is_shared: bool,
-    /// Whether rules block the call, until a time before its wait ends.
-    is_blocked: bool,
+    /// The costs of its counts are those of the call.
+    line: LineSpec,
     /// When the first of the rules ends, by the clock of the limiter.
     changes_at: Option<u64>,
 }
@@ -441,16 +431,16 @@ impl Ticket {
             return None;
         }
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
-        Some(Destination {
-            charges: counts.into_iter().map(|count| count.address(backend)).collect(),
+        let line = LineSpec {
+            counts: counts.into_iter().map(|count| count.address(backend)).collect(),
             is_shared: backend.is_shared(self.policy().scope()),
             is_blocked,
+            is_virtual: clock.is_virtual(),
+            validity: backend.settings.deadline,
+        };
+        Some(Destination {
+            line,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })
-    }
-
-    /// Returns the request to decide the call without a line.
-    fn request(&self, charges: OneOrMany<Arc<Charge>>) -> Calls {
-        Calls::one(Op::Take { wait: 0, receipt: self.settles }, charges)
     }
 }

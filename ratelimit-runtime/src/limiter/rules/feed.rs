@@ -129,7 +129,7 @@ impl RuleFeed {
         backend: &Arc<Backend>,
     ) -> Result<Arc<Self>, BuildError> {
         let path = source.path;
-        if path.is_none() && backend.shared_store().is_none() {
+        if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);
         }
         let open = |path: PathBuf| RulesFile::open(path, |set| replace_rules(rules, backend, set));
@@ -140,7 +140,7 @@ impl RuleFeed {
         let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
         let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
-        let background = feed.backend.background();
+        let background = &feed.backend.background;
         background
             .spawn_resident(&feed, move |feed| Self::follow(Arc::downgrade(&feed), file.clone()));
         Ok(feed)
@@ -183,7 +183,7 @@ impl RuleFeed {
     /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller
     /// does not read them itself: its runtime may stand still in between.
     pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
-        self.backend.background().revive();
+        self.backend.background.revive();
         if self.path.is_some() {
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl RuleFeed {
             return Ok(());
         }
         self.wanted.notify_one();
-        let deadline = self.backend.deadline();
+        let deadline = self.backend.settings.deadline;
         let late = Err(StoreError::Timeout { deadline });
         match timeout(deadline, read.changed()).await {
             Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
@@ -209,7 +209,7 @@ impl RuleFeed {
 
     /// Reads the rules in Redis if they have changed, and announces this process there.
     async fn look_into_redis(&self, progress: &mut FeedProgress) {
-        let Some(store) = self.backend.shared_store() else { return };
+        let Some(store) = self.backend.shared.as_ref() else { return };
         let read = self.read_shared(store, progress).await;
         progress.report(read.as_ref().err());
         if !matches!(&*self.first_read.borrow(), Some(Ok(()))) {
@@ -268,7 +268,7 @@ impl RuleFeed {
     /// Reports the rules in force, of this version, that match no limit.
     async fn report_unseen(&self, version: &str) {
         let unasked = self.rules.unasked();
-        match self.backend.shared_store() {
+        match &self.backend.shared {
             _ if unasked.is_empty() => {}
             Some(store) if self.path.is_none() => report_of_fleet(unasked, version, store).await,
             _ => {

@@ -139,7 +139,7 @@ impl Operator<'_> {
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         let backend = Arc::clone(&self.0.checker.backend);
         Arc::clone(&self.0.checker.backend).answer(move || async move {
-            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let (mut fleet, mut bytes) = (Vec::new(), 0);
             let read = |text: &str| {
                 bytes += text.len();
@@ -265,7 +265,7 @@ impl Operator<'_> {
         let backend = Arc::clone(&self.0.checker.backend);
         let terms = backend.counted(limit);
         Arc::clone(&self.0.checker.backend).answer(move || async move {
-            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
             let mut start = store.count_name(&terms, &());
             start.pop();

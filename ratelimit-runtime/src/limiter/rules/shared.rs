@@ -72,7 +72,7 @@ impl Operator<'_> {
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         let backend = Arc::clone(&self.0.checker.backend);
         Arc::clone(&self.0.checker.backend).answer(move || async move {
-            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
             };
@@ -114,7 +114,7 @@ impl Operator<'_> {
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let (backend, by) = (Arc::clone(&self.0.checker.backend), by.to_owned());
         Arc::clone(&self.0.checker.backend).answer(move || async move {
-            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
             let change =
@@ -146,7 +146,7 @@ impl Operator<'_> {
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
         let backend = Arc::clone(&self.0.checker.backend);
         Arc::clone(&self.0.checker.backend).answer(move || async move {
-            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
                 let change: StoredChange = serde_json::from_str(&text).ok()?;
@@ -162,7 +162,7 @@ impl Operator<'_> {
 /// Returns whether Redis has this version of the rules: then a request that failed was executed, and only its reply was
 /// lost. Asks again for one deadline, because the connection was lost as well.
 async fn was_executed(backend: &Backend, store: &SharedStore, version: &str) -> bool {
-    let until = Instant::now() + backend.deadline();
+    let until = Instant::now() + backend.settings.deadline;
     loop {
         match store.read_rules(version).await {
             Ok(present) => return present.is_none(),

@@ -8,19 +8,19 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::waiters::{Stage, Waiter};
-use super::{Destination, Grant, Line, Now, ReplyTimes, WakeTimes};
+use super::{Grant, Line, Now, WakeTimes};
 use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Reply;
-use crate::waiting::Ticket;
+use crate::waiting::{Destination, Ticket};
 
 impl Line {
     /// Adds a call. If calls that have arrived later are before it, all calls with moments ahead queue again.
     pub(in crate::waiting) fn enter(&mut self, mut waiter: Waiter, to: &Destination, now: Now) {
         let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
         self.change_by(to.changes_at);
-        waiter.costs = to.charges.iter().map(|charge| charge.cost).collect();
+        waiter.costs = to.line.counts.iter().map(|charge| charge.cost).collect();
         waiter.has_old_rules = false;
         self.waiters.insert(arrival, waiter);
         if !self.waiters.queued.contains(&arrival) {
@@ -74,7 +74,7 @@ impl Line {
         waiter.pinged = None;
         match waiter.stage() {
             Stage::Granted(grant) if grant.is_overdue(now, self.spec.validity) => {
-                let overdue = self.queue(arrival).and_then(Stage::into_grant);
+                let overdue = self.take_moment(arrival);
                 self.spares.extend(overdue);
             }
             Stage::Granted(grant) if grant.at <= now.local => {
@@ -243,8 +243,8 @@ impl Line {
     /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the
     /// grant was requested, no call may use the grant: the first call must not be overtaken. If the moment is after the
     /// wait of the call for which it was requested, because calls with moments are before it, that call is rejected.
-    pub(super) fn assign(&mut self, arrival: u64, grant: Grant, times: ReplyTimes) {
-        let now = times.received;
+    /// The moment may be as late as the reply was: `delay`.
+    pub(super) fn assign(&mut self, arrival: u64, grant: Grant, delay: u64, now: Now) {
         let Some(first) = self.waiters.first() else { return self.spares.push(grant) };
         if self.can_use(first, &grant, now) {
             self.grant(first, grant);
@@ -253,25 +253,14 @@ impl Line {
         let costs_agree = self.waiters.costs_of(first) == Some(&grant.costs);
         if (costs_agree || first == arrival) && self.waiters.queued.contains(&arrival) {
             // The first call cannot be admitted in time.
-            if self.is_in_time(arrival, &grant, times) {
+            let deadline = self.waiters.get(arrival).map_or(0, |waiter| waiter.deadline);
+            if grant.at <= now.local.max(deadline.saturating_add(delay)) {
                 self.grant(arrival, grant);
                 return;
             }
             self.reject_until(arrival, &grant, now);
         }
         self.spares.push(grant);
-    }
-
-    /// Returns whether the call for which a grant was requested can use it. The moment may be as late as the reply is.
-    fn is_in_time(
-        &self,
-        arrival: u64,
-        grant: &Grant,
-        ReplyTimes { asked, received }: ReplyTimes,
-    ) -> bool {
-        let delay = received.local.saturating_sub(asked.local).min(self.spec.validity_us());
-        let deadline = self.waiters.get(arrival).map_or(0, |waiter| waiter.deadline);
-        grant.at <= received.local.max(deadline.saturating_add(delay))
     }
 
     fn can_use(&self, arrival: u64, grant: &Grant, now: Now) -> bool {

@@ -32,7 +32,6 @@ pub(super) use self::requests::Asked;
 use self::requests::{LOOK_AGAIN, PAUSE};
 pub(super) use self::waiters::Waiter;
 use self::waiters::Waiters;
-use super::Destination;
 use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
@@ -43,6 +42,7 @@ use crate::store::{Charge, Reply};
 /// The number of calls of a long line, which an event reports.
 const LONG_LINE: usize = 1_000;
 
+#[derive(Default)]
 pub(super) struct Line {
     spec: Arc<LineSpec>,
     waiters: Waiters,
@@ -76,24 +76,23 @@ pub(super) struct Line {
     /// The time up to which calls were woken at their moments.
     woken: u64,
     wakers: Vec<Waker>,
-    /// When the task looks at the line, as far as it is known.
-    planned: Option<WakeTimes>,
     /// The number of calls from which the line is reported as long.
     long: usize,
 }
 
 /// What all calls of a line have in common.
+#[derive(Clone, Default)]
 pub(super) struct LineSpec {
-    /// The counts. Their costs have no meaning.
+    /// The counts. In a line, their costs have no meaning.
     pub(super) counts: OneOrMany<Arc<Charge>>,
     pub(super) is_shared: bool,
-    /// Whether rules block the calls. The line then sends no request.
-    is_blocked: bool,
+    /// Whether rules block the calls, until a time before their waits end. The line then sends no request.
+    pub(super) is_blocked: bool,
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
-    is_virtual: bool,
+    pub(super) is_virtual: bool,
     /// How long a grant is valid once its moment has come.
-    validity: Duration,
+    pub(super) validity: Duration,
 }
 
 /// The next step of the driver of a line.
@@ -111,26 +110,14 @@ pub(super) enum Duty {
 }
 
 impl LineSpec {
-    pub(super) fn new(to: &Destination, is_virtual: bool, validity: Duration) -> Self {
-        let Destination { charges, is_shared, is_blocked, .. } = to;
-        Self {
-            counts: charges.clone(),
-            is_shared: *is_shared,
-            is_blocked: *is_blocked,
-            is_virtual,
-            validity,
-        }
-    }
-
-    /// Returns whether calls with this destination wait in a line of this kind: counts and amounts agree.
-    pub(super) fn is_of(&self, destination: &Destination) -> bool {
-        let Destination { charges, is_shared, is_blocked, .. } = destination;
+    /// Returns whether calls of both kinds wait in one line: counts and amounts agree.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let same =
             |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
-        self.is_shared == *is_shared
-            && self.is_blocked == *is_blocked
-            && self.counts.len() == charges.len()
-            && self.counts.iter().zip(&**charges).all(same)
+        self.is_shared == other.is_shared
+            && self.is_blocked == other.is_blocked
+            && self.counts.len() == other.counts.len()
+            && self.counts.iter().zip(&other.counts).all(same)
     }
 
     /// Returns the only count of the line if it is a bucket, which grants moments ahead.
@@ -152,29 +139,8 @@ impl LineSpec {
 
 impl Line {
     pub(super) fn new(spec: Arc<LineSpec>) -> Self {
-        Self {
-            waiters: Waiters::new(spec.counts.len()),
-            spec,
-            delay: None,
-            last_arrival: 0,
-            passing: Vec::new(),
-            spares: Vec::new(),
-            estimate: None,
-            overdue: OverdueWait::default(),
-            last_request: None,
-            pause_end: None,
-            last_scan: None,
-            is_asking: false,
-            returning: 0,
-            changed_counts: Vec::new(),
-            has_changed: false,
-            changes_at: None,
-            overstaying: Vec::new(),
-            woken: 0,
-            wakers: Vec::new(),
-            planned: None,
-            long: LONG_LINE,
-        }
+        let waiters = Waiters::new(spec.counts.len());
+        Self { spec, waiters, long: LONG_LINE, ..Self::default() }
     }
 
     /// Returns whether the line holds nothing: no call, no grant.
@@ -187,12 +153,15 @@ impl Line {
         self.estimate.as_ref().filter(|estimate| self.waiters.first() == Some(estimate.of))
     }
 
-    /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
+    /// Returns whether the line has to be driven now. While a request is pending, the reply drives it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
-        let looks = WakeTimes { local: self.waiters.looks.first(), real: None };
         // A blocked line waits for the end of a rule.
-        let is_due = !self.is_asking && (!self.is_idle(now) || self.spec.is_blocked);
-        is_due || self.is_unplanned(Some(looks))
+        !self.is_asking && (!self.is_idle(now) || self.spec.is_blocked)
+    }
+
+    /// Returns when the wait of a call ends, its store is late, or a rule ends.
+    pub(super) fn first_look(&self) -> Option<u64> {
+        self.waiters.looks.first().into_iter().chain(self.changes_at).min()
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.
@@ -201,10 +170,7 @@ impl Line {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };
         !self.is_asking
-            && [self.waiters.looks.first(), self.changes_at]
-                .iter()
-                .flatten()
-                .all(|at| *at > now.local)
+            && self.first_look().is_none_or(|at| at > now.local)
             && self.returning == 0
             && !self.has_returns(now)
             && self.request_time(now).is_none_or(is_later)
@@ -262,9 +228,7 @@ impl Line {
         }
         self.end_waits(now);
         let mut wake = self.expire(now);
-        for local in [self.waiters.looks.first(), self.changes_at] {
-            wake = wake.or_earlier(WakeTimes { local, real: None });
-        }
+        wake = wake.or_earlier(WakeTimes { local: self.first_look(), real: None });
         self.pass_all_on(now);
         if self.has_returns(now) {
             let last = self.last_moment(now);
@@ -305,19 +269,6 @@ impl Line {
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         mem::take(&mut self.wakers)
     }
-
-    /// Records when the task looks at the line; `None` if it does not, or is about to.
-    pub(super) fn plan(&mut self, wake: Option<WakeTimes>) {
-        self.planned = wake;
-    }
-
-    /// Returns whether the task must be told when to look at the line: earlier than it knows, or no more.
-    pub(super) fn is_unplanned(&self, wake: Option<WakeTimes>) -> bool {
-        match (wake, self.planned) {
-            (Some(wake), known) => wake.is_before(known.unwrap_or_default()),
-            (None, known) => known.is_some(),
-        }
-    }
 }
 
 /// The time, by both clocks that a line uses.
@@ -329,15 +280,8 @@ pub(in crate::waiting) struct Now {
     pub(in crate::waiting) real: Instant,
 }
 
-/// The times of a request and its reply.
-#[derive(Clone, Copy)]
-struct ReplyTimes {
-    asked: Now,
-    received: Now,
-}
-
 /// The times at which the driver of a line acts next.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(in crate::waiting) struct WakeTimes {
     pub(in crate::waiting) local: Option<u64>,
     pub(in crate::waiting) real: Option<Instant>,
@@ -350,12 +294,6 @@ impl WakeTimes {
 
     fn has_come(self, now: Now) -> bool {
         self.local.is_some_and(|at| at <= now.local) || self.real.is_some_and(|at| at <= now.real)
-    }
-
-    fn is_before(self, other: Self) -> bool {
-        let (local, real) = (self.local, self.real);
-        local.is_some_and(|at| other.local.is_none_or(|other| at < other))
-            || real.is_some_and(|at| other.real.is_none_or(|other| at < other))
     }
 
     fn or_earlier(self, other: Self) -> Self {
@@ -419,17 +357,6 @@ struct Grant {
 pub(in crate::waiting) type ReturnedGrant = (Source, Arc<Charge>, Charged);
 
 impl Grant {
-    fn new(
-        costs: OneOrMany<u64>,
-        (outcomes, receipts): (&[Outcome], &[Receipt]),
-        source: Source,
-        at: u64,
-        due: Option<Instant>,
-    ) -> Self {
-        let (outcomes, receipts) = (outcomes.to_vec().into(), receipts.to_vec().into());
-        Self { costs, outcomes, receipts, source, at, due }
-    }
-
     /// Returns the moment that a bucket has reserved; `None` if it has admitted the call at once.
     fn reservation(&self) -> Option<Reservation> {
         let outcome = self.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::waiters::{Stage, Waiter};
-use super::{Estimate, Grant, Line, Now, ReplyTimes, WakeTimes};
+use super::{Estimate, Grant, Line, Now, WakeTimes};
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
@@ -58,7 +58,8 @@ impl Line {
         }
         let mut receipts = receipts.chunks(self.spec.counts.len());
         let (mut granted, mut rejected) = (0, None);
-        let times = ReplyTimes { asked: self.last_request.unwrap_or(now), received: now };
+        let asked = self.last_request.map_or(now.local, |last| last.local);
+        let delay = now.local.saturating_sub(asked).min(self.spec.validity_us());
         // Replies take different times. The moments of a bucket stay in their order all the same.
         let mut last = self.waiters.granted.last().map_or(0, |(at, _)| *at).max(now.local);
         for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.spec.counts.len())) {
@@ -72,9 +73,10 @@ impl Line {
             let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
             last = if self.spec.is_bucket() { at } else { last };
             let due = self.due_of(at, now);
-            let charged = (outcomes, receipts.next().unwrap_or(&[]));
-            let grant = Grant::new(costs.clone(), charged, source, at, due);
-            self.assign(*arrival, grant, times);
+            let receipts = receipts.next().unwrap_or(&[]).to_vec().into();
+            let (costs, outcomes) = (costs.clone(), outcomes.to_vec().into());
+            let grant = Grant { costs, outcomes, receipts, source, at, due };
+            self.assign(*arrival, grant, delay, now);
         }
         let is_ahead = self.last_moment(now).is_some();
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());

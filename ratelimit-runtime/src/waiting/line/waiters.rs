@@ -15,6 +15,7 @@ use crate::reply::StoreError;
 use crate::store::Reply;
 use crate::waiting::Ticket;
 
+#[derive(Default)]
 pub(super) struct Waiters {
     by_arrival: HashMap<u64, Waiter>,
     /// The calls without a grant that are polled, by arrival.
@@ -58,13 +59,7 @@ pub(super) enum Stage {
 impl Waiters {
     /// Creates the calls of a line with `counts` counts: none.
     pub(super) fn new(counts: usize) -> Self {
-        Self {
-            by_arrival: HashMap::new(),
-            queued: BTreeSet::new(),
-            units: vec![0; counts],
-            granted: BTreeSet::new(),
-            looks: Agenda::default(),
-        }
+        Self { units: vec![0; counts], ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -21,11 +21,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::Target;
 use super::failure::{Failure, store_error};
-use super::node::{Node, ServerLookup, lock};
+use super::node::{Node, ServerLookup};
 use crate::background::Background;
 use crate::reply::StoreError;
 use crate::store::redis::scripts::script;
-use crate::threads::Mutex;
+use crate::threads::{Mutex, lock};
 
 /// The most redirects that a command follows. After them, only the slots tell the node.
 const MAX_REDIRECTS: usize = 5;

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as RealInstant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
@@ -35,7 +35,7 @@ use crate::background::{Background, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
-use crate::threads::{Mutex, MutexGuard};
+use crate::threads::{Mutex, lock};
 
 /// A connection on which a request has been unanswered for so many deadlines is discarded while the breaker is closed.
 const SILENCE: u32 = 3;
@@ -281,11 +281,6 @@ async fn warn_of_eviction(node: &str, connection: &Connection) {
 /// Returns whether an error shows that the server decides no calls, because it is a replica.
 fn is_unfit(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
-}
-
-/// Locks a mutex. A panic in another thread leaves its data valid.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The time after a failed attempt to connect in which calls receive its error. The next attempt comes after it.

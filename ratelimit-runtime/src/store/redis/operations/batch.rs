@@ -32,10 +32,10 @@ use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
 use crate::store::redis::network::failure::{Failure, is_of_another_node};
-use crate::store::redis::network::node::{Node, lock};
+use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script::{self, take, take_7, take_outcome, take_receipt};
 use crate::store::redis::{Redis, Topology};
-use crate::threads::Mutex;
+use crate::threads::{Mutex, lock};
 
 /// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;

@@ -38,7 +38,6 @@ impl Form {
         Some(match word {
             "algorithm" => self.function().to_owned(),
             "layout" => format!("'>{CALL}{}'", self.layout()),
-            "terms" => format!("'>{}'", self.layout()),
             "names" => {
                 let arguments = self.arguments().iter().map(|(name, _)| *name);
                 listed(CALL_NAMES.into_iter().chain(arguments).map(|name| format!("'{name}'")))
@@ -72,11 +71,6 @@ pub(crate) fn batch_of_node() -> String {
     format!("#!lua flags=allow-cross-slot-keys\n{}", several("batch"))
 }
 
-/// Returns the script that states calls in flight.
-pub(crate) fn hold() -> String {
-    compose("hold", &|word| Form::Slots.value(word))
-}
-
 /// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
@@ -89,7 +83,6 @@ pub fn text(name: &str) -> Option<String> {
         "slots" => Form::Slots.by_hand(),
         "all" | "batch" | "correct" => several(name),
         "batch_of_node" => batch_of_node(),
-        "hold" => hold(),
         _ => return None,
     })
 }
@@ -218,7 +211,6 @@ const FILES: &[(&str, &str)] = files![
     "correct",
     "each",
     "fixed",
-    "hold",
     "least_levels",
     "one",
     "prelude",
@@ -383,7 +375,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "correct", "hold"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "correct"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

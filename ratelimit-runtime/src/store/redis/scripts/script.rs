@@ -22,11 +22,8 @@ pub(crate) static BATCH: Lazy<Script> = Lazy::new(|| Script::new(program::severa
 /// Decides many calls of keys in any hash slots of a node. The keys are its last arguments.
 pub(crate) static BATCH_OF_NODE: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
 
-/// Corrects charges.
+/// Corrects charges, and states what this process holds of calls in flight.
 pub(crate) static CORRECT: Lazy<Script> = Lazy::new(|| Script::new(program::several("correct")));
-
-/// States what this process holds of calls in flight.
-pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::hold()));
 
 /// The text of a script, and its hash.
 pub(crate) struct Script {
@@ -93,8 +90,11 @@ impl ScriptOp {
     /// A correction of nothing.
     const NOTHING: Self = Self { word: "correct", cost: 0, birth: 0, operand: 0, moment: 0 };
 
-    /// Frees the units in flight of all processes.
+    /// Frees the units in flight of all processes, in an entry of `lua/correct.lua`.
     const RESET: Self = Self { operand: 1, ..Self::HOLD };
+
+    /// [`HOLD`](Self::HOLD) in an entry of `lua/correct.lua`.
+    const STATE: Self = Self { operand: 2, ..Self::HOLD };
 
     /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
     pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
@@ -187,13 +187,18 @@ const RESET: u64 = MOST - 1;
 /// Appends an entry of `lua/correct.lua` after its limit.
 pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
     let CorrectedCharge { charge, correction, block } = corrected;
-    let resets_slots = *block == BlockChange::Reset && charge.terms.is_in_flight();
-    let op = if resets_slots { ScriptOp::RESET } else { ScriptOp::correct(*correction) };
+    let states = charge.statement.is_some_and(|statement| statement.process > 0);
+    let op = match block {
+        BlockChange::None if states => ScriptOp::STATE,
+        BlockChange::Reset if charge.terms.is_in_flight() => ScriptOp::RESET,
+        _ => ScriptOp::correct(*correction),
+    };
     op.put_numbers(out);
     op.put_moment(out);
     put_7(
         out,
         match *block {
+            BlockChange::None if states => RESET,
             BlockChange::None => 0,
             BlockChange::BlockFor(time) => time,
             BlockChange::Unblock => OPEN,
@@ -213,9 +218,6 @@ pub(crate) fn packed_limit(charge: &Charge) -> Vec<u8> {
 
 /// The length of the reply of one limit, in bytes.
 pub(crate) const REPLY: usize = 36;
-
-/// The length of the receipt after a reply, in bytes.
-pub(crate) const RECEIPT: usize = 14;
 
 /// Takes bytes from the front of a reply; `None` if it is shorter.
 pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
