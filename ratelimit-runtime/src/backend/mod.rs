@@ -134,16 +134,12 @@ impl Backend {
         limit.leases_units() && self.shared.is_some()
     }
 
-    /// Returns whether this process decides calls of a limit, by one count.
-    #[inline]
-    pub(crate) fn counts_here(&self, limit: &Limit) -> bool {
-        !self.is_shared(limit.policy().scope())
-    }
-
-    /// Returns whether this process decides a call at once, by one count.
+    /// Returns whether this process decides a check at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u64) -> bool {
-        self.counts_here(limit) && limit.decides_at_once() && cost <= limit.terms().capacity()
+        !self.is_shared(limit.policy().scope())
+            && limit.decides_at_once()
+            && cost <= limit.terms().capacity()
     }
 
     #[inline]

@@ -26,7 +26,7 @@ impl Backend {
     }
 
     /// Settles a charge of the embedded store.
-    pub(crate) fn settle_here(
+    fn settle_here(
         &self,
         key_id: KeyId,
         terms: &Terms,
@@ -54,20 +54,6 @@ impl Backend {
     /// Returns whether the embedded store still counts units in flight.
     pub(crate) fn holds_here(&self, key_id: KeyId, receipt: Receipt) -> bool {
         receipt.birth == 0 || self.local.holds(key_id, receipt)
-    }
-
-    /// Gives units in flight back to the embedded store.
-    #[inline]
-    pub(crate) fn release_here(
-        &self,
-        key_id: KeyId,
-        receipt: Receipt,
-        units: u64,
-        block: BlockChange,
-    ) {
-        self.local.release(key_id, receipt, units);
-        self.notices.released(key_id);
-        self.change_here(key_id, Algorithm::InFlight, block);
     }
 
     /// Settles a charge that `source` has made.

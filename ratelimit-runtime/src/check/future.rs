@@ -4,21 +4,15 @@
 use std::array;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::Permit;
 use super::decide::{AdmittedCall, BoxedCall, StartedCall};
-use super::local::Conclusion;
-use super::permit::{KeptTerms, MadeCharge, PermitCharge};
-use super::{AnyPart, Checker, Part, Permit};
-use crate::algorithm::{BlockChange, Outcome};
+use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
-use crate::local::LocalCharge;
 use crate::owner::ended;
 use crate::reply::{Decision, Rejection, Source};
-use crate::report::{self, Started};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
@@ -46,15 +40,6 @@ pub enum CallFuture<T> {
     Pending(BoxedCall),
 }
 
-impl<T: From<AdmittedCall>> From<StartedCall> for CallFuture<T> {
-    fn from(call: StartedCall) -> Self {
-        match call {
-            StartedCall::Decided(result) => Self::Decided(Some(result.map(T::from))),
-            StartedCall::Pending(call) => Self::Pending(call),
-        }
-    }
-}
-
 impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
     type Output = Result<T, Rejection>;
 
@@ -68,8 +53,12 @@ impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
 }
 
 impl<T: From<AdmittedCall>> CallFuture<T> {
+    pub(crate) fn decided(result: Result<T, Rejection>) -> Self {
+        Self::Decided(Some(result))
+    }
+
     /// Returns this call, which then resolves to another value.
-    pub(super) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
         match self {
             Self::Decided(result) => CallFuture::Decided(result.map(|result| result.map(convert))),
             Self::Pending(call) => CallFuture::Pending(call),
@@ -146,7 +135,7 @@ impl Check {
         match self.0 {
             CheckStage::Admitted { capacity, remaining, reset_us } => {
                 let decision = Decision::admitted_here(capacity, remaining, reset_us);
-                CallFuture::Decided(Some(Ok(admitted(decision))))
+                CallFuture::decided(Ok(admitted(decision)))
             }
             CheckStage::Call(call) => call.map(admitted),
         }
@@ -176,7 +165,7 @@ impl From<AdmittedCall> for () {
 
 impl From<StartedCall> for Check {
     fn from(call: StartedCall) -> Self {
-        Self(CheckStage::Call(call.into()))
+        Self(CheckStage::Call(call.map(Decision::from)))
     }
 }
 
@@ -184,7 +173,7 @@ impl From<StartedCall> for Check {
 impl From<Result<Decision, Rejection>> for Check {
     #[inline]
     fn from(result: Result<Decision, Rejection>) -> Self {
-        Self(CheckStage::Call(CallFuture::Decided(Some(result))))
+        Self(CheckStage::Call(CallFuture::decided(result)))
     }
 }
 
@@ -238,59 +227,15 @@ pub struct Acquire(CallFuture<Permit>);
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireAll(CallFuture<Vec<Permit>>);
 
-impl Conclusion for Acquire {
-    #[inline]
-    fn decide_here(
-        Checker { backend, .. }: &Checker,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u64,
-        kept: Option<&'static Limit>,
-    ) -> Self {
-        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
-        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        let (outcome, receipt) = backend.local().acquire(charge);
-        let made = || {
-            if limit.is_in_flight() {
-                MadeCharge::HeldHere { key_id, name: *limit.terms().name() }
-            } else {
-                MadeCharge::Here { key_id, terms: KeptTerms::of(limit, kept) }
-            }
-        };
-        let charge = || PermitCharge {
-            backend: Arc::clone(backend),
-            made: made(),
-            cost,
-            charged: cost,
-            receipt,
-            held: None,
-            block: BlockChange::None,
-        };
-        if outcome.is_allowed() && !report::is_recorded() {
-            let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
-            // Built where it is returned, which saves a copy (`benches/all -- in-flight`).
-            return Self(CallFuture::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
-        }
-        let part: AnyPart<'_> = Part::of(limit, key, cost);
-        // First the permit: if a recorder of the report panics, it releases what it holds.
-        let mut permit = Permit::new(Decision::unlimited(), outcome.is_allowed().then(charge));
-        let decision = part.report_here(backend, started, &outcome);
-        Self(CallFuture::Decided(Some(decision.map(|decision| {
-            permit.decide(decision);
-            permit
-        }))))
-    }
-}
-
 impl From<StartedCall> for Acquire {
     fn from(call: StartedCall) -> Self {
-        Self(call.into())
+        Self(call.map(Permit::from))
     }
 }
 
 impl From<StartedCall> for AcquireAll {
     fn from(call: StartedCall) -> Self {
-        Self(call.into())
+        Self(call.map(Vec::from))
     }
 }
 
@@ -318,13 +263,6 @@ impl Permit {
     /// Creates the permits of a call that charged nothing.
     pub(crate) fn uncharged<const N: usize>(decision: Decision) -> [Self; N] {
         array::from_fn(|_| Self::new(decision, None))
-    }
-}
-
-impl Acquire {
-    /// Returns this call for a function of one limit.
-    pub(crate) fn into_array(self) -> CallFuture<[Permit; 1]> {
-        self.0.map(|permit| [permit])
     }
 }
 

@@ -73,10 +73,9 @@ impl Policy {
 }
 
 impl Limit {
-    /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
-    /// `Backend::counts_here`.
+    /// Returns whether one count decides a check at once. A new policy that needs more says so here.
     pub(crate) const fn decides_at_once(&self) -> bool {
-        self.policy.wait.is_none()
+        self.policy.wait.is_none() && !self.is_in_flight()
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
@@ -233,7 +232,7 @@ pub enum OnError {
 
 /// How much a call may take: the code says it, or a rule, which has precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// As much as the amounts of the limit admit.
     Limited,
     /// Anything: the limit does not count the call.

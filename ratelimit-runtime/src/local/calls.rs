@@ -174,7 +174,8 @@ mod tests {
             let runs = OneOrMany::from([EqualCalls { wait, ..one.runs[0].clone() }]);
             store.decide_calls(&Calls { runs, replaces, ..one }, Source::Embedded)
         };
-        let used = || store.acquire(LocalCharge { cost: 0, ..(&*charge).into() }).0.reset_us;
+        let unit = LocalCharge { cost: 0, ..(&*charge).into() };
+        let used = || store.apply_one(Op::ACQUIRE, unit).0.reset_us;
         let [_, far, _] = [(); 3].map(|()| decide(None));
         let outcome = far.outcomes[0];
         let moment = outcome.clock + outcome.retry_us;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
@@ -146,7 +146,7 @@ impl<R, E> LimitSources<R, E> {
         let settles = self.settles || self.holds && parts.iter().any(|it| it.limit.is_in_flight());
         let start = |limiter: &RateLimiter| {
             if settles {
-                limiter.checker().start_all(parts, CallOptions::ACQUIRE).into()
+                limiter.checker().start_all(parts, true)
             } else {
                 limiter.checker().check_all(parts).into_admitted()
             }
