@@ -22,25 +22,6 @@ use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::waiting::OwnedPart;
 
 impl StartedCall {
-    /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it has
-    /// counted.
-    fn by_access(
-        part: &AnyPart<'_>,
-        ruled: &Ruled,
-        settles: bool,
-        backend: &Backend,
-    ) -> Option<Self> {
-        match ruled.access {
-            Access::Limited => None,
-            Access::Unlimited => Some(Self::unlimited(settles, 1)),
-            Access::Blocked => {
-                let part = Part::of(&ruled.limit, part.key, part.cost);
-                let blocked_for = ruled.blocked_for(backend.clock().local());
-                Some(Refusal::blocked(&part, blocked_for, backend).into_call(settles, 1))
-            }
-        }
-    }
-
     /// Lets trials decide beside this call. They do not change its result.
     fn beside(self, backend: &Arc<Backend>, mut trials: Vec<BoxedCall>) -> Self {
         if trials.is_empty() {
@@ -136,12 +117,15 @@ impl Checker {
         by: Instant,
     ) -> StartedCall {
         if let ([part], [ruled]) = (parts, ruled) {
-            // Nothing is allocated for the usual call.
-            let decided = StartedCall::by_access(part, ruled, settles, &self.backend);
-            return decided.unwrap_or_else(|| {
-                let part = Part::of(&ruled.limit, part.key, part.cost);
-                self.decide_as_written(&[part], settles, reply)
-            });
+            let part = Part::of(&ruled.limit, part.key, part.cost);
+            return match ruled.access {
+                Access::Limited => self.decide_as_written(&[part], settles, reply),
+                Access::Unlimited => StartedCall::unlimited(settles, 1),
+                Access::Blocked => {
+                    let blocked_for = ruled.blocked_for(self.backend.clock().local());
+                    Refusal::blocked(&part, blocked_for, &self.backend).into_call(settles, 1)
+                }
+            };
         }
         let (mut first, mut shadows, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
         let mut longest = None;
@@ -311,7 +295,7 @@ mod tests {
         limiter.set_rules(rules).expect("valid");
         let parts = [Part::new(&LIMIT, &"key", 1), Part::new(&shadow, &"key", 1)];
         let checked = limiter.check_all(&parts);
-        let result = checked.blocking(&limiter.checker().backend, || LIMIT.label());
+        let result = checked.into_call().blocking(&limiter.checker().backend, || LIMIT.label());
         let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };

@@ -92,7 +92,7 @@ impl Checker {
             && !settles
             && let Some(decision) = self.leases.spend(part.limit, part.key, part.cost)
         {
-            return StartedCall::decided(Ok(AdmittedCall { decision, permits: Vec::new() }));
+            return StartedCall::decided(Ok(decision.into()));
         }
         let (backend, (started, line)) = (&self.backend, line.unzip());
         let mut call = match CountedCall::new(backend, parts, settles, started) {

@@ -104,8 +104,7 @@ impl Check {
         decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
     ) -> Self {
         Self(CheckStage::Call(CallFuture::Pending(Box::pin(async move {
-            let decision = decide.await?;
-            Ok(AdmittedCall { decision, permits: Vec::new() })
+            decide.await.map(AdmittedCall::from)
         }))))
     }
 
@@ -114,30 +113,13 @@ impl Check {
         Self::admitted(u64::MAX, u64::MAX, 0)
     }
 
-    /// Returns the result. If the call is pending, blocks this thread until it is decided.
-    pub(crate) fn blocking(
-        self,
-        backend: &Backend,
-        label: impl FnOnce() -> LimitLabel,
-    ) -> Result<Decision, Rejection> {
+    /// Returns this check as a call.
+    pub(crate) fn into_call(self) -> CallFuture<Decision> {
         match self.0 {
             CheckStage::Admitted { capacity, remaining, reset_us } => {
-                Ok(Decision::admitted_here(capacity, remaining, reset_us))
+                CallFuture::decided(Ok(Decision::admitted_here(capacity, remaining, reset_us)))
             }
-            CheckStage::Call(call) => call.blocking(backend, label),
-        }
-    }
-
-    /// Returns this check as that of any call. It has no permits.
-    #[cfg(feature = "tower")]
-    pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
-        let admitted = |decision| AdmittedCall { decision, permits: Vec::new() };
-        match self.0 {
-            CheckStage::Admitted { capacity, remaining, reset_us } => {
-                let decision = Decision::admitted_here(capacity, remaining, reset_us);
-                CallFuture::decided(Ok(admitted(decision)))
-            }
-            CheckStage::Call(call) => call.map(admitted),
+            CheckStage::Call(call) => call,
         }
     }
 
@@ -150,6 +132,13 @@ impl Check {
             }
             CheckStage::Call(call) => Some(call.map(drop)),
         }
+    }
+}
+
+/// Creates the result of a call without permits.
+impl From<Decision> for AdmittedCall {
+    fn from(decision: Decision) -> Self {
+        Self { decision, permits: Vec::new() }
     }
 }
 
@@ -254,15 +243,9 @@ impl From<AdmittedCall> for Vec<Permit> {
 
 impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     fn from(admission: AdmittedCall) -> Self {
-        let mut permits = admission.permits.into_iter();
-        array::from_fn(|_| permits.next().unwrap_or_else(Permit::unlimited))
-    }
-}
-
-impl Permit {
-    /// Creates the permits of a call that charged nothing.
-    pub(crate) fn uncharged<const N: usize>(decision: Decision) -> [Self; N] {
-        array::from_fn(|_| Self::new(decision, None))
+        let AdmittedCall { decision, permits } = admission;
+        let mut permits = permits.into_iter();
+        array::from_fn(|_| permits.next().unwrap_or_else(|| Permit::new(decision, None)))
     }
 }
 

@@ -163,7 +163,7 @@ mod tests {
     const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
 
     fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
-        limiter.check_all(parts).blocking(&limiter.checker().backend, || WIDE.label())
+        limiter.check_all(parts).into_call().blocking(&limiter.checker().backend, || WIDE.label())
     }
 
     /// With and without the feature `metrics`, which records all calls.
@@ -265,6 +265,7 @@ mod tests {
         fn decide(&self, decide: impl FnOnce(&Checker) -> Check) {
             let (result, log) = logged(|| {
                 decide(self.limiter.checker())
+                    .into_call()
                     .blocking(&self.limiter.checker().backend, || WIDE.label())
             });
             self.said.lock().expect("no panic").extend([format!("{result:?}"), log]);

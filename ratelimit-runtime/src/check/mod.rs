@@ -16,7 +16,7 @@ use std::slice;
 use std::sync::Arc;
 
 use self::decide::conclude;
-pub(crate) use self::decide::{AdmittedCall, undecided};
+pub(crate) use self::decide::{AdmittedCall, StartedCall, undecided};
 pub(crate) use self::future::CallFuture;
 pub use self::future::{Acquire, AcquireAll, Admit, Check};
 pub use self::permit::{Meter, Permit};

@@ -17,7 +17,9 @@ pub use self::annotated_call::{
 pub use self::site::Site;
 use self::site::count_call;
 use crate::algorithm::Charged;
-use crate::check::{AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, undecided};
+use crate::check::{
+    AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, StartedCall, undecided,
+};
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
     Text,
@@ -54,18 +56,14 @@ pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(),
 ///
 /// The rejection of the call.
 pub fn check_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
-    let check = |checker: &Checker| {
-        let open = call.check(checker).unless_admitted();
-        open.unwrap_or(CallFuture::decided(Ok(())))
-    };
-    blocking(call, check, drop)
+    blocking(call, |checker| call.check(checker).into_call()).map(drop::<Decision>)
 }
 
 /// Starts a call whose charges are corrected.
 pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
     let acquire = |limiter: &RateLimiter| acquire_parts(call, limiter.checker());
     let started = with_limiter(call, acquire, |error| {
-        CallFuture::decided(undecided_call(call, error).map(Permit::uncharged))
+        StartedCall::decided(undecided_call(call, error).map(AdmittedCall::from)).map(From::from)
     });
     Awaited { call: started, sites: call.sites() }
 }
@@ -78,7 +76,7 @@ pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit;
 pub fn acquire_blocking<const N: usize>(
     call: &impl AnnotatedCall<N>,
 ) -> Result<[Permit; N], Rejection> {
-    blocking(call, |checker| acquire_parts(call, checker), Permit::uncharged)
+    blocking(call, |checker| acquire_parts(call, checker))
 }
 
 fn acquire_parts<const N: usize>(
@@ -88,12 +86,10 @@ fn acquire_parts<const N: usize>(
     checker.start_all(&call.parts(), true).map(<[Permit; N]>::from)
 }
 
-/// Blocks this thread until the call that `start` starts is decided. `unlimited` returns the result of a call that is
-/// admitted without a limiter.
+/// Blocks this thread until the call that `start` starts is decided.
 fn blocking<const N: usize, T>(
     call: &impl AnnotatedCall<N>,
     start: impl FnOnce(&Checker) -> CallFuture<T>,
-    unlimited: impl FnOnce(Decision) -> T,
 ) -> Result<T, Rejection>
 where
     T: From<AdmittedCall>,
@@ -102,7 +98,9 @@ where
         let checker = limiter.checker();
         start(checker).blocking(&checker.backend, || first_of(call).limit.label())
     };
-    let result = with_limiter(call, decided, |error| undecided_call(call, error).map(unlimited));
+    let result = with_limiter(call, decided, |error| {
+        undecided_call(call, error).map(|decision| AdmittedCall::from(decision).into())
+    });
     count_call(&call.sites(), result.as_ref().err());
     result
 }

@@ -219,7 +219,7 @@ impl RateLimiter {
         key: impl Key,
         cost: u64,
     ) -> Result<Decision, Rejection> {
-        self.check(limit, key, cost).blocking(&self.checker.backend, || limit.label())
+        self.check(limit, key, cost).into_call().blocking(&self.checker.backend, || limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the

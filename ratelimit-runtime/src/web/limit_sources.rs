@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Part, undecided};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
@@ -148,7 +148,7 @@ impl<R, E> LimitSources<R, E> {
             if settles {
                 limiter.checker().start_all(parts, true)
             } else {
-                limiter.checker().check_all(parts).into_admitted()
+                limiter.checker().check_all(parts).into_call().map(AdmittedCall::from)
             }
         };
         match &self.limiter {
@@ -156,7 +156,7 @@ impl<R, E> LimitSources<R, E> {
             None => limiter::with_current(
                 || first.policy().scope(),
                 start,
-                |error| Check::from(undecided(first, error)).into_admitted(),
+                |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
             ),
         }
     }
