@@ -2,7 +2,6 @@
 //! has decided, they are ready at once and have no box.
 
 use std::array;
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,6 +11,7 @@ use crate::algorithm::Outcome;
 use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel};
 use crate::owner::ended;
+use crate::printing::debug_by_name;
 use crate::reply::{Decision, Rejection, Source};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
@@ -195,18 +195,6 @@ impl Future for Admit {
     }
 }
 
-impl fmt::Debug for Admit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admit").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Check").finish_non_exhaustive()
-    }
-}
-
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire(CallFuture<Permit>);
@@ -266,14 +254,4 @@ impl Future for AcquireAll {
     }
 }
 
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for AcquireAll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").finish_non_exhaustive()
-    }
-}
+debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [] Acquire, "AcquireAll" [] AcquireAll);

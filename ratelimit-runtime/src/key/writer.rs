@@ -35,6 +35,7 @@ use smallvec::SmallVec;
 use super::Key;
 #[cfg(any(feature = "redis", test))]
 use crate::limit::{Align, Terms};
+use crate::printing::debug_by_name;
 
 /// The text of `()`.
 pub(super) const NO_KEY: u8 = b'%';
@@ -172,11 +173,7 @@ pub(super) fn written(key: &(impl Key + ?Sized)) -> (KeyText, bool) {
     (text, lacks_secret)
 }
 
-impl fmt::Debug for KeyWriter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyWriter").finish_non_exhaustive()
-    }
-}
+debug_by_name!("KeyWriter" [] KeyWriter<'_>);
 
 /// Passes a value to `put`, escaped.
 fn put_escaped(value: &[u8], mut put: impl FnMut(&[u8])) {

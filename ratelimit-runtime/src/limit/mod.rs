@@ -18,7 +18,6 @@ mod serde;
 mod text;
 mod varying;
 
-use std::fmt;
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
@@ -31,6 +30,7 @@ pub use self::lease::Lease;
 pub(crate) use self::policy::{Access, LimitLabel, Policy};
 pub use self::policy::{OnError, Scope};
 pub use self::text::ParseLimitError;
+use crate::printing::error_of_text;
 
 /// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
 ///
@@ -309,28 +309,7 @@ impl LimitError {
     pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for LimitError {}
-
-/// Implements `Debug` of errors by their text, because a `main` that returns an error prints its `Debug`.
-macro_rules! debug_as_text {
-    ($($error:ty),+ $(,)?) => {
-        $(impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        })+
-    };
-}
-
-pub(crate) use debug_as_text;
-
-debug_as_text!(LimitError);
+error_of_text!(LimitError);
 
 impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
