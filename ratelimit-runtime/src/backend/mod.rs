@@ -139,7 +139,7 @@ impl Backend {
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u64) -> bool {
         !self.is_shared(limit.policy().scope())
             && limit.decides_at_once()
-            && cost <= limit.terms().capacity()
+            && cost <= limit.terms().capacity
     }
 
     #[inline]
@@ -236,7 +236,7 @@ impl Backend {
             let now = self.clock().local();
             self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        let name = calls.charges.first().map_or("", |charge| charge.terms.name().as_str());
+        let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name.as_str());
         // The reply can hold slots.
         foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
         result
@@ -359,7 +359,7 @@ impl<'a> ChargedCount<'a> {
 
     /// Returns the id of the count under the terms of the limit.
     fn unleased_id(&self) -> KeyId {
-        self.charge.key_id.under(self.charge.terms.identity(), self.limit.terms().identity())
+        self.charge.key_id.under(&self.charge.terms.identity, &self.limit.terms().identity)
     }
 
     /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count

@@ -35,8 +35,8 @@ impl Backend {
     ) {
         self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
         self.notices.corrected(key_id, correction);
-        self.change_here(key_id, terms.algorithm(), block);
-        report::settled(terms.name(), correction.more());
+        self.change_here(key_id, terms.identity.algorithm, block);
+        report::settled(&terms.identity.name, correction.more());
     }
 
     /// Completes once the embedded store no longer counts units in flight.
@@ -71,7 +71,7 @@ impl Backend {
         };
         let mut corrected = CorrectedCharge { charge: Arc::clone(charge), correction, block };
         if source == self.source() {
-            self.change_here(key_id, terms.algorithm(), block);
+            self.change_here(key_id, terms.identity.algorithm, block);
         } else {
             self.settle_here(key_id, &self.share_of(charge).terms, correction, block);
             // The key of a fallback is also blocked on Redis, which may be back.
@@ -148,7 +148,7 @@ impl Backend {
         charge: Arc<Charge>,
         block: BlockChange,
     ) -> Answer<bool> {
-        let (key_id, algorithm) = (charge.key_id, charge.terms.algorithm());
+        let (key_id, algorithm) = (charge.key_id, charge.terms.identity.algorithm);
         let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
             return Answer::ready(Ok(self.change_here(key_id, algorithm, block)));
         };

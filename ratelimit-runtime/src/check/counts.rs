@@ -46,7 +46,7 @@ impl Count<'_> {
         }
         let policy = limit.policy();
         let charge = self.charge(cost);
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         if cost > capacity {
             let label = limit.label_for(&charge.terms);
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
@@ -103,7 +103,7 @@ impl Count<'_> {
     /// Gives back the newest units.
     pub(crate) fn credit(&self, units: u64) -> Answer<Decision> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         let credited = self.checker.backend.credit(policy, charge);
         credited.map(move |(outcome, source)| Decision::new(capacity, &outcome, source))
     }

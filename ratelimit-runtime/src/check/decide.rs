@@ -170,13 +170,13 @@ impl CountedCall {
         {
             Ok(merged) => merged,
             Err(shared) => {
-                let name = *shared.terms().name();
+                let name = shared.terms().identity.name;
                 return mistake(report, shared.label(), Mistake::SharedCount { name });
             }
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
         let report = report.with_keys(backend.reports(), keys);
-        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
+        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity;
         if let Some(index) = counts.iter().position(is_too_large) {
             let ChargedCount { limit, charge, .. } = &counts[index];
             let (label, report) = (limit.label_for(&charge.terms), report.about(index));
@@ -223,7 +223,7 @@ impl CountedCall {
         let Self { backend, report, limits, charges, parts, .. } = self;
         let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
-            let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
+            let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
             let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
             backend.count_rejection(limit, key_id, backend.clock().local(), || key(part, charge));
         })?;

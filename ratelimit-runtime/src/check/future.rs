@@ -93,8 +93,8 @@ impl Check {
     /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let decision = Decision::new(limit.terms().capacity(), outcome, Source::Embedded);
-        let (name, quota) = (*limit.terms().name(), limit.quota());
+        let decision = Decision::new(limit.terms().capacity, outcome, Source::Embedded);
+        let (name, quota) = (limit.terms().identity.name, limit.quota());
         let rejection = Rejection::Limited { name, quota, decision };
         Self::from(if limit.is_shadow() { Ok(decision) } else { Err(rejection) })
     }

@@ -58,7 +58,7 @@ fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outc
         if is_recorded || !outcome.is_allowed() {
             return Err(outcome);
         }
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         Ok(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
     })
 }
@@ -90,7 +90,7 @@ impl Checker {
             if at > 0 && !std::ptr::eq(*key, parts[at - 1].key) {
                 fingerprint = local.fingerprint(*key);
             }
-            let key_id = KeyId::new(terms.identity(), fingerprint);
+            let key_id = KeyId::new(&terms.identity, fingerprint);
             let is_known = charges.iter().any(|other| other.key_id == key_id);
             let is_plain = *access == Access::Limited && self.backend.decides_here(limit, cost);
             if is_known || !is_plain || !limit.policy().agrees_with(first.limit.policy()) {
@@ -112,7 +112,7 @@ impl Checker {
             return Some(self.report_few(started, &parts, charges, outcomes));
         }
         if is_allowed {
-            let capacity = limit.terms().capacity();
+            let capacity = limit.terms().capacity;
             return Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us));
         }
         let key_id = charges[index].key_id;

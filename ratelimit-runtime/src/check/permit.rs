@@ -71,7 +71,7 @@ impl Permit {
         if cfg!(feature = "metrics")
             && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
         {
-            report::in_flight_changed(charge.charge.terms.name(), charge.charged as i64);
+            report::in_flight_changed(&charge.charge.terms.identity.name, charge.charged as i64);
         }
         Self { decision, charge }
     }
@@ -204,7 +204,7 @@ impl Permit {
     pub(crate) fn block(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
             if duration > at_most {
-                report::block_cut(charge.charge.terms.name(), duration, at_most);
+                report::block_cut(&charge.charge.terms.identity.name, duration, at_most);
             }
             charge.block = BlockChange::block_for(duration.min(at_most));
         }
@@ -232,7 +232,7 @@ impl PermitCharge {
         let Self { backend, charge, held, .. } = self;
         let is_held = charge.terms.is_in_flight();
         if is_held {
-            report::in_flight_changed(charge.terms.name(), -(charged as i64));
+            report::in_flight_changed(&charge.terms.identity.name, -(charged as i64));
         }
         let used = match used {
             _ if is_held => 0,

@@ -215,7 +215,7 @@ pub fn return_units(
 ) -> Answer<Decision> {
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
     let charge = backend.count(limit, &key, cost).address(&backend);
-    let (capacity, source) = (charge.terms.capacity(), backend.source());
+    let (capacity, source) = (charge.terms.capacity, backend.source());
     let returned = backend.give_back(policy.scope(), source, charge, Charged::At(at));
     returned.map(move |outcome| Decision::new(capacity, &outcome, source))
 }

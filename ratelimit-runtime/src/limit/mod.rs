@@ -8,27 +8,26 @@
 //! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
-mod amounts;
 mod identity;
 mod in_flight;
 mod lease;
 mod policy;
 #[cfg(feature = "serde")]
 mod serde;
+mod terms;
 mod text;
 mod varying;
 
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-use self::amounts::Amounts;
-pub use self::amounts::Quota;
-pub(crate) use self::amounts::{Rate, Terms, WindowScale};
 pub use self::identity::{Align, Name};
 pub(crate) use self::identity::{Identity, Period, bit_of_name};
 pub use self::lease::Lease;
 pub(crate) use self::policy::{Access, LimitLabel, Policy};
 pub use self::policy::{OnError, Scope};
+pub use self::terms::Quota;
+pub(crate) use self::terms::{Rate, Terms, WindowScale};
 pub use self::text::ParseLimitError;
 use crate::printing::error_of_text;
 
@@ -166,12 +165,9 @@ impl Limit {
                 "calls in flight have no period: use `Limit::in_flight(name, in_flight)`",
             ));
         }
-        let capacity = algorithm.default_capacity(threshold);
-        match Amounts::new(algorithm, threshold, capacity, period) {
-            Ok(amounts) => {
-                let identity = Identity::new(Name::new(name), algorithm, period);
-                Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
-            }
+        let identity = Identity::new(Name::new(name), algorithm, period);
+        match Terms::new(identity, threshold, algorithm.default_capacity(threshold)) {
+            Ok(terms) => Ok(Self { terms, policy: Policy::DEFAULT }),
             Err(invalid) => Err(invalid),
         }
     }
@@ -191,10 +187,9 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        let Terms { identity, amounts } = &self.terms;
-        match Amounts::new(identity.algorithm, amounts.threshold, burst, identity.period) {
-            Ok(amounts) => {
-                self.terms.amounts = amounts;
+        match Terms::new(self.terms.identity, self.terms.threshold, burst) {
+            Ok(terms) => {
+                self.terms = terms;
                 self.policy.has_burst = true;
                 match self.policy.lease {
                     Lease::None => Ok(self),
@@ -329,7 +324,7 @@ impl Limit {
     /// [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn threshold(&self) -> u64 {
-        if self.policy.blocked { 0 } else { self.terms.amounts.threshold }
+        if self.policy.blocked { 0 } else { self.terms.threshold }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -343,7 +338,7 @@ impl Limit {
     /// window; 0 if an [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
-        if self.policy.blocked { 0 } else { self.terms.amounts.capacity }
+        if self.policy.blocked { 0 } else { self.terms.capacity }
     }
 
     /// Returns the [burst](Self::burst), if one is set.

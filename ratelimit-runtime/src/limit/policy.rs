@@ -277,7 +277,7 @@ impl Limit {
         LimitLabel {
             name: self.terms.identity.name,
             quota: self.quota(),
-            capacity: terms.capacity(),
+            capacity: terms.capacity,
             shadow: self.policy.shadow,
             varies: self.policy.varies,
         }

@@ -30,12 +30,12 @@ impl fmt::Debug for Limit {
         if self.is_in_flight() {
             return write!(f, "Limit({name}: {amount} in flight{policy})");
         }
-        write!(f, "Limit({name}: {amount} per {}", self.terms.period())?;
+        write!(f, "Limit({name}: {amount} per {}", self.terms.identity.period)?;
         if policy.has_burst {
             write!(f, " burst {}", self.capacity())?;
         }
         write!(f, " {}", self.algorithm())?;
-        if let Some(align) = self.terms.align() {
+        if let Some(align) = self.terms.identity.align {
             write!(f, ", align {} minutes", align.offset_minutes)?;
         }
         write!(f, "{policy})")

@@ -213,7 +213,7 @@ mod tests {
                     let charge = |(limit, key, cost): &(usize, u8, u64)| {
                         let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
-                        let cost = (*cost).min(terms.capacity());
+                        let cost = (*cost).min(terms.capacity);
                         Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, statement: None })
                     };
                     parts.iter().map(charge).collect()

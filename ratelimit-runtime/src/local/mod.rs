@@ -86,7 +86,7 @@ impl Local {
 
     #[inline]
     pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
-        KeyId::new(terms.identity(), self.fingerprint(key))
+        KeyId::new(&terms.identity, self.fingerprint(key))
     }
 
     /// Returns the fingerprint of a key, the same for all limits.
@@ -323,7 +323,7 @@ mod tests {
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let charge = |cost| LocalCharge { key_id, terms, cost };
         let (_, receipt) = store.apply_one(Op::ACQUIRE, charge(2));
-        let set_block = |to| store.change_block(key_id, terms.algorithm(), to);
+        let set_block = |to| store.change_block(key_id, terms.identity.algorithm, to);
         set_block(BlockChange::block_for(Duration::from_secs(60)));
         assert!(store.holds(key_id, receipt));
         release(&store, charge(1), receipt);

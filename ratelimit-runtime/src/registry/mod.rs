@@ -57,10 +57,8 @@ pub(crate) fn version() -> usize {
 pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<RegisteredLimit> {
     let mut registry = lock();
     let shares_name = |other: &&RegisteredLimit| {
-        let (one, other) = (added.limit.terms(), other.limit.terms());
-        one.name() == other.name()
-            && one.algorithm() == other.algorithm()
-            && one.period() == other.period()
+        let (one, other) = (&added.limit.terms().identity, &other.limit.terms().identity);
+        one.name == other.name && one.algorithm == other.algorithm && one.period == other.period
     };
     let first = registry.annotated.iter().map(|(limit, _)| limit).find(shares_name).cloned();
     registry.annotated.push((added, tally));
@@ -71,7 +69,7 @@ pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<Regis
 impl RegisteredLimit {
     /// Returns whether calls of another limit have the same counts.
     fn shares_count(&self, limit: &Limit) -> bool {
-        self.limit.terms().identity() == limit.terms().identity()
+        self.limit.terms().identity == limit.terms().identity
     }
 }
 

@@ -180,8 +180,8 @@ impl RejectionTable {
         };
         let Some(entry) = entries.iter_mut().min_by_key(|entry| weight(entry)) else { return };
         let shown = RejectedKey {
-            limit: *limit.terms().name(),
-            period: limit.terms().period().duration(),
+            limit: limit.terms().identity.name,
+            period: limit.terms().identity.period.duration(),
             key: key(),
             is_shadow,
             rejected: calls,

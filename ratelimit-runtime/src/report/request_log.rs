@@ -199,7 +199,7 @@ impl LoggedLimit {
     /// Creates the entry of a limit that has not decided; `None` if clients must not see it.
     fn undecided(limit: &Limit) -> Option<Self> {
         let is_seen = !limit.is_shadow() && !limit.get_hidden();
-        let name = *limit.terms().name();
+        let name = limit.terms().identity.name;
         is_seen.then(|| Self { name, quota: limit.quota(), decision: None })
     }
 

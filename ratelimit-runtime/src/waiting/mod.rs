@@ -261,7 +261,7 @@ impl Waiting {
         let (is_virtual, validity) = (self.clock().is_virtual(), self.backend.deadline());
         let spec = Arc::new(LineSpec::new(destination, is_virtual, validity));
         let line = Mutex::new(Line::new(Arc::clone(&spec)));
-        let name = spec.counts.first().map_or(Name::new(""), |charge| *charge.terms.name());
+        let name = spec.counts.first().map_or(Name::new(""), |charge| charge.terms.identity.name);
         Arc::new(SharedLine { spec, line, name, policy, waking: AtomicUsize::new(0) })
     }
 
@@ -435,7 +435,7 @@ impl Ticket {
         let MergedCounts { counts, .. } = MergedCounts::of(&mut parts).ok()?;
         let can_wait = |ChargedCount { limit, charge, .. }: &ChargedCount<'_>| {
             let is_mistaken = if self.settles { limit.leases() } else { limit.is_in_flight() };
-            charge.cost <= charge.terms.capacity() && !is_mistaken
+            charge.cost <= charge.terms.capacity && !is_mistaken
         };
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;
