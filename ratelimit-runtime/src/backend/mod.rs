@@ -137,7 +137,7 @@ impl Backend {
     /// Returns whether this process decides a check at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u64) -> bool {
-        !self.is_shared(limit.policy().scope())
+        !self.is_shared(limit.policy().scope)
             && limit.decides_at_once()
             && cost <= limit.terms().capacity
     }
@@ -208,7 +208,7 @@ impl Backend {
         policy: Policy,
         calls: &Calls,
     ) -> Result<Reply, StoreError> {
-        let Some(shared) = self.shared_for(policy.scope()) else {
+        let Some(shared) = self.shared_for(policy.scope) else {
             return Ok(self.execute_here(calls));
         };
         if let Some(rejection) = self.blocked_here(calls) {
@@ -291,7 +291,7 @@ impl Backend {
     }
 
     pub(crate) fn on_error(&self, policy: Policy) -> OnError {
-        policy.on_error().unwrap_or(self.settings.on_error)
+        policy.on_error.unwrap_or(self.settings.on_error)
     }
 
     #[inline]
@@ -366,7 +366,7 @@ impl<'a> ChargedCount<'a> {
     /// there, and what this process holds of calls in flight.
     pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
         let Self { limit, key, mut charge } = self;
-        if let Some(shared) = backend.shared_for(limit.policy().scope()) {
+        if let Some(shared) = backend.shared_for(limit.policy().scope) {
             charge.count_name = shared.count_name(&charge.terms, key);
             if charge.terms.is_in_flight() {
                 let hold_us = limit.policy().hold.as_micros() as u64;

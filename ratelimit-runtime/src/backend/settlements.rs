@@ -109,7 +109,7 @@ impl Backend {
         policy: Policy,
         charge: Arc<Charge>,
     ) -> Answer<(Outcome, Source)> {
-        let Some(owner) = self.owner_for(policy.scope()) else {
+        let Some(owner) = self.owner_for(policy.scope) else {
             let outcome = self.give_back_here(&charge, Charged::Newest);
             return Answer::ready(Ok((outcome, Source::Embedded)));
         };
@@ -149,7 +149,7 @@ impl Backend {
         block: BlockChange,
     ) -> Answer<bool> {
         let (key_id, algorithm) = (charge.key_id, charge.terms.identity.algorithm);
-        let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
+        let Some(owner) = self.owner_for(policy.scope).map(Arc::clone) else {
             return Answer::ready(Ok(self.change_here(key_id, algorithm, block)));
         };
         let was_here = match block {

@@ -64,7 +64,7 @@ impl Checker {
         }
         let is_mistaken = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
-                && self.backend.is_shared(part.limit.policy().scope())
+                && self.backend.is_shared(part.limit.policy().scope)
                 && lacks_secret(part.key)
         };
         if let Some(part) = parts.iter().find(is_mistaken) {
@@ -131,7 +131,7 @@ impl Checker {
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
             let part: AnyPart<'_> = Part::of(&ruled.limit, part.key, part.cost);
-            let is_shadow = part.limit.is_shadow();
+            let is_shadow = part.limit.get_shadow();
             match ruled.access {
                 Access::Unlimited => {}
                 Access::Blocked => {
@@ -201,7 +201,7 @@ impl Checker {
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
     async fn wait(self, parts: OneOrMany<OwnedPart>, settles: bool) -> CallResult {
         let (started, start) = (Started::now(), Instant::now());
-        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        let wait = parts.first().and_then(|part| part.limit.policy().wait).unwrap_or_default();
         // Not beside the call: it must neither end later nor lose a grant that it has taken.
         let trials = {
             let parts = borrowed(&parts);
@@ -225,7 +225,7 @@ impl Checker {
 /// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
 fn may_wait(parts: &[AnyPart<'_>], rules: &RulesInForce) -> bool {
     let waits = |part: &AnyPart<'_>| {
-        part.limit.policy().wait().is_some()
+        part.limit.policy().wait.is_some()
             && (part.limit.max_wait().is_some() || may_be_ruled(parts, rules))
     };
     parts.first().is_some_and(waits)

@@ -104,7 +104,7 @@ impl Checker {
         };
         if line.is_none()
             && let ([limit], [charge]) = (&*call.limits, &*call.charges)
-            && !limit.is_shadow()
+            && !limit.get_shadow()
             && let Some(rejection) = backend.cached_rejection(charge)
         {
             return decided(call, Ok(rejection));
@@ -131,7 +131,7 @@ impl Checker {
                 backend.fall_back(policy, &calls, error)
             }
             Some(reply) => reply,
-            None if !backend.is_shared(policy.scope()) => Ok(backend.execute_here(&calls)),
+            None if !backend.is_shared(policy.scope) => Ok(backend.execute_here(&calls)),
             None => {
                 let backend = Arc::clone(backend);
                 return call.pending(move || async move { backend.execute(policy, calls).await });
@@ -259,7 +259,7 @@ impl CountedCall {
                 PermitCharge {
                     backend: Arc::clone(backend),
                     charge: Arc::clone(charge),
-                    scope: policy.scope(),
+                    scope: policy.scope,
                     source,
                     cost: charge.cost,
                     charged,

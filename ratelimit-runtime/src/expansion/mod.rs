@@ -114,7 +114,7 @@ fn with_limiter<const N: usize, R>(
 ) -> R {
     match call.limiter() {
         Some(limiter) => act(limiter),
-        None => with_current(|| first_of(call).limit.policy().scope(), act, failed),
+        None => with_current(|| first_of(call).limit.policy().scope, act, failed),
     }
 }
 
@@ -216,7 +216,7 @@ pub fn return_units(
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
     let charge = backend.count(limit, &key, cost).address(&backend);
     let (capacity, source) = (charge.terms.capacity, backend.source());
-    let returned = backend.give_back(policy.scope(), source, charge, Charged::At(at));
+    let returned = backend.give_back(policy.scope, source, charge, Charged::At(at));
     returned.map(move |outcome| Decision::new(capacity, &outcome, source))
 }
 

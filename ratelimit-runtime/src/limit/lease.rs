@@ -158,7 +158,7 @@ impl Limit {
     /// Returns whether a limiter with a shared store leases units of this limit. It leases none if calls wait, also if
     /// a rule makes the limit a shadow, because leases count separately.
     pub(crate) fn leases_units(&self) -> bool {
-        self.leases() && self.policy.wait().is_none() && self.policy.scope == Scope::Global
+        self.leases() && self.policy.wait.is_none() && self.policy.scope == Scope::Global
     }
 
     /// Returns whether units are leased of busy keys only.

@@ -253,11 +253,6 @@ impl Limit {
         self.policy
     }
 
-    /// Returns whether the amounts were computed for a call, or are those of a rule.
-    pub(crate) const fn varies(&self) -> bool {
-        self.policy.varies
-    }
-
     /// Returns a valid limit.
     ///
     /// # Panics

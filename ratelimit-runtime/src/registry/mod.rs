@@ -107,7 +107,7 @@ impl Registry {
             return;
         }
         // A rule, or a computed amount, as 0 always is: neither is what the code says of each call.
-        let is_computed = limit.varies() || limit.threshold() == 0;
+        let is_computed = limit.policy().varies || limit.threshold() == 0;
         let limit = if is_computed { without_amounts(limit) } else { *limit };
         self.others.push(RegisteredLimit { limit, place: place(), is_computed });
         self.version += 1;
@@ -125,7 +125,7 @@ impl Registry {
         };
         let has_other_amounts = (known.limit.threshold(), known.limit.capacity())
             != (limit.threshold(), limit.capacity());
-        if !known.is_computed && !limit.varies() && has_other_amounts {
+        if !known.is_computed && !limit.policy().varies && has_other_amounts {
             known.is_computed = true;
             known.limit = without_amounts(limit);
             self.version += 1;

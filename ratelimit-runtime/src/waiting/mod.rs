@@ -388,7 +388,7 @@ struct Destination {
 
 impl Ticket {
     fn new(parts: OneOrMany<OwnedPart>, settles: bool, arrival: u64, now: u64) -> Arc<Self> {
-        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        let wait = parts.first().and_then(|part| part.limit.policy().wait).unwrap_or_default();
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let place = Mutex::new(Place { line: None, ruled: Vec::new().into() });
         Arc::new(Self { parts, settles, arrival, deadline: now.saturating_add(wait), place })
@@ -424,7 +424,7 @@ impl Ticket {
         let (clock, mut is_blocked) = (backend.clock(), false);
         let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
         let can_reject =
-            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.is_shadow();
+            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.get_shadow();
         for blocked in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Blocked) {
             blocked.blocked_until.filter(|until| until.saturating_sub(now) <= rest)?;
             is_blocked = true;
@@ -443,7 +443,7 @@ impl Ticket {
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
             charges: counts.into_iter().map(|count| count.address(backend)).collect(),
-            is_shared: backend.is_shared(self.policy().scope()),
+            is_shared: backend.is_shared(self.policy().scope),
             is_blocked,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })

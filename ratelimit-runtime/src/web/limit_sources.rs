@@ -154,7 +154,7 @@ impl<R, E> LimitSources<R, E> {
         match &self.limiter {
             Some(limiter) => start(limiter),
             None => limiter::with_current(
-                || first.policy().scope(),
+                || first.policy().scope,
                 start,
                 |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
             ),
