@@ -252,6 +252,7 @@ mod limiter;
 mod local;
 mod one_or_many;
 mod owner;
+mod printing;
 mod registry;
 mod reply;
 mod report;

@@ -131,7 +131,7 @@ fn take_unit(
 ) -> Turn {
     let limiter = move || match &limiter {
         Some(limiter) => Ok(limiter.clone()),
-        None => limiter::with_current(|| limit.policy().scope(), |it| Ok(it.clone()), Err),
+        None => limiter::with_current(|| limit.policy().scope, |it| Ok(it.clone()), Err),
     };
     let pause = wait.and_then(|wait| Some(limiter().ok()?.pause(wait)));
     Box::pin(async move {

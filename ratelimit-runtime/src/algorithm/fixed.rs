@@ -27,7 +27,7 @@ impl State for Window {
 
     #[inline]
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
-        let threshold = terms.threshold();
+        let threshold = terms.threshold;
         let mut window = self.at(terms, clock);
         let (left, mut receipt) = (window.end - clock, Receipt::default());
         let fits = window.count + cost <= threshold;

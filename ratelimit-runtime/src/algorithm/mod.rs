@@ -175,7 +175,7 @@ impl Outcome {
     /// call lags behind the clock of another, that time is later than [`clock`](Self::clock).
     pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {
         let reset = self.clock + self.reset_us;
-        match terms.algorithm() {
+        match terms.identity.algorithm {
             // A window ends after a period, and the newest unit leaves a sliding window after a period.
             Algorithm::Sliding | Algorithm::Fixed => reset.saturating_sub(terms.period_us()),
             // The window after the one of the charge still counts it.

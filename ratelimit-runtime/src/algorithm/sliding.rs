@@ -153,7 +153,7 @@ impl State for Log {
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let ticks = Ticks::of(terms);
         let mut live = self.live(ticks, clock);
-        let excess = (live.used + cost).saturating_sub(terms.threshold());
+        let excess = (live.used + cost).saturating_sub(terms.threshold);
         let (before, mut receipt) = (live.used, Receipt::default());
         match op {
             Op::Take { .. } | Op::Peek if excess > 0 => {
@@ -163,7 +163,7 @@ impl State for Log {
                 return (Outcome { verdict: Verdict::Rejected, retry_us, ..outcome }, receipt);
             }
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
-                self.charge(terms.threshold(), ticks, &mut live, cost);
+                self.charge(terms.threshold, ticks, &mut live, cost);
                 if needs_receipt {
                     receipt = Receipt::new(&mut self.birth, birth, live.now);
                 }
@@ -171,7 +171,7 @@ impl State for Log {
             Op::Correct(correction) if correction.change > 0 => {
                 let more = correction.more().min(super::MOST - live.used);
                 if more > 0 {
-                    self.charge(terms.threshold(), ticks, &mut live, more);
+                    self.charge(terms.threshold, ticks, &mut live, more);
                 }
             }
             Op::Correct(correction) => {
@@ -239,7 +239,7 @@ impl Log {
         Outcome {
             clock,
             verdict: Verdict::Admitted,
-            remaining: terms.threshold().saturating_sub(used),
+            remaining: terms.threshold.saturating_sub(used),
             retry_us: 0,
             reset_us: if used == 0 { 0 } else { self.expires - clock },
         }

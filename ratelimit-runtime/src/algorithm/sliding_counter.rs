@@ -36,7 +36,7 @@ impl State for Counters {
 
     #[inline]
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
-        let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
+        let (threshold, period, scale) = (terms.threshold, terms.period_us(), terms.scale);
         let mut counters = self.at(terms, clock);
         let CountersAtCall { lag, elapsed, start, previous, current } = counters;
 
@@ -144,14 +144,14 @@ impl CountersAtCall {
     /// Returns what the estimate has of the previous window, times `span`.
     #[inline]
     fn weight(&self, terms: &Terms) -> u128 {
-        let scale = terms.scale();
+        let scale = terms.scale;
         u128::from(self.previous) * u128::from(scale.span - self.elapsed / scale.grain)
     }
 
     /// Returns the outcome of an admitted call.
     #[inline]
     fn outcome(&self, terms: &Terms, clock: u64) -> Outcome {
-        let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
+        let (threshold, period, scale) = (terms.threshold, terms.period_us(), terms.scale);
         let weight = self.weight(terms);
         let room = u128::from(threshold - self.current.min(threshold)) * u128::from(scale.span);
         let free = room.saturating_sub(weight);

@@ -30,7 +30,7 @@ impl State for Slots {
     /// The end of a call is unknown, so the waits of the outcome are 0.
     #[inline]
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
-        let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold());
+        let fits = self.held.checked_add(cost).is_some_and(|held| held <= terms.threshold);
         let (allowed, mut receipt) = (!op.is_take() || fits, Receipt::default());
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
@@ -48,7 +48,7 @@ impl State for Slots {
         }
         let remaining = match op {
             Op::Measure => self.held,
-            _ => terms.threshold().saturating_sub(self.held),
+            _ => terms.threshold.saturating_sub(self.held),
         };
         (Outcome { clock, verdict: allowed.into(), remaining, retry_us: 0, reset_us: 0 }, receipt)
     }

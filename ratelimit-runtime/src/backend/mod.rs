@@ -104,16 +104,12 @@ impl Backend {
         limit.leases_units() && self.shared.is_some()
     }
 
-    /// Returns whether this process decides calls of a limit, by one count.
-    #[inline]
-    pub(crate) fn counts_here(&self, limit: &Limit) -> bool {
-        !self.is_shared(limit.policy().scope())
-    }
-
-    /// Returns whether this process decides a call at once, by one count.
+    /// Returns whether this process decides a check at once, by one count.
     #[inline]
     pub(crate) fn decides_here(&self, limit: &Limit, cost: u64) -> bool {
-        self.counts_here(limit) && limit.decides_at_once() && cost <= limit.terms().capacity()
+        !self.is_shared(limit.policy().scope)
+            && limit.decides_at_once()
+            && cost <= limit.terms().capacity
     }
 
     #[inline]
@@ -182,7 +178,7 @@ impl Backend {
         policy: Policy,
         calls: &Calls,
     ) -> Result<Reply, StoreError> {
-        let Some(shared) = self.shared_for(policy.scope()) else {
+        let Some(shared) = self.shared_for(policy.scope) else {
             return Ok(self.execute_here(calls));
         };
         if let Some(rejection) = self.blocked_here(calls) {
@@ -210,7 +206,7 @@ impl Backend {
             let now = self.clock().local();
             self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        let name = calls.charges.first().map_or("", |charge| charge.terms.name().as_str());
+        let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name.as_str());
         // The reply can hold slots.
         foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
         result
@@ -265,7 +261,7 @@ impl Backend {
     }
 
     pub(crate) fn on_error(&self, policy: Policy) -> OnError {
-        policy.on_error().unwrap_or(self.settings.on_error)
+        policy.on_error.unwrap_or(self.settings.on_error)
     }
 
     #[inline]
@@ -333,14 +329,14 @@ impl<'a> ChargedCount<'a> {
 
     /// Returns the id of the count under the terms of the limit.
     fn unleased_id(&self) -> KeyId {
-        self.charge.key_id.under(self.charge.terms.identity(), self.limit.terms().identity())
+        self.charge.key_id.under(&self.charge.terms.identity, &self.limit.terms().identity)
     }
 
     /// Returns the charge for a request. If the shared store decides the call, the charge has the name of the count
     /// there, and what this process holds of calls in flight.
     pub(crate) fn address(self, backend: &Backend) -> Arc<Charge> {
         let Self { limit, key, mut charge } = self;
-        if let Some(shared) = backend.shared_for(limit.policy().scope()) {
+        if let Some(shared) = backend.shared_for(limit.policy().scope) {
             charge.count_name = shared.count_name(&charge.terms, key);
             if charge.terms.is_in_flight() {
                 let hold_us = limit.policy().hold.as_micros() as u64;

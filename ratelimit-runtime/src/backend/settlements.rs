@@ -26,7 +26,7 @@ impl Backend {
     }
 
     /// Settles a charge of the embedded store.
-    pub(crate) fn settle_here(
+    fn settle_here(
         &self,
         key_id: KeyId,
         terms: &Terms,
@@ -35,8 +35,8 @@ impl Backend {
     ) {
         self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
         self.notices.corrected(key_id, correction);
-        self.change_here(key_id, terms.algorithm(), block);
-        report::settled(terms.name(), correction.more());
+        self.change_here(key_id, terms.identity.algorithm, block);
+        report::settled(&terms.identity.name, correction.more());
     }
 
     /// Completes once the embedded store no longer counts units in flight.
@@ -56,20 +56,6 @@ impl Backend {
         receipt.birth == 0 || self.local.holds(key_id, receipt)
     }
 
-    /// Gives units in flight back to the embedded store.
-    #[inline]
-    pub(crate) fn release_here(
-        &self,
-        key_id: KeyId,
-        receipt: Receipt,
-        units: u64,
-        block: BlockChange,
-    ) {
-        self.local.release(key_id, receipt, units);
-        self.notices.released(key_id);
-        self.change_here(key_id, Algorithm::InFlight, block);
-    }
-
     /// Settles a charge that `source` has made.
     pub(crate) fn settle(
         &self,
@@ -85,7 +71,7 @@ impl Backend {
         };
         let mut corrected = CorrectedCharge { charge: Arc::clone(charge), correction, block };
         if source == self.source() {
-            self.change_here(key_id, terms.algorithm(), block);
+            self.change_here(key_id, terms.identity.algorithm, block);
         } else {
             self.settle_here(key_id, &self.share_of(charge).terms, correction, block);
             // The key of a fallback is also blocked on Redis, which may be back.
@@ -123,7 +109,7 @@ impl Backend {
         policy: Policy,
         charge: Arc<Charge>,
     ) -> Answer<(Outcome, Source)> {
-        let Some(owner) = self.owner_for(policy.scope()) else {
+        let Some(owner) = self.owner_for(policy.scope) else {
             let outcome = self.give_back_here(&charge, Charged::Newest);
             return Answer::ready(Ok((outcome, Source::Embedded)));
         };
@@ -162,8 +148,8 @@ impl Backend {
         charge: Arc<Charge>,
         block: BlockChange,
     ) -> Answer<bool> {
-        let (key_id, algorithm) = (charge.key_id, charge.terms.algorithm());
-        let Some(owner) = self.owner_for(policy.scope()).map(Arc::clone) else {
+        let (key_id, algorithm) = (charge.key_id, charge.terms.identity.algorithm);
+        let Some(owner) = self.owner_for(policy.scope).map(Arc::clone) else {
             return Answer::ready(Ok(self.change_here(key_id, algorithm, block)));
         };
         let was_here = match block {

@@ -9,15 +9,12 @@ use std::task::Poll;
 
 use tokio::time::Instant;
 
-use super::decide::{
-    AdmittedCall, BoxedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall,
-};
-use super::local::Conclusion;
+use super::decide::{AdmittedCall, BoxedCall, CallResult, LineReply, Refusal, StartedCall};
 use super::{AnyPart, Checker, Part, Permit, may_be_ruled};
 use crate::backend::Backend;
 use crate::clock::complete_by;
 use crate::key::{OwnedKey, lacks_secret};
-use crate::limit::{Access, Limit, LimitLabel};
+use crate::limit::{Access, LimitLabel};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
 use crate::report::{Report, Started};
@@ -25,32 +22,13 @@ use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::waiting::OwnedPart;
 
 impl StartedCall {
-    /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it has
-    /// counted.
-    fn by_access(
-        part: &AnyPart<'_>,
-        ruled: &Ruled,
-        options: CallOptions,
-        backend: &Backend,
-    ) -> Option<Self> {
-        match ruled.access {
-            Access::Limited => None,
-            Access::Unlimited => Some(Self::unlimited(options, 1)),
-            Access::Blocked => {
-                let part = Part::of(&ruled.limit, part.key, part.cost);
-                let blocked_for = ruled.blocked_for(backend.clock().local());
-                Some(Refusal::blocked(&part, blocked_for, backend).into_call(options, 1))
-            }
-        }
-    }
-
     /// Lets trials decide beside this call. They do not change its result.
     fn beside(self, backend: &Arc<Backend>, mut trials: Vec<BoxedCall>) -> Self {
         if trials.is_empty() {
             return self;
         }
         Self::boxed(backend, || async move {
-            let (mut call, mut result) = (pin!(self.result()), None);
+            let (mut call, mut result) = (pin!(self), None);
             // Polled in one turn, so the requests leave together, and one batch can have them.
             poll_fn(|context| {
                 if result.is_none()
@@ -73,41 +51,10 @@ impl StartedCall {
 }
 
 impl Checker {
-    /// Starts a call of one limit that has rules, waits, costs too much, or is decided by Redis. If this process counts
-    /// the limit, the call is decided by a `T`: so a program that only makes such calls contains no request
-    /// (`benches/all -- footprint`).
-    #[inline(never)]
-    pub(super) fn start_slow<T: Conclusion>(&self, part: AnyPart<'_>, options: CallOptions) -> T {
-        if !self.backend.counts_here(part.limit) {
-            return self.start_all(&[part], options).into();
-        }
-        if may_wait(&[part], &self.rules) {
-            return self.start_waiting(&[part], options).into();
-        }
-        let decide = |limit: &Limit| {
-            let part = Part::of(limit, part.key, part.cost);
-            match Refusal::of_local(&part, options, &self.backend) {
-                Some(refusal) => refusal.into_call(options, 1).into(),
-                None => T::decide_here(self, limit, &part.key, part.cost, None),
-            }
-        };
-        let table = self.rules.table_of(part.limit);
-        let ruled = part.under(table.as_deref(), &self.backend, Asker::Call);
-        if let Some(call) = StartedCall::by_access(&part, &ruled, options, &self.backend) {
-            return call.into();
-        }
-        let call = decide(&ruled.limit);
-        // It sees each call, and does not change its result.
-        if let Some(trial) = &ruled.trial {
-            drop(decide(trial));
-        }
-        call
-    }
-
-    /// Starts a call by requests, in a line or by leases, under the rules in force.
-    pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+    /// Starts a call under the rules in force. If it `settles`, it has permits.
+    pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
         let mistake = |label, mistake| {
-            Refusal::mistake(Report::start(), label, mistake).into_call(options, parts.len())
+            Refusal::mistake(Report::start(), label, mistake).into_call(settles, parts.len())
         };
         let Some(first) = parts.first().map(|part| part.limit) else {
             return mistake(LimitLabel::unnamed(), Mistake::NoLimits);
@@ -117,21 +64,21 @@ impl Checker {
         }
         let is_mistaken = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
-                && self.backend.is_shared(part.limit.policy().scope())
+                && self.backend.is_shared(part.limit.policy().scope)
                 && lacks_secret(part.key)
         };
         if let Some(part) = parts.iter().find(is_mistaken) {
             return mistake(part.limit.label(), Mistake::NoKeySecret);
         }
         if may_wait(parts, &self.rules) {
-            return self.start_waiting(parts, options);
+            return self.start_waiting(parts, settles);
         }
         if !may_be_ruled(parts, &self.rules) {
-            return self.decide_as_written(parts, options, None);
+            return self.decide_as_written(parts, settles, None);
         }
         let ruled = self.ruled(parts);
         let by = Instant::now() + self.backend.settings.deadline;
-        let call = self.decide_enforced(parts, &ruled, options, None, by);
+        let call = self.decide_enforced(parts, &ruled, settles, None, by);
         call.beside(&self.backend, self.trials(parts, &ruled))
     }
 
@@ -150,7 +97,7 @@ impl Checker {
                 return None;
             }
             let part: AnyPart<'_> = Part::of(trial, part.key, part.cost);
-            match self.decide_as_written(&[part], CallOptions::CHECK, None) {
+            match self.decide_as_written(&[part], false, None) {
                 StartedCall::Decided(_) => None,
                 StartedCall::Pending(trial) => Some(trial),
             }
@@ -165,23 +112,26 @@ impl Checker {
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],
-        options: CallOptions,
+        settles: bool,
         reply: Option<LineReply>,
         by: Instant,
     ) -> StartedCall {
         if let ([part], [ruled]) = (parts, ruled) {
-            // Nothing is allocated for the usual call.
-            let decided = StartedCall::by_access(part, ruled, options, &self.backend);
-            return decided.unwrap_or_else(|| {
-                let part = Part::of(&ruled.limit, part.key, part.cost);
-                self.decide_as_written(&[part], options, reply)
-            });
+            let part = Part::of(&ruled.limit, part.key, part.cost);
+            return match ruled.access {
+                Access::Limited => self.decide_as_written(&[part], settles, reply),
+                Access::Unlimited => StartedCall::unlimited(settles, 1),
+                Access::Blocked => {
+                    let blocked_for = ruled.blocked_for(self.backend.clock().local());
+                    Refusal::blocked(&part, blocked_for, &self.backend).into_call(settles, 1)
+                }
+            };
         }
         let (mut first, mut shadows, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
             let part: AnyPart<'_> = Part::of(&ruled.limit, part.key, part.cost);
-            let is_shadow = part.limit.is_shadow();
+            let is_shadow = part.limit.get_shadow();
             match ruled.access {
                 Access::Unlimited => {}
                 Access::Blocked => {
@@ -198,7 +148,7 @@ impl Checker {
             }
         }
         if let Some((_, refusal)) = longest {
-            return refusal.into_call(options, parts.len());
+            return refusal.into_call(settles, parts.len());
         }
         if first.is_empty() {
             // Shadows alone are decided together.
@@ -209,29 +159,29 @@ impl Checker {
         let shadows: Vec<_> = shadows.iter().map(|(_, part)| owned(part)).collect();
         let first: Vec<_> = first.into_iter().map(|(_, part)| part).collect();
         let decision = if first.is_empty() {
-            StartedCall::unlimited(options, 0)
+            StartedCall::unlimited(settles, 0)
         } else {
-            self.decide_as_written(&first, options, reply)
+            self.decide_as_written(&first, settles, reply)
         };
         if first.len() == count {
             return decision;
         }
         let checker = self.clone();
         StartedCall::boxed(&self.backend, move || async move {
-            let admitted = decision.result().await?;
+            let admitted = decision.await?;
             for blocked in blocked {
                 let _ = blocked.end();
             }
             let started = (!shadows.is_empty())
-                .then(|| checker.decide_as_written(&borrowed(&shadows), options, None));
+                .then(|| checker.decide_as_written(&borrowed(&shadows), settles, None));
             let decided = match started {
                 None => None,
-                Some(StartedCall::Decided(decided)) => Some(decided),
+                Some(StartedCall::Decided(decided)) => decided,
                 Some(StartedCall::Pending(call)) => complete_by(by, call).await,
             };
             let of_shadows = decided.and_then(Result::ok).map(|it| it.permits);
             let decided = admitted.permits.into_iter().chain(of_shadows.unwrap_or_default());
-            let count = if options.settles { count } else { 0 };
+            let count = if settles { count } else { 0 };
             let mut permits: Vec<_> = (0..count).map(|_| Permit::unlimited()).collect();
             for (place, permit) in places.into_iter().zip(decided) {
                 permits[place] = permit;
@@ -241,17 +191,17 @@ impl Checker {
     }
 
     /// Starts a call that may wait.
-    fn start_waiting(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+    fn start_waiting(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
         let parts = parts.iter().map(owned).collect();
         let (backend, checker) = (Arc::clone(&self.backend), self.clone());
-        let wait = move || checker.wait(parts, options);
+        let wait = move || checker.wait(parts, settles);
         StartedCall::Pending(Box::pin(backend.run(wait)))
     }
 
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
-    async fn wait(self, parts: OneOrMany<OwnedPart>, options: CallOptions) -> CallResult {
+    async fn wait(self, parts: OneOrMany<OwnedPart>, settles: bool) -> CallResult {
         let (started, start) = (Started::now(), Instant::now());
-        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        let wait = parts.first().and_then(|part| part.limit.policy().wait).unwrap_or_default();
         // Not beside the call: it must neither end later nor lose a grant that it has taken.
         let trials = {
             let parts = borrowed(&parts);
@@ -260,22 +210,22 @@ impl Checker {
         for trial in trials {
             self.backend.background.spawn(async { drop(trial.await) });
         }
-        let (ticket, reply) = self.waiting.admit(parts, options.settles).await;
+        let (ticket, reply) = self.waiting.admit(parts, settles).await;
         let late = start.elapsed().saturating_sub(wait);
         let by = Instant::now() + self.backend.settings.deadline.saturating_sub(late);
         let reply = reply.map(|reply| (started, reply));
         let decision = {
             let (parts, ruled) = (borrowed(&ticket.parts), ticket.ruled());
-            self.decide_enforced(&parts, &ruled, options, reply, by)
+            self.decide_enforced(&parts, &ruled, settles, reply, by)
         };
-        decision.result().await
+        decision.await
     }
 }
 
 /// Returns whether a call may wait. A shadow does not wait, unless a rule ends the shadow.
 fn may_wait(parts: &[AnyPart<'_>], rules: &RulesInForce) -> bool {
     let waits = |part: &AnyPart<'_>| {
-        part.limit.policy().wait().is_some()
+        part.limit.policy().wait.is_some()
             && (part.limit.max_wait().is_some() || may_be_ruled(parts, rules))
     };
     parts.first().is_some_and(waits)
@@ -298,7 +248,6 @@ mod tests {
     use std::fmt;
     use std::time::Duration;
 
-    use crate::check::{Acquire, CallOptions};
     use crate::key::{Key, KeyWriter};
     use crate::reply::{Mistake, Rejection, Source};
     use crate::{Limit, Part, Permit, RateLimiter, Rule, RuleSet};
@@ -307,9 +256,9 @@ mod tests {
     const LIMIT: Limit = Limit::sliding("ruled", 3, MINUTE);
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Result<Permit, Rejection> {
-        let (part, options) = (Part::of(limit, &"key", cost), CallOptions::ACQUIRE);
-        let call: Acquire = limiter.checker().start(part, options, None);
-        let [permit] = call.into_array().blocking(&limiter.checker().backend, || limit.label())?;
+        let call = limiter.checker().start_all(&[Part::of(limit, &"key", cost)], true);
+        let admitted = call.blocking(&limiter.checker().backend, || limit.label())?;
+        let permit = Permit::from(admitted);
         Ok(permit)
     }
 
@@ -346,7 +295,7 @@ mod tests {
         limiter.set_rules(rules).expect("valid");
         let parts = [Part::new(&LIMIT, &"key", 1), Part::new(&shadow, &"key", 1)];
         let checked = limiter.check_all(&parts);
-        let result = checked.blocking(&limiter.checker().backend, || LIMIT.label());
+        let result = checked.into_call().blocking(&limiter.checker().backend, || LIMIT.label());
         let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };

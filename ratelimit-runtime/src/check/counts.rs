@@ -46,7 +46,7 @@ impl Count<'_> {
         }
         let policy = limit.policy();
         let charge = self.charge(cost);
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         if cost > capacity {
             let label = limit.label_for(&charge.terms);
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
@@ -54,7 +54,7 @@ impl Count<'_> {
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let calls = Calls::one(Op::Peek, OneOrMany::from([charge]));
-        if !backend.is_shared(policy.scope()) {
+        if !backend.is_shared(policy.scope) {
             return Check::from(Ok(decision(backend.execute_here(&calls))));
         }
         let lease = self.checker.leases.of(limit).cloned();
@@ -83,7 +83,7 @@ impl Count<'_> {
         let backend = Arc::clone(&self.checker.backend);
         let calls = Calls::one(Op::Measure, OneOrMany::from([charge]));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
-        if !backend.is_shared(policy.scope()) {
+        if !backend.is_shared(policy.scope) {
             return Answer::ready(Ok(usage(backend.execute_here(&calls))));
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
@@ -103,7 +103,7 @@ impl Count<'_> {
     /// Gives back the newest units.
     pub(crate) fn credit(&self, units: u64) -> Answer<Decision> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         let credited = self.checker.backend.credit(policy, charge);
         credited.map(move |(outcome, source)| Decision::new(capacity, &outcome, source))
     }
@@ -114,7 +114,7 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.change_key(policy, charge, BlockChange::Reset);
         // Other calls of the count may lease, although this limit does not.
-        if !backend.is_shared(policy.scope()) {
+        if !backend.is_shared(policy.scope) {
             return reset;
         }
         let (leases, key_id) = (Arc::clone(leases), self.lease_id());

@@ -2,13 +2,12 @@
 //! and reports observe of the reply.
 
 use std::iter;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::permit::SettledParts;
-use super::{AnyPart, Checker, Part, Permit};
-use crate::algorithm::{Op, Outcome, Verdict};
+use super::permit::PermitCharge;
+use super::{AnyPart, CallFuture, Checker, Part, Permit};
+use crate::algorithm::{BlockChange, Op, Outcome, Verdict};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::BoxedWork;
 use crate::key::OwnedKey;
@@ -19,13 +18,6 @@ use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError}
 use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, Reply};
 
-/// What the caller of a call wants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallOptions {
-    /// Whether the charges can be settled.
-    pub(crate) settles: bool,
-}
-
 /// The reply to a call that has waited, and when the call has started.
 pub(super) type LineReply = (Started, Result<Reply, StoreError>);
 
@@ -33,10 +25,7 @@ pub(super) type LineReply = (Started, Result<Reply, StoreError>);
 pub(super) type BoxedCall = BoxedWork<CallResult>;
 
 /// A call that was started.
-pub(crate) enum StartedCall {
-    Decided(CallResult),
-    Pending(BoxedCall),
-}
+pub(crate) type StartedCall = CallFuture<AdmittedCall>;
 
 /// The result of a call that was admitted.
 pub struct AdmittedCall {
@@ -62,15 +51,10 @@ struct CountedCall {
     /// The limit of each count.
     limits: OneOrMany<Limit>,
     charges: OneOrMany<Arc<Charge>>,
-    /// The index of the count of each part. Empty if there is one part.
-    count_of: Vec<usize>,
-    /// Makes the permits, if the charges can be settled.
-    settled: Option<SettledParts>,
-}
-
-impl CallOptions {
-    pub(crate) const CHECK: Self = Self { settles: false };
-    pub(crate) const ACQUIRE: Self = Self { settles: true };
+    /// The index of the count and the cost of each part. Empty if there is one part.
+    parts: Vec<(usize, u64)>,
+    /// Whether the charges can be settled.
+    settles: bool,
 }
 
 impl StartedCall {
@@ -83,23 +67,15 @@ impl StartedCall {
     }
 
     /// Creates the admission of a call whose `parts` parts have no limit.
-    pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
-        Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
-    }
-
-    /// Decides the call.
-    pub(super) async fn result(self) -> CallResult {
-        match self {
-            Self::Decided(result) => result,
-            Self::Pending(call) => call.await,
-        }
+    pub(super) fn unlimited(settles: bool, parts: usize) -> Self {
+        Self::decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), settles, parts)))
     }
 }
 
 impl AdmittedCall {
     /// Creates the result of a call of `parts` parts that charged nothing.
-    pub(super) fn uncharged(decision: Decision, options: CallOptions, parts: usize) -> Self {
-        let permits = if options.settles { parts } else { 0 };
+    pub(super) fn uncharged(decision: Decision, settles: bool, parts: usize) -> Self {
+        let permits = if settles { parts } else { 0 };
         Self { decision, permits: (0..permits).map(|_| Permit::new(decision, None)).collect() }
     }
 }
@@ -109,38 +85,33 @@ impl Checker {
     pub(super) fn decide_as_written(
         &self,
         parts: &[AnyPart<'_>],
-        options: CallOptions,
+        settles: bool,
         line: Option<LineReply>,
     ) -> StartedCall {
         if let [part] = parts
-            && options == CallOptions::CHECK
+            && !settles
             && let Some(decision) = self.leases.spend(part.limit, part.key, part.cost)
         {
-            return StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() }));
+            return StartedCall::decided(Ok(decision.into()));
         }
         let (backend, (started, line)) = (&self.backend, line.unzip());
-        let mut call = match CountedCall::new(backend, parts, options, started) {
+        let mut call = match CountedCall::new(backend, parts, settles, started) {
             Ok(call) => call,
-            Err(refusal) => return refusal.into_call(options, parts.len()),
+            Err(refusal) => return refusal.into_call(settles, parts.len()),
         };
-        let count_of = mem::take(&mut call.count_of);
         let decided = |call: CountedCall, reply| {
-            let key = |index: usize, _: &Charge| {
-                let part = count_of.iter().position(|of| *of == index).unwrap_or(index);
-                OwnedKey::of(parts[part].key)
-            };
-            StartedCall::Decided(call.conclude(&reply, key))
+            StartedCall::decided(call.conclude(&reply, |index, _| OwnedKey::of(parts[index].key)))
         };
         if line.is_none()
             && let ([limit], [charge]) = (&*call.limits, &*call.charges)
-            && !limit.is_shadow()
+            && !limit.get_shadow()
             && let Some(rejection) = backend.cached_rejection(charge)
         {
             return decided(call, Ok(rejection));
         }
         // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
         if let [Part { limit, key, cost, .. }] = *parts
-            && options == CallOptions::CHECK
+            && !settles
             && let Some(lease_id) = self.leases.serving(limit, key, cost)
         {
             if limit.leases_busy_keys() {
@@ -152,7 +123,7 @@ impl Checker {
             let leases = Arc::clone(&self.leases);
             return call.pending(move || leases.decide(lease_id, target));
         }
-        let (policy, op) = (call.policy, Op::Take { wait: 0, receipt: options.settles });
+        let (policy, op) = (call.policy, Op::Take { wait: 0, receipt: settles });
         let calls = Calls::one(op, call.charges.clone());
         let reply = match line {
             Some(Err(error)) if error != StoreError::ShuttingDown => {
@@ -160,7 +131,7 @@ impl Checker {
                 backend.fall_back(policy, &calls, error)
             }
             Some(reply) => reply,
-            None if !backend.is_shared(policy.scope()) => Ok(backend.execute_here(&calls)),
+            None if !backend.is_shared(policy.scope) => Ok(backend.execute_here(&calls)),
             None => {
                 let backend = Arc::clone(backend);
                 return call.pending(move || async move { backend.execute(policy, calls).await });
@@ -175,17 +146,17 @@ impl CountedCall {
     fn new<'a>(
         backend: &Arc<Backend>,
         parts: &[AnyPart<'a>],
-        options: CallOptions,
+        settles: bool,
         started: Option<Started>,
     ) -> Result<Self, Box<Refusal>> {
         let report = Report::since(started.unwrap_or_else(Started::now));
         let mistake =
             |report, label, mistake| Err(Box::new(Refusal::mistake(report, label, mistake)));
-        let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
+        let held = parts.iter().find(|part| !settles && part.limit.is_in_flight());
         if let Some(Part { limit, .. }) = held {
             return mistake(report, limit.label(), Mistake::NeedsPermit);
         }
-        let leased = parts.iter().find(|part| options.settles && part.limit.leases());
+        let leased = parts.iter().find(|part| settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
             return mistake(report, limit.label(), Mistake::Leased);
         }
@@ -199,13 +170,13 @@ impl CountedCall {
         {
             Ok(merged) => merged,
             Err(shared) => {
-                let name = *shared.terms().name();
+                let name = shared.terms().identity.name;
                 return mistake(report, shared.label(), Mistake::SharedCount { name });
             }
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
         let report = report.with_keys(&backend.settings.reports, keys);
-        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity();
+        let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity;
         if let Some(index) = counts.iter().position(is_too_large) {
             let ChargedCount { limit, charge, .. } = &counts[index];
             let (label, report) = (limit.label_for(&charge.terms), report.about(index));
@@ -216,14 +187,9 @@ impl CountedCall {
         let limits = limits.collect();
         let charges: OneOrMany<_> = counts.into_iter().map(|it| it.address(backend)).collect();
         let costs = parts.iter().map(|part| part.cost);
-        let settled = options.settles.then(|| SettledParts {
-            backend: Arc::clone(backend),
-            charges: charges.clone(),
-            scope: policy.scope(),
-            parts: count_of.iter().copied().zip(costs).collect(),
-        });
+        let parts = count_of.into_iter().zip(costs).collect();
         let backend = Arc::clone(backend);
-        Ok(Self { backend, report, policy, limits, charges, count_of, settled })
+        Ok(Self { backend, report, policy, limits, charges, parts, settles })
     }
 
     /// Decides the call by `decide`, which is called inside the box. Saves a copy of the future that it returns.
@@ -238,15 +204,14 @@ impl CountedCall {
         })
     }
 
-    /// Makes the permits, and reports the decision. `key` returns the key of a count: if one rejects the call, its key
-    /// is listed.
+    /// Makes the permits, and reports the decision. If a count rejects the call, `key` returns its key: it receives the
+    /// index of a part with this count, and the charge.
     fn conclude(
         self,
         reply: &Result<Reply, StoreError>,
         key: impl FnOnce(usize, &Charge) -> OwnedKey,
     ) -> CallResult {
-        let Self { backend, report, limits, charges, settled, .. } = self;
-        let labels = limits.iter().zip(&*charges);
+        let labels = self.limits.iter().zip(&*self.charges);
         let labels = labels.map(|(limit, charge)| limit.label_for(&charge.terms));
         let labels: OneOrMany<_> = labels.collect();
         let outcomes = match reply {
@@ -254,20 +219,62 @@ impl CountedCall {
             Err(error) => Err(error.clone()),
         };
         // First the permits: if a recorder of the report panics, they release what they hold.
-        let permits = settled.map(|it| it.permits(&labels, reply.as_ref().ok()));
+        let mut permits = self.permits(&labels, reply.as_ref().ok());
+        let Self { backend, report, limits, charges, parts, .. } = self;
         let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
-            let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
-            let now = backend.clock().local();
-            backend.count_rejection(limit, key_id, now, || key(index, charge));
+            let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
+            let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
+            backend.count_rejection(limit, key_id, backend.clock().local(), || key(part, charge));
         })?;
-        let mut permits = permits.unwrap_or_default();
         if reply.is_err() {
             for permit in &mut permits {
                 permit.decide(decision);
             }
         }
         Ok(AdmittedCall { decision, permits })
+    }
+
+    /// Returns a permit for each part, if the charges can be settled. Without a reply, they are empty and have no
+    /// [decision](Permit::decide) yet.
+    fn permits(&self, labels: &[LimitLabel], reply: Option<&Reply>) -> Vec<Permit> {
+        let Self { backend, policy, charges, parts, settles, .. } = self;
+        if !settles {
+            return Vec::new();
+        }
+        let permit = |(index, charge): (usize, &Arc<Charge>)| {
+            let Some(Reply { outcomes, receipts, source, .. }) = reply else {
+                return Permit::unlimited();
+            };
+            let source = *source;
+            let decided =
+                |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
+            let charge = receipts.get(index).map(|receipt| {
+                let charged = backend.charged_by(source, charge);
+                let owner = backend.owner.as_ref().filter(|_| charge.statement.is_some());
+                let held = owner.map(|owner| match source {
+                    Source::Fallback => owner.take_locally(charge, charged),
+                    _ => owner.granted(charge, charged, *receipt),
+                });
+                PermitCharge {
+                    backend: Arc::clone(backend),
+                    charge: Arc::clone(charge),
+                    scope: policy.scope,
+                    source,
+                    cost: charge.cost,
+                    charged,
+                    receipt: *receipt,
+                    held: held.map(Box::new),
+                    block: BlockChange::None,
+                }
+            });
+            Permit::new(outcomes.get(index).map_or_else(Decision::unlimited, decided), charge)
+        };
+        let mut permits: Vec<_> = charges.iter().enumerate().map(permit).collect();
+        if parts.is_empty() {
+            return permits;
+        }
+        parts.iter().map(|(index, cost)| permits[*index].part(*cost)).collect()
     }
 }
 
@@ -278,42 +285,16 @@ impl Refusal {
         Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
     }
 
-    /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
-    pub(super) fn of_local(
-        part: &AnyPart<'_>,
-        options: CallOptions,
-        backend: &Backend,
-    ) -> Option<Self> {
-        let Part { limit, cost, .. } = *part;
-        let mistake = |mistake| Some(Self::mistake(Report::start(), limit.label(), mistake));
-        if options.settles && limit.leases() {
-            return mistake(Mistake::Leased);
-        }
-        if !options.settles && limit.is_in_flight() {
-            return mistake(Mistake::NeedsPermit);
-        }
-        let refuse = || {
-            let rejection = Rejection::exceeds_capacity_of(&limit.label(), cost);
-            Self::of_part(part, rejection, backend)
-        };
-        (cost > limit.terms().capacity()).then(refuse)
-    }
-
     /// Creates the refusal of a part that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a block
     /// without an end.
     pub(super) fn blocked(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;
         let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
         backend.count_rejection(limit, key_id, now, || OwnedKey::of(key));
-        Self::of_part(part, Rejection::blocked_without_count(limit, retry_after), backend)
-    }
-
-    /// Creates the refusal of a part with its key.
-    fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
-        let (terms, key) = (part.limit.terms(), part.key);
-        let keys = iter::once_with(|| (terms, backend.key_id(terms, key), key));
+        let keys = iter::once((limit.terms(), key_id, key));
         let report = Report::start().with_keys(&backend.settings.reports, keys);
-        Self { report, label: part.limit.label(), rejection }
+        let rejection = Rejection::blocked_without_count(limit, retry_after);
+        Self { report, label: limit.label(), rejection }
     }
 
     /// Reports the rejection. Returns the result that the caller receives.
@@ -325,9 +306,9 @@ impl Refusal {
     }
 
     /// Reports the rejection of a call of `parts` parts.
-    pub(super) fn into_call(self, options: CallOptions, parts: usize) -> StartedCall {
-        let admitted = |decision| AdmittedCall::uncharged(decision, options, parts);
-        StartedCall::Decided(self.end().map(admitted))
+    pub(super) fn into_call(self, settles: bool, parts: usize) -> StartedCall {
+        let admitted = |decision| AdmittedCall::uncharged(decision, settles, parts);
+        StartedCall::decided(self.end().map(admitted))
     }
 }
 

@@ -2,23 +2,17 @@
 //! has decided, they are ready at once and have no box.
 
 use std::array;
-use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::Permit;
 use super::decide::{AdmittedCall, BoxedCall, StartedCall};
-use super::local::Conclusion;
-use super::permit::{KeptTerms, MadeCharge, PermitCharge};
-use super::{AnyPart, Checker, Part, Permit};
-use crate::algorithm::{BlockChange, Outcome};
+use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
-use crate::local::LocalCharge;
 use crate::owner::ended;
+use crate::printing::debug_by_name;
 use crate::reply::{Decision, Rejection, Source};
-use crate::report::{self, Started};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
@@ -46,15 +40,6 @@ pub enum CallFuture<T> {
     Pending(BoxedCall),
 }
 
-impl<T: From<AdmittedCall>> From<StartedCall> for CallFuture<T> {
-    fn from(call: StartedCall) -> Self {
-        match call {
-            StartedCall::Decided(result) => Self::Decided(Some(result.map(T::from))),
-            StartedCall::Pending(call) => Self::Pending(call),
-        }
-    }
-}
-
 impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
     type Output = Result<T, Rejection>;
 
@@ -68,8 +53,12 @@ impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
 }
 
 impl<T: From<AdmittedCall>> CallFuture<T> {
+    pub(crate) fn decided(result: Result<T, Rejection>) -> Self {
+        Self::Decided(Some(result))
+    }
+
     /// Returns this call, which then resolves to another value.
-    pub(super) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
         match self {
             Self::Decided(result) => CallFuture::Decided(result.map(|result| result.map(convert))),
             Self::Pending(call) => CallFuture::Pending(call),
@@ -104,10 +93,10 @@ impl Check {
     /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let decision = Decision::new(limit.terms().capacity(), outcome, Source::Embedded);
-        let (name, quota) = (*limit.terms().name(), limit.quota());
+        let decision = Decision::new(limit.terms().capacity, outcome, Source::Embedded);
+        let (name, quota) = (limit.terms().identity.name, limit.quota());
         let rejection = Rejection::Limited { name, quota, decision };
-        Self::from(if limit.is_shadow() { Ok(decision) } else { Err(rejection) })
+        Self::from(if limit.get_shadow() { Ok(decision) } else { Err(rejection) })
     }
 
     /// Creates the check of a call that `decide` decides and reports.
@@ -115,8 +104,7 @@ impl Check {
         decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
     ) -> Self {
         Self(CheckStage::Call(CallFuture::Pending(Box::pin(async move {
-            let decision = decide.await?;
-            Ok(AdmittedCall { decision, permits: Vec::new() })
+            decide.await.map(AdmittedCall::from)
         }))))
     }
 
@@ -125,30 +113,13 @@ impl Check {
         Self::admitted(u64::MAX, u64::MAX, 0)
     }
 
-    /// Returns the result. If the call is pending, blocks this thread until it is decided.
-    pub(crate) fn blocking(
-        self,
-        backend: &Backend,
-        label: impl FnOnce() -> LimitLabel,
-    ) -> Result<Decision, Rejection> {
+    /// Returns this check as a call.
+    pub(crate) fn into_call(self) -> CallFuture<Decision> {
         match self.0 {
             CheckStage::Admitted { capacity, remaining, reset_us } => {
-                Ok(Decision::admitted_here(capacity, remaining, reset_us))
+                CallFuture::decided(Ok(Decision::admitted_here(capacity, remaining, reset_us)))
             }
-            CheckStage::Call(call) => call.blocking(backend, label),
-        }
-    }
-
-    /// Returns this check as that of any call. It has no permits.
-    #[cfg(feature = "tower")]
-    pub(crate) fn into_admitted(self) -> CallFuture<AdmittedCall> {
-        let admitted = |decision| AdmittedCall { decision, permits: Vec::new() };
-        match self.0 {
-            CheckStage::Admitted { capacity, remaining, reset_us } => {
-                let decision = Decision::admitted_here(capacity, remaining, reset_us);
-                CallFuture::Decided(Some(Ok(admitted(decision))))
-            }
-            CheckStage::Call(call) => call.map(admitted),
+            CheckStage::Call(call) => call,
         }
     }
 
@@ -164,6 +135,13 @@ impl Check {
     }
 }
 
+/// Creates the result of a call without permits.
+impl From<Decision> for AdmittedCall {
+    fn from(decision: Decision) -> Self {
+        Self { decision, permits: Vec::new() }
+    }
+}
+
 impl From<AdmittedCall> for Decision {
     fn from(call: AdmittedCall) -> Self {
         call.decision
@@ -176,7 +154,7 @@ impl From<AdmittedCall> for () {
 
 impl From<StartedCall> for Check {
     fn from(call: StartedCall) -> Self {
-        Self(CheckStage::Call(call.into()))
+        Self(CheckStage::Call(call.map(Decision::from)))
     }
 }
 
@@ -184,7 +162,7 @@ impl From<StartedCall> for Check {
 impl From<Result<Decision, Rejection>> for Check {
     #[inline]
     fn from(result: Result<Decision, Rejection>) -> Self {
-        Self(CheckStage::Call(CallFuture::Decided(Some(result))))
+        Self(CheckStage::Call(CallFuture::decided(result)))
     }
 }
 
@@ -217,18 +195,6 @@ impl Future for Admit {
     }
 }
 
-impl fmt::Debug for Admit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admit").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Check").finish_non_exhaustive()
-    }
-}
-
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire(CallFuture<Permit>);
@@ -238,59 +204,15 @@ pub struct Acquire(CallFuture<Permit>);
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireAll(CallFuture<Vec<Permit>>);
 
-impl Conclusion for Acquire {
-    #[inline]
-    fn decide_here(
-        Checker { backend, .. }: &Checker,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u64,
-        kept: Option<&'static Limit>,
-    ) -> Self {
-        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
-        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        let (outcome, receipt) = backend.local().acquire(charge);
-        let made = || {
-            if limit.is_in_flight() {
-                MadeCharge::HeldHere { key_id, name: *limit.terms().name() }
-            } else {
-                MadeCharge::Here { key_id, terms: KeptTerms::of(limit, kept) }
-            }
-        };
-        let charge = || PermitCharge {
-            backend: Arc::clone(backend),
-            made: made(),
-            cost,
-            charged: cost,
-            receipt,
-            held: None,
-            block: BlockChange::None,
-        };
-        if outcome.is_allowed() && !report::is_recorded() {
-            let decision = Decision::new(limit.terms().capacity(), &outcome, Source::Embedded);
-            // Built where it is returned, which saves a copy (`benches/all -- in-flight`).
-            return Self(CallFuture::Decided(Some(Ok(Permit::new(decision, Some(charge()))))));
-        }
-        let part: AnyPart<'_> = Part::of(limit, key, cost);
-        // First the permit: if a recorder of the report panics, it releases what it holds.
-        let mut permit = Permit::new(Decision::unlimited(), outcome.is_allowed().then(charge));
-        let decision = part.report_here(backend, started, &outcome);
-        Self(CallFuture::Decided(Some(decision.map(|decision| {
-            permit.decide(decision);
-            permit
-        }))))
-    }
-}
-
 impl From<StartedCall> for Acquire {
     fn from(call: StartedCall) -> Self {
-        Self(call.into())
+        Self(call.map(Permit::from))
     }
 }
 
 impl From<StartedCall> for AcquireAll {
     fn from(call: StartedCall) -> Self {
-        Self(call.into())
+        Self(call.map(Vec::from))
     }
 }
 
@@ -309,22 +231,9 @@ impl From<AdmittedCall> for Vec<Permit> {
 
 impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     fn from(admission: AdmittedCall) -> Self {
-        let mut permits = admission.permits.into_iter();
-        array::from_fn(|_| permits.next().unwrap_or_else(Permit::unlimited))
-    }
-}
-
-impl Permit {
-    /// Creates the permits of a call that charged nothing.
-    pub(crate) fn uncharged<const N: usize>(decision: Decision) -> [Self; N] {
-        array::from_fn(|_| Self::new(decision, None))
-    }
-}
-
-impl Acquire {
-    /// Returns this call for a function of one limit.
-    pub(crate) fn into_array(self) -> CallFuture<[Permit; 1]> {
-        self.0.map(|permit| [permit])
+        let AdmittedCall { decision, permits } = admission;
+        let mut permits = permits.into_iter();
+        array::from_fn(|_| permits.next().unwrap_or_else(|| Permit::new(decision, None)))
     }
 }
 
@@ -345,14 +254,4 @@ impl Future for AcquireAll {
     }
 }
 
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for AcquireAll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").finish_non_exhaustive()
-    }
-}
+debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [] Acquire, "AcquireAll" [] AcquireAll);

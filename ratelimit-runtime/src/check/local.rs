@@ -1,4 +1,4 @@
-//! The fast path: a call of one limit, or of several, that this process decides at once. No request; no
+//! The fast path: a check of one limit, or of several, that this process decides at once. No request; no
 //! allocation for a few limits and a key that is not shortened.
 
 #![allow(
@@ -6,7 +6,7 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
-use super::decide::{CallOptions, Refusal, StartedCall, conclude, hardest};
+use super::decide::{conclude, hardest};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict};
 use crate::backend::Backend;
@@ -16,56 +16,25 @@ use crate::local::{Few, LocalCharge};
 use crate::reply::Source;
 use crate::report::{self, Report, Started};
 
-/// What a call of one limit becomes: a [`Check`], or an [`Acquire`](super::Acquire).
-pub(crate) trait Conclusion: From<StartedCall> {
-    /// Decides and reports a call that this process decides at once, without rules. `kept` is the limit, if it is never
-    /// dropped: a permit then keeps no copy of its terms.
-    fn decide_here(
-        checker: &Checker,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u64,
-        kept: Option<&'static Limit>,
-    ) -> Self;
-}
-
 impl Checker {
-    /// Starts a call of one limit, under the rules in force. `kept` is the limit, if it is never dropped.
+    /// Checks a call against one limit, under the rules in force.
     #[inline]
-    pub(crate) fn start<T: Conclusion>(
-        &self,
-        part: Part<'_, impl Key>,
-        options: CallOptions,
-        kept: Option<&'static Limit>,
-    ) -> T {
+    pub(crate) fn check(&self, part: Part<'_, impl Key>) -> Check {
         let Part { limit, key, cost, access } = part;
         if access == Access::Limited
             && self.backend.decides_here(limit, cost)
-            && !(options.settles && limit.leases())
             && !self.rules.may_apply(limit)
         {
-            return T::decide_here(self, limit, key, cost, kept);
+            return self.check_here(limit, key, cost);
         }
-        self.start_slow(Part { limit, key, cost, access }, options)
+        self.start_all(&[Part { limit, key, cost, access }], false).into()
     }
-}
 
-impl Conclusion for Check {
+    /// Checks a call that this process decides at once, without rules.
     #[inline(always)]
-    fn decide_here(
-        Checker { backend, .. }: &Checker,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u64,
-        _: Option<&'static Limit>,
-    ) -> Self {
-        let part: AnyPart<'_> = Part::of(limit, key, cost);
-        if limit.is_in_flight() {
-            // The call needs a permit.
-            let refusal = Refusal::of_local(&part, CallOptions::CHECK, backend);
-            return refusal.map_or_else(Self::unlimited, |refusal| refusal.end().into());
-        }
-        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
+    fn check_here(&self, limit: &Limit, key: &impl Key, cost: u64) -> Check {
+        let (started, backend) = (Started::now(), &*self.backend);
+        let key_id = backend.key_id(limit.terms(), key);
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
         let outcome = match decide_here(backend, charge) {
             Ok(check) => return check,
@@ -74,8 +43,9 @@ impl Conclusion for Check {
         let is_plain = !report::is_recorded() && !backend.settings.reports.reports_rejections();
         if is_plain && outcome.verdict == Verdict::Rejected {
             backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(key));
-            return Self::rejected_here(limit, &outcome);
+            return Check::rejected_here(limit, &outcome);
         }
+        let part: AnyPart<'_> = Part::of(limit, key, cost);
         part.report_here(backend, started, &outcome).into()
     }
 }
@@ -88,7 +58,7 @@ fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outc
         if is_recorded || !outcome.is_allowed() {
             return Err(outcome);
         }
-        let capacity = charge.terms.capacity();
+        let capacity = charge.terms.capacity;
         Ok(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
     })
 }
@@ -96,13 +66,12 @@ fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outc
 impl Checker {
     /// Checks a call against several limits, under the rules in force.
     pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
-        let options = CallOptions::CHECK;
         if let [Part { limit, key, cost, access }] = *parts {
-            return self.start(Part { limit, key: &key, cost, access }, options, None);
+            return self.check(Part { limit, key: &key, cost, access });
         }
         self.decide_few(parts).unwrap_or_else(|| {
             let parts: Vec<_> = parts.iter().map(Part::any).collect();
-            self.start_all(&parts, options).into()
+            self.start_all(&parts, false).into()
         })
     }
 
@@ -121,11 +90,9 @@ impl Checker {
             if at > 0 && !std::ptr::eq(*key, parts[at - 1].key) {
                 fingerprint = local.fingerprint(*key);
             }
-            let key_id = KeyId::new(terms.identity(), fingerprint);
+            let key_id = KeyId::new(&terms.identity, fingerprint);
             let is_known = charges.iter().any(|other| other.key_id == key_id);
-            let is_plain = *access == Access::Limited
-                && !limit.is_in_flight()
-                && self.backend.decides_here(limit, cost);
+            let is_plain = *access == Access::Limited && self.backend.decides_here(limit, cost);
             if is_known || !is_plain || !limit.policy().agrees_with(first.limit.policy()) {
                 return None;
             }
@@ -147,7 +114,7 @@ impl Checker {
             return Some(self.report_few(started, &parts, charges, outcomes));
         }
         if is_allowed {
-            let capacity = limit.terms().capacity();
+            let capacity = limit.terms().capacity;
             return Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us));
         }
         let key_id = charges[index].key_id;
@@ -189,7 +156,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use crate::check::{AnyPart, CallOptions, Check, Checker};
+    use crate::check::{AnyPart, Check, Checker};
     use crate::reply::{Decision, Mistake, Rejection};
     use crate::{Clock, Limit, Part, RateLimiter, RejectedCall, VirtualClock};
 
@@ -198,7 +165,7 @@ mod tests {
     const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
 
     fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
-        limiter.check_all(parts).blocking(&limiter.checker().backend, || WIDE.label())
+        limiter.check_all(parts).into_call().blocking(&limiter.checker().backend, || WIDE.label())
     }
 
     /// With and without the feature `metrics`, which records all calls.
@@ -300,6 +267,7 @@ mod tests {
         fn decide(&self, decide: impl FnOnce(&Checker) -> Check) {
             let (result, log) = logged(|| {
                 decide(self.limiter.checker())
+                    .into_call()
                     .blocking(&self.limiter.checker().backend, || WIDE.label())
             });
             self.said.lock().expect("no panic").extend([format!("{result:?}"), log]);
@@ -345,7 +313,7 @@ mod tests {
                 };
                 let parts: Vec<AnyPart<'_>> = parts.iter().map(part).collect();
                 few.decide(|checker| checker.check_all(&parts));
-                requested.decide(|checker| checker.start_all(&parts, CallOptions::CHECK).into());
+                requested.decide(|checker| checker.start_all(&parts, false).into());
             }
             prop_assert_eq!(few.all(), requested.all());
         }

@@ -16,7 +16,7 @@ use std::slice;
 use std::sync::Arc;
 
 use self::decide::conclude;
-pub(crate) use self::decide::{AdmittedCall, CallOptions, undecided};
+pub(crate) use self::decide::{AdmittedCall, StartedCall, undecided};
 pub(crate) use self::future::CallFuture;
 pub use self::future::{Acquire, AcquireAll, Admit, Check};
 pub use self::permit::{Meter, Permit};
@@ -52,7 +52,7 @@ pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
     pub(crate) access: Access,
 }
 
-/// A part with a key of any type. Everything after the fast paths takes parts of this type, so it is compiled once.
+/// A part with a key of any type. Everything after the fast path takes parts of this type, so it is compiled once.
 pub(crate) type AnyPart<'a> = Part<'a, dyn Key + 'a>;
 
 impl<'a> Part<'a> {

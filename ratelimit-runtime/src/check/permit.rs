@@ -4,21 +4,19 @@
 use std::fmt;
 use std::future::pending;
 use std::mem::take;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::algorithm::{BlockChange, Correction, MOST, Outcome, Receipt};
+use crate::algorithm::{BlockChange, Correction, MOST, Receipt};
 use crate::backend::Backend;
-use crate::key::KeyId;
-use crate::limit::{Limit, LimitLabel, Name, Scope, Terms};
+use crate::limit::Scope;
 use crate::one_or_many::OneOrMany;
 use crate::owner::HeldSlot;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
-use crate::store::{Charge, Reply};
+use crate::store::Charge;
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
@@ -53,8 +51,11 @@ pub struct Permit {
 /// A charge that is not settled yet. One of calls in flight is given back when the permit is dropped.
 pub(super) struct PermitCharge {
     pub(super) backend: Arc<Backend>,
-    pub(super) made: MadeCharge,
-    /// The cost of the call.
+    pub(super) charge: Arc<Charge>,
+    pub(super) scope: Scope,
+    /// The store that has charged it.
+    pub(super) source: Source,
+    /// The cost of the call, or of one of its parts.
     pub(super) cost: u64,
     /// The units of the call in the charge: fewer than its cost if a fallback has charged it.
     pub(super) charged: u64,
@@ -65,126 +66,12 @@ pub(super) struct PermitCharge {
     pub(super) block: BlockChange,
 }
 
-/// The charges of a call that can be settled, before it is decided.
-pub(super) struct SettledParts {
-    pub(super) backend: Arc<Backend>,
-    pub(super) scope: Scope,
-    pub(super) charges: OneOrMany<Arc<Charge>>,
-    /// The index of the charge and the cost of each part. Empty if there is one part.
-    pub(super) parts: Vec<(usize, u64)>,
-}
-
-/// Where a charge was made.
-#[derive(Clone)]
-pub(super) enum MadeCharge {
-    /// In the embedded store, without a request. Saves the allocation of a charge (`benches/all -- settling`).
-    Here { key_id: KeyId, terms: KeptTerms },
-    /// As `Here`, by a limit of calls in flight. Saves the allocation of the terms, which a release does not need
-    /// (`benches/all -- in-flight`).
-    HeldHere { key_id: KeyId, name: Name },
-    /// By a request, which `source` has executed.
-    ByRequest { charge: Arc<Charge>, scope: Scope, source: Source },
-}
-
-impl SettledParts {
-    /// Returns a permit for each part of a call. Without a reply, they are empty and have no
-    /// [decision](Permit::decide) yet.
-    pub(super) fn permits(self, labels: &[LimitLabel], reply: Option<&Reply>) -> Vec<Permit> {
-        let Self { backend, scope, charges, parts } = self;
-        let permit = |(index, charge): (usize, &Arc<Charge>)| {
-            let Some(Reply { outcomes, receipts, source, .. }) = reply else {
-                return Permit::unlimited();
-            };
-            let source = *source;
-            let decided =
-                |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
-            let charge = receipts.get(index).map(|receipt| {
-                let charged = backend.charged_by(source, charge);
-                let owner = backend.owner.as_ref().filter(|_| charge.statement.is_some());
-                let held = owner.map(|owner| match source {
-                    Source::Fallback => owner.take_locally(charge, charged),
-                    _ => owner.granted(charge, charged, *receipt),
-                });
-                PermitCharge {
-                    backend: Arc::clone(&backend),
-                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), scope, source },
-                    cost: charge.cost,
-                    charged,
-                    receipt: *receipt,
-                    held: held.map(Box::new),
-                    block: BlockChange::None,
-                }
-            });
-            Permit::new(outcomes.get(index).map_or_else(Decision::unlimited, decided), charge)
-        };
-        let mut permits: Vec<_> = charges.iter().enumerate().map(permit).collect();
-        if parts.is_empty() {
-            return permits;
-        }
-        parts.iter().map(|(index, cost)| permits[*index].part(*cost)).collect()
-    }
-}
-
-impl MadeCharge {
-    fn key_id(&self) -> KeyId {
-        match self {
-            Self::Here { key_id, .. } | Self::HeldHere { key_id, .. } => *key_id,
-            Self::ByRequest { charge, .. } => charge.key_id,
-        }
-    }
-
-    /// Returns the name of the limit.
-    fn name(&self) -> &Name {
-        match self {
-            Self::Here { terms, .. } => terms.name(),
-            Self::HeldHere { name, .. } => name,
-            Self::ByRequest { charge, .. } => charge.terms.name(),
-        }
-    }
-
-    /// Returns whether the units are held until the call ends.
-    fn is_held(&self) -> bool {
-        match self {
-            Self::Here { .. } => false,
-            Self::HeldHere { .. } => true,
-            Self::ByRequest { charge, .. } => charge.terms.is_in_flight(),
-        }
-    }
-}
-
-/// The terms of a limit, for as long as a permit lives.
-#[derive(Clone)]
-pub(super) enum KeptTerms {
-    Static(&'static Terms),
-    Owned(Arc<Terms>),
-}
-
-impl KeptTerms {
-    /// Returns the terms of a limit. `kept` is the limit, if it is never dropped.
-    #[inline]
-    pub(super) fn of(limit: &Limit, kept: Option<&'static Limit>) -> Self {
-        kept.map_or_else(|| Self::Owned(Arc::new(*limit.terms())), |it| Self::Static(it.terms()))
-    }
-}
-
-impl Deref for KeptTerms {
-    type Target = Terms;
-
-    fn deref(&self) -> &Terms {
-        match self {
-            Self::Static(terms) => terms,
-            Self::Owned(terms) => terms,
-        }
-    }
-}
-
 impl Permit {
-    #[inline]
     pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
         if cfg!(feature = "metrics")
             && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
         {
-            report::in_flight_changed(charge.made.name(), charge.charged as i64);
+            report::in_flight_changed(&charge.charge.terms.identity.name, charge.charged as i64);
         }
         Self { decision, charge }
     }
@@ -206,12 +93,11 @@ impl Permit {
             charge.charged -= charged;
             PermitCharge {
                 backend: Arc::clone(&charge.backend),
-                made: charge.made.clone(),
+                charge: Arc::clone(&charge.charge),
                 cost,
                 charged,
-                receipt: charge.receipt,
                 held: charge.held.as_mut().map(|held| Box::new(held.split(charged))),
-                block: charge.block,
+                ..*charge
             }
         };
         Self { decision: self.decision, charge: self.charge.as_mut().map(part) }
@@ -276,8 +162,8 @@ impl Permit {
     pub async fn lost(&self) {
         match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
             Some(PermitCharge { held: Some(held), .. }) => held.lost().await,
-            Some(PermitCharge { backend, made, receipt, .. }) => {
-                backend.lost_here(made.key_id(), *receipt).await;
+            Some(PermitCharge { backend, charge, receipt, .. }) => {
+                backend.lost_here(charge.key_id, *receipt).await;
             }
             None => pending().await,
         }
@@ -318,7 +204,7 @@ impl Permit {
     pub(crate) fn block(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
             if duration > at_most {
-                report::block_cut(charge.made.name(), duration, at_most);
+                report::block_cut(&charge.charge.terms.identity.name, duration, at_most);
             }
             charge.block = BlockChange::block_for(duration.min(at_most));
         }
@@ -329,59 +215,46 @@ impl Permit {
 impl PermitCharge {
     /// Returns whether the units are held until the call ends.
     fn is_held(&self) -> bool {
-        self.made.is_held()
+        self.charge.terms.is_in_flight()
     }
 
     fn is_lost(&self) -> bool {
         if let Some(held) = &self.held {
             return self.charged > 0 && held.is_lost();
         }
-        !self.backend.holds_here(self.made.key_id(), self.receipt)
+        !self.backend.holds_here(self.charge.key_id, self.receipt)
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the block of the key. Units in flight are given
     /// back.
     fn correct(&mut self, used: Option<u64>) {
-        let Self { cost, charged, receipt, block, .. } = *self;
-        let Self { backend, made, held, .. } = self;
-        // `None` if nothing changes.
-        let correction = |used: Option<u64>| {
-            let used = used.map_or(charged, |used| {
-                // What was used beyond the cost is a debt, whatever was charged.
-                used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
-            });
-            let changes = used != charged || block != BlockChange::None;
-            changes.then(|| Correction::settled(receipt, charged, used))
+        let Self { scope, source, cost, charged, receipt, block, .. } = *self;
+        let Self { backend, charge, held, .. } = self;
+        let is_held = charge.terms.is_in_flight();
+        if is_held {
+            report::in_flight_changed(&charge.terms.identity.name, -(charged as i64));
+        }
+        let used = match used {
+            _ if is_held => 0,
+            None => charged,
+            // What was used beyond the cost is a debt, whatever was charged.
+            Some(used) => used.min(cost).min(charged).saturating_add(used.saturating_sub(cost)),
         };
-        match made {
-            MadeCharge::Here { key_id, terms } => {
-                if let Some(correction) = correction(used) {
-                    backend.settle_here(*key_id, terms, correction, block);
+        if used == charged && block == BlockChange::None {
+            return;
+        }
+        let mut correction = Correction::settled(receipt, charged, used);
+        if charge.statement.is_some() {
+            drop(held.take());
+            // The store learns of released units by a statement. A fallback counts by itself.
+            if source != Source::Fallback {
+                if block == BlockChange::None {
+                    return;
                 }
-            }
-            MadeCharge::HeldHere { key_id, name } => {
-                report::in_flight_changed(name, -(charged as i64));
-                backend.release_here(*key_id, receipt, charged, block);
-            }
-            MadeCharge::ByRequest { charge, scope, source } => {
-                let is_held = charge.terms.is_in_flight();
-                if is_held {
-                    report::in_flight_changed(charge.terms.name(), -(charged as i64));
-                }
-                let used = if is_held { Some(0) } else { used };
-                let Some(correction) = correction(used) else { return };
-                if charge.statement.is_none() {
-                    return backend.settle(*scope, *source, charge, correction, block);
-                }
-                drop(held.take());
-                // The store learns of released units by a statement. A fallback counts by itself.
-                let is_local = *source == Source::Fallback;
-                let correction = if is_local { correction } else { Correction::default() };
-                if is_local || block != BlockChange::None {
-                    backend.settle(*scope, *source, charge, correction, block);
-                }
+                correction = Correction::default();
             }
         }
+        backend.settle(scope, source, charge, correction, block);
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::Site;
 use super::site::count_call;
-use crate::check::{Acquire, AnyPart, CallFuture, CallOptions, Check, Checker, Part, Permit};
+use crate::check::{AnyPart, CallFuture, Check, Checker, Part};
 use crate::key::Key;
 use crate::limit::{Access, Lease, Limit};
 use crate::limiter::RateLimiter;
@@ -19,12 +19,10 @@ pub trait AnnotatedCall<const N: usize> {
     /// Returns the limiter that the attribute names.
     fn limiter(&self) -> Option<&RateLimiter>;
 
-    /// Returns the first limit that does not admit every call, or else the first limit; and its access.
-    fn first(&self) -> (&Limit, Access);
+    /// Returns its parts, one for each limit.
+    fn parts(&self) -> [AnyPart<'_>; N];
 
     fn check(&self, checker: &Checker) -> Check;
-
-    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]>;
 }
 
 /// The limit of a call, at its site.
@@ -138,20 +136,13 @@ impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
         self.limiter
     }
 
-    fn first(&self) -> (&Limit, Access) {
-        (self.limit.limit(), self.limit.access)
+    fn parts(&self) -> [AnyPart<'_>; 1] {
+        [self.limit.part(&self.key, self.cost)]
     }
 
     #[inline]
     fn check(&self, checker: &Checker) -> Check {
-        checker.start(self.limit.part(&self.key, self.cost), CallOptions::CHECK, None)
-    }
-
-    #[inline]
-    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; 1]> {
-        let Self { limit, key, cost, .. } = self;
-        let kept = limit.computed.is_none().then_some(limit.kept);
-        checker.start::<Acquire>(limit.part(key, *cost), CallOptions::ACQUIRE, kept).into_array()
+        checker.check(self.limit.part(&self.key, self.cost))
     }
 }
 
@@ -169,10 +160,6 @@ impl<'a, const N: usize> LimitGroup<'a, N> {
     pub fn new(limiter: Option<&'a RateLimiter>, parts: [CallPart<'a>; N]) -> Self {
         Self { limiter, parts }
     }
-
-    fn parts(&self) -> [AnyPart<'a>; N] {
-        self.parts.each_ref().map(|it| it.part)
-    }
 }
 
 impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
@@ -184,18 +171,12 @@ impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
         self.limiter
     }
 
-    fn first(&self) -> (&Limit, Access) {
-        let limited = self.parts.iter().find(|it| it.part.access != Access::Unlimited);
-        let part = limited.unwrap_or(&self.parts[0]).part;
-        (part.limit, part.access)
+    fn parts(&self) -> [AnyPart<'_>; N] {
+        self.parts.each_ref().map(|it| it.part)
     }
 
     fn check(&self, checker: &Checker) -> Check {
         checker.check_all(&self.parts())
-    }
-
-    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]> {
-        checker.start_all(&self.parts(), CallOptions::ACQUIRE).into()
     }
 }
 

@@ -17,7 +17,9 @@ pub use self::annotated_call::{
 pub use self::site::Site;
 use self::site::count_call;
 use crate::algorithm::Charged;
-use crate::check::{AdmittedCall, CallFuture, Checker, Permit, undecided};
+use crate::check::{
+    AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, StartedCall, undecided,
+};
 pub use crate::key::{
     AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
     Text,
@@ -53,18 +55,14 @@ pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(),
 ///
 /// The rejection of the call.
 pub fn check_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
-    let check = |checker: &Checker| {
-        let open = call.check(checker).unless_admitted();
-        open.unwrap_or(CallFuture::Decided(Some(Ok(()))))
-    };
-    blocking(call, check, drop)
+    blocking(call, |checker| call.check(checker).into_call()).map(drop::<Decision>)
 }
 
 /// Starts a call whose charges are corrected.
 pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
-    let acquire = |limiter: &RateLimiter| call.acquire(limiter.checker());
+    let acquire = |limiter: &RateLimiter| acquire_parts(call, limiter.checker());
     let started = with_limiter(call, acquire, |error| {
-        CallFuture::Decided(Some(undecided_call(call, error).map(Permit::uncharged)))
+        StartedCall::decided(undecided_call(call, error).map(AdmittedCall::from)).map(From::from)
     });
     Awaited { call: started, sites: call.sites() }
 }
@@ -77,24 +75,31 @@ pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit;
 pub fn acquire_blocking<const N: usize>(
     call: &impl AnnotatedCall<N>,
 ) -> Result<[Permit; N], Rejection> {
-    blocking(call, |checker| call.acquire(checker), Permit::uncharged)
+    blocking(call, |checker| acquire_parts(call, checker))
 }
 
-/// Blocks this thread until the call that `start` starts is decided. `unlimited` returns the result of a call that is
-/// admitted without a limiter.
+fn acquire_parts<const N: usize>(
+    call: &impl AnnotatedCall<N>,
+    checker: &Checker,
+) -> CallFuture<[Permit; N]> {
+    checker.start_all(&call.parts(), true).map(<[Permit; N]>::from)
+}
+
+/// Blocks this thread until the call that `start` starts is decided.
 fn blocking<const N: usize, T>(
     call: &impl AnnotatedCall<N>,
     start: impl FnOnce(&Checker) -> CallFuture<T>,
-    unlimited: impl FnOnce(Decision) -> T,
 ) -> Result<T, Rejection>
 where
     T: From<AdmittedCall>,
 {
     let decided = |limiter: &RateLimiter| {
         let checker = limiter.checker();
-        start(checker).blocking(&checker.backend, || call.first().0.label())
+        start(checker).blocking(&checker.backend, || first_of(call).limit.label())
     };
-    let result = with_limiter(call, decided, |error| undecided_call(call, error).map(unlimited));
+    let result = with_limiter(call, decided, |error| {
+        undecided_call(call, error).map(|decision| AdmittedCall::from(decision).into())
+    });
     count_call(&call.sites(), result.as_ref().err());
     result
 }
@@ -108,7 +113,7 @@ fn with_limiter<const N: usize, R>(
 ) -> R {
     match call.limiter() {
         Some(limiter) => act(limiter),
-        None => with_current(|| call.first().0.policy().scope(), act, failed),
+        None => with_current(|| first_of(call).limit.policy().scope, act, failed),
     }
 }
 
@@ -117,10 +122,16 @@ fn undecided_call<const N: usize>(
     call: &impl AnnotatedCall<N>,
     error: BuildError,
 ) -> Result<Decision, Rejection> {
-    match call.first() {
-        (_, Access::Unlimited) => Ok(Decision::unlimited()),
-        (limit, _) => undecided(limit, error),
+    match first_of(call) {
+        Part { access: Access::Unlimited, .. } => Ok(Decision::unlimited()),
+        Part { limit, .. } => undecided(limit, error),
     }
+}
+
+/// Returns the first part whose limit does not admit every call, or else the first part.
+fn first_of<const N: usize>(call: &impl AnnotatedCall<N>) -> AnyPart<'_> {
+    let parts = call.parts();
+    *parts.iter().find(|part| part.access != Access::Unlimited).unwrap_or(&parts[0])
 }
 
 /// Returns the hash of a key under the secret of the limiter that decides the call.
@@ -203,8 +214,8 @@ pub fn return_units(
 ) -> Answer<Decision> {
     let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
     let charge = backend.count(limit, &key, cost).address(&backend);
-    let (capacity, source) = (charge.terms.capacity(), backend.source());
-    let returned = backend.give_back(policy.scope(), source, charge, Charged::At(at));
+    let (capacity, source) = (charge.terms.capacity, backend.source());
+    let returned = backend.give_back(policy.scope, source, charge, Charged::At(at));
     returned.map(move |outcome| Decision::new(capacity, &outcome, source))
 }
 

@@ -136,7 +136,7 @@ impl Site {
             return;
         }
         let (name, second, is_chosen) = (limit.name(), place, self.name == SiteName::Chosen);
-        if first.limit.terms().align() != limit.terms().align() {
+        if first.limit.terms().identity.align != limit.terms().identity.align {
             tracing::warn!(
                 name,
                 first = first.place,

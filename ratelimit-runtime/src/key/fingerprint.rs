@@ -53,7 +53,7 @@ pub(crate) struct KeyId(u128);
 impl KeyId {
     #[inline]
     pub(crate) const fn new(identity: &Identity, fingerprint: u128) -> Self {
-        Self(identity.hash() ^ fingerprint)
+        Self(identity.hash ^ fingerprint)
     }
 
     #[cfg(test)]
@@ -68,12 +68,12 @@ impl KeyId {
 
     /// Returns the fingerprint of the key, the same under every identity.
     pub(crate) const fn fingerprint(self, identity: &Identity) -> u128 {
-        self.0 ^ identity.hash()
+        self.0 ^ identity.hash
     }
 
     /// Returns the id of the same key under another identity. Saves hashing the key again.
     pub(crate) const fn under(self, own: &Identity, other: &Identity) -> Self {
-        Self(self.0 ^ own.hash() ^ other.hash())
+        Self(self.0 ^ own.hash ^ other.hash)
     }
 }
 

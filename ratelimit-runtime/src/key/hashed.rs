@@ -7,6 +7,7 @@ use hmac_sha256::{HMAC, Hash};
 
 use super::writer::{lacks_secret, text_of};
 use super::{Key, KeyWriter};
+use crate::printing::debug_by_name;
 
 /// The secret under which a limiter hashes credentials and other secret keys, from
 /// [`RateLimiter::key_secret`](crate::RateLimiter::key_secret). Processes with the same secret share the counts of
@@ -70,12 +71,7 @@ impl KeySecret {
     }
 }
 
-/// Does not show the secret.
-impl fmt::Debug for KeySecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeySecret").finish_non_exhaustive()
-    }
-}
+debug_by_name!("KeySecret" [] KeySecret);
 
 impl fmt::Display for HashedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use super::writer::written;
 use super::writer::{KeyText, NO_KEY, escape, is_escaped, shorten, split, text_of, unescape};
 use super::{Key, KeyWriter};
+use crate::printing::{debug_by_name, error_of_text};
 
 /// A key that borrows nothing, such as one of [`key!`](crate::key!).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -137,15 +138,7 @@ impl ParseKeyError {
     }
 }
 
-impl fmt::Display for ParseKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for ParseKeyError {}
-
-crate::limit::debug_as_text!(ParseKeyError);
+error_of_text!(ParseKeyError);
 
 /// Reads a key as [`OwnedKey::parse`] does.
 impl FromStr for OwnedKey {
@@ -165,12 +158,7 @@ impl fmt::Display for OwnedKey {
     }
 }
 
-/// Does not show the key.
-impl fmt::Debug for OwnedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedKey").finish_non_exhaustive()
-    }
-}
+debug_by_name!("OwnedKey" [] OwnedKey);
 
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {

@@ -35,6 +35,7 @@ use smallvec::SmallVec;
 use super::Key;
 #[cfg(any(feature = "redis", test))]
 use crate::limit::{Align, Terms};
+use crate::printing::debug_by_name;
 
 /// The text of `()`.
 pub(super) const NO_KEY: u8 = b'%';
@@ -56,18 +57,18 @@ enum KeyOutput<'a> {
 /// and the align are in the name, because a window that has ended under one period can still be open under another.
 #[cfg(any(feature = "redis", test))]
 pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
-    out.extend_from_slice(terms.algorithm().as_str().as_bytes());
+    out.extend_from_slice(terms.identity.algorithm.as_str().as_bytes());
     out.push(b':');
     // Calls in flight have no period.
-    let in_units = terms.period().in_units();
+    let in_units = terms.identity.period.in_units();
     let (count, unit) = if terms.is_in_flight() { (0, "s") } else { in_units };
     out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
     out.extend_from_slice(unit.as_bytes());
-    if let Some((sign, hours, minutes)) = terms.align().map(Align::parts) {
+    if let Some((sign, hours, minutes)) = terms.identity.align.map(Align::parts) {
         out.extend_from_slice(format!("{sign}{hours:02}{minutes:02}").as_bytes());
     }
     // The colons of the name are structure, and all else is escaped.
-    for part in terms.name().as_str().split(':') {
+    for part in terms.identity.name.as_str().split(':') {
         out.push(b':');
         put_escaped(part.as_bytes(), |bytes| out.extend_from_slice(bytes));
     }
@@ -172,11 +173,7 @@ pub(super) fn written(key: &(impl Key + ?Sized)) -> (KeyText, bool) {
     (text, lacks_secret)
 }
 
-impl fmt::Debug for KeyWriter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyWriter").finish_non_exhaustive()
-    }
-}
+debug_by_name!("KeyWriter" [] KeyWriter<'_>);
 
 /// Passes a value to `put`, escaped.
 fn put_escaped(value: &[u8], mut put: impl FnMut(&[u8])) {

@@ -184,7 +184,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         now: u64,
         outcome: Outcome,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        let lasts = match target.terms.algorithm() {
+        let lasts = match target.terms.identity.algorithm {
             Algorithm::Fixed => target.lifetime().min(outcome.reset_us),
             Algorithm::Sliding
             | Algorithm::SlidingCounter
@@ -380,9 +380,9 @@ impl Share {
 
 /// Returns how many units return to a count within some microseconds, as if they had been charged evenly.
 fn returned(terms: &Terms, left: u64, elapsed: u64) -> u64 {
-    let used = terms.capacity().saturating_sub(left);
-    let a_period = match terms.algorithm() {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => terms.threshold(),
+    let used = terms.capacity.saturating_sub(left);
+    let a_period = match terms.identity.algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => terms.threshold,
         Algorithm::Sliding | Algorithm::SlidingCounter => used,
         Algorithm::Fixed | Algorithm::InFlight => 0,
     };
@@ -415,7 +415,7 @@ impl LeaseTarget {
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.charge.terms.capacity()
+        self.charge.terms.capacity
     }
 }
 

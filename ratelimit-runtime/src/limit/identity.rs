@@ -12,15 +12,15 @@ use crate::text::duration::parse_text;
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    pub(super) name: Name,
-    pub(super) algorithm: Algorithm,
-    pub(super) period: Period,
-    pub(super) align: Option<Align>,
+    pub(crate) name: Name,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) period: Period,
+    pub(crate) align: Option<Align>,
     pub(super) scope: Scope,
     /// A hash of the name, below 64. [`RulesInForce`](crate::rules) skips limits without rules by it.
-    pub(super) name_bit: u8,
-    /// A hash of the name, algorithm, period, align and scope.
-    pub(super) hash: u128,
+    pub(crate) name_bit: u8,
+    /// A hash of the name, algorithm, period, align and scope. [`KeyId`](crate::key::KeyId) combines it with a key.
+    pub(crate) hash: u128,
 }
 
 impl Identity {
@@ -32,16 +32,6 @@ impl Identity {
     /// Returns this identity with the hashes of its other fields, after one of these has changed.
     pub(super) const fn hashed(self) -> Self {
         Self { name_bit: bit_of_name(self.name.as_str()), hash: hash(&self), ..self }
-    }
-
-    /// Returns a hash of the name, below 64.
-    pub(crate) const fn name_bit(&self) -> u8 {
-        self.name_bit
-    }
-
-    /// Returns the hash of the identity. [`KeyId`](crate::key::KeyId) combines it with a key.
-    pub(crate) const fn hash(&self) -> u128 {
-        self.hash
     }
 }
 

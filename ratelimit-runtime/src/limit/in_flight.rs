@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Amounts, Identity, Limit, LimitError, Name, Period, Policy, Terms};
+use super::{Algorithm, Identity, Limit, LimitError, Name, Period, Policy, Terms};
 
 /// The hold unless one is set.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
@@ -63,12 +63,10 @@ impl Limit {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
-        match Amounts::new(Algorithm::InFlight, in_flight, in_flight, NO_PERIOD) {
-            Ok(amounts) => {
-                let identity = Identity::new(Name::new(name), Algorithm::InFlight, NO_PERIOD);
-                let policy = Policy { hold: DEFAULT_HOLD, ..Policy::DEFAULT };
-                Ok(Self { terms: Terms { identity, amounts }, policy })
-            }
+        let identity = Identity::new(Name::new(name), Algorithm::InFlight, NO_PERIOD);
+        let policy = Policy { hold: DEFAULT_HOLD, ..Policy::DEFAULT };
+        match Terms::new(identity, in_flight, in_flight) {
+            Ok(terms) => Ok(Self { terms, policy }),
             Err(invalid) => Err(invalid),
         }
     }

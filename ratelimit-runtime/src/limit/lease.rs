@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, Identity, Limit, LimitError, Policy, Scope, Terms, WindowScale};
+use super::{Algorithm, Identity, Limit, LimitError, Policy, Scope, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -158,7 +158,7 @@ impl Limit {
     /// Returns whether a limiter with a shared store leases units of this limit. It leases none if calls wait, also if
     /// a rule makes the limit a shadow, because leases count separately.
     pub(crate) fn leases_units(&self) -> bool {
-        self.leases() && self.policy.wait().is_none() && self.policy.scope == Scope::Global
+        self.leases() && self.policy.wait.is_none() && self.policy.scope == Scope::Global
     }
 
     /// Returns whether units are leased of busy keys only.
@@ -196,22 +196,22 @@ impl Terms {
     /// Returns stricter terms, under which leases of this limit are charged: a unit that is spent up to
     /// [`lease_us`](Self::lease_us) after its charge is still within the terms of the limit itself.
     pub(crate) fn leased(&self) -> Self {
-        let stretch_us = match self.algorithm() {
+        let stretch_us = match self.identity.algorithm {
             Algorithm::Sliding | Algorithm::SlidingCounter => self.lease_us(),
             Algorithm::Fixed
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket
             | Algorithm::InFlight => 0,
         };
-        let period = self.period().plus(stretch_us);
-        let amounts = Amounts {
+        let period = self.identity.period.plus(stretch_us);
+        Self {
+            identity: Identity { period, ..self.identity }.hashed(),
             capacity: self.lease_capacity(),
             lease_reserve: self.lease_refill(),
-            scale: WindowScale::new(self.threshold(), period.micros()),
+            scale: WindowScale::new(self.threshold, period.micros()),
             // The rate does not change, because processes that do not lease share the bucket.
-            ..self.amounts
-        };
-        Self { identity: Identity { period, ..self.identity }.hashed(), amounts }
+            ..*self
+        }
     }
 
     const fn check_can_lease(&self) -> Result<(), LimitError> {
@@ -224,7 +224,7 @@ impl Terms {
                  least 100 ms",
             ));
         }
-        if self.capacity() <= self.lease_refill() {
+        if self.capacity <= self.lease_refill() {
             return Err(LimitError(
                 "with `lease`, `burst` must be larger than the number of tokens that refill in a \
                  hundredth of the period (at most a second), rounded up: raise `burst`",
@@ -235,14 +235,14 @@ impl Terms {
 
     /// Returns the most units that a process leases automatically.
     const fn auto_lease_units(&self) -> u64 {
-        let (threshold, capacity) = (self.threshold(), self.capacity());
+        let (threshold, capacity) = (self.threshold, self.capacity);
         let share = if threshold < capacity { threshold } else { capacity } / AUTO_SHARE;
         let most = self.lease_capacity();
         if share < most { share } else { most }
     }
 
     const fn lease_capacity(&self) -> u64 {
-        self.capacity().saturating_sub(self.lease_refill())
+        self.capacity.saturating_sub(self.lease_refill())
     }
 
     /// Returns the tokens that a bucket refills during the lifetime of a lease, rounded up; 0 for a window.
@@ -250,7 +250,7 @@ impl Terms {
         if !self.is_bucket() {
             return 0;
         }
-        let refilled = self.threshold() as u128 * self.lease_us() as u128;
+        let refilled = self.threshold as u128 * self.lease_us() as u128;
         refilled.div_ceil(self.period_us() as u128) as u64
     }
 }

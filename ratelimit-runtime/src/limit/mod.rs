@@ -8,29 +8,28 @@
 //! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
-mod amounts;
 mod identity;
 mod in_flight;
 mod lease;
 mod policy;
 #[cfg(feature = "serde")]
 mod serde;
+mod terms;
 mod text;
 mod varying;
 
-use std::fmt;
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-use self::amounts::Amounts;
-pub use self::amounts::Quota;
-pub(crate) use self::amounts::{Rate, Terms, WindowScale};
 pub use self::identity::{Align, Name};
 pub(crate) use self::identity::{Identity, Period, bit_of_name};
 pub use self::lease::Lease;
 pub(crate) use self::policy::{Access, LimitLabel, Policy};
 pub use self::policy::{OnError, Scope};
+pub use self::terms::Quota;
+pub(crate) use self::terms::{Rate, Terms, WindowScale};
 pub use self::text::ParseLimitError;
+use crate::printing::error_of_text;
 
 /// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
 ///
@@ -166,12 +165,9 @@ impl Limit {
                 "calls in flight have no period: use `Limit::in_flight(name, in_flight)`",
             ));
         }
-        let capacity = algorithm.default_capacity(threshold);
-        match Amounts::new(algorithm, threshold, capacity, period) {
-            Ok(amounts) => {
-                let identity = Identity::new(Name::new(name), algorithm, period);
-                Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
-            }
+        let identity = Identity::new(Name::new(name), algorithm, period);
+        match Terms::new(identity, threshold, algorithm.default_capacity(threshold)) {
+            Ok(terms) => Ok(Self { terms, policy: Policy::DEFAULT }),
             Err(invalid) => Err(invalid),
         }
     }
@@ -191,10 +187,9 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        let Terms { identity, amounts } = &self.terms;
-        match Amounts::new(identity.algorithm, amounts.threshold, burst, identity.period) {
-            Ok(amounts) => {
-                self.terms.amounts = amounts;
+        match Terms::new(self.terms.identity, self.terms.threshold, burst) {
+            Ok(terms) => {
+                self.terms = terms;
                 self.policy.has_burst = true;
                 match self.policy.lease {
                     Lease::None => Ok(self),
@@ -258,11 +253,6 @@ impl Limit {
         self.policy
     }
 
-    /// Returns whether the amounts were computed for a call, or are those of a rule.
-    pub(crate) const fn varies(&self) -> bool {
-        self.policy.varies
-    }
-
     /// Returns a valid limit.
     ///
     /// # Panics
@@ -309,28 +299,7 @@ impl LimitError {
     pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for LimitError {}
-
-/// Implements `Debug` of errors by their text, because a `main` that returns an error prints its `Debug`.
-macro_rules! debug_as_text {
-    ($($error:ty),+ $(,)?) => {
-        $(impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        })+
-    };
-}
-
-pub(crate) use debug_as_text;
-
-debug_as_text!(LimitError);
+error_of_text!(LimitError);
 
 impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
@@ -350,7 +319,7 @@ impl Limit {
     /// [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn threshold(&self) -> u64 {
-        if self.policy.blocked { 0 } else { self.terms.amounts.threshold }
+        if self.policy.blocked { 0 } else { self.terms.threshold }
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
@@ -364,7 +333,7 @@ impl Limit {
     /// window; 0 if an [amount of 0](Self::try_amounts) blocks the limit.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
-        if self.policy.blocked { 0 } else { self.terms.amounts.capacity }
+        if self.policy.blocked { 0 } else { self.terms.capacity }
     }
 
     /// Returns the [burst](Self::burst), if one is set.

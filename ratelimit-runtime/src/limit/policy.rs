@@ -11,17 +11,18 @@ use super::{Identity, Lease, Limit, Name, Quota, Terms};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Policy {
-    pub(super) scope: Scope,
-    pub(super) on_error: Option<OnError>,
+    pub(crate) scope: Scope,
+    pub(crate) on_error: Option<OnError>,
     pub(super) shadow: bool,
-    pub(super) wait: Option<Duration>,
+    /// How long a call may wait. A shadow keeps its wait.
+    pub(crate) wait: Option<Duration>,
     pub(super) lease: Lease,
     /// How long units in flight are held by a process that says nothing; zero for a rate.
     pub(crate) hold: Duration,
     /// Whether responses do not report the limit.
     pub(super) hidden: bool,
-    /// Whether the amounts are computed for each call.
-    pub(super) varies: bool,
+    /// Whether the amounts were computed for a call, or are those of a rule.
+    pub(crate) varies: bool,
     /// Whether an amount is 0. The limit keeps other amounts, because a rule can admit its calls.
     pub(super) blocked: bool,
     /// Whether the capacity is not the default one of the threshold.
@@ -42,19 +43,6 @@ impl Policy {
         has_burst: false,
     };
 
-    pub(crate) const fn scope(self) -> Scope {
-        self.scope
-    }
-
-    pub(crate) const fn on_error(self) -> Option<OnError> {
-        self.on_error
-    }
-
-    /// Returns how long a call may wait. A shadow keeps its wait.
-    pub(crate) const fn wait(self) -> Option<Duration> {
-        self.wait
-    }
-
     /// Returns whether limits with these policies can be decided together.
     pub(crate) const fn agrees_with(self, other: Self) -> bool {
         let has_same_wait = match (self.wait, other.wait) {
@@ -73,10 +61,9 @@ impl Policy {
 }
 
 impl Limit {
-    /// Returns whether one count decides a call at once. A new policy that needs more says so here, or in
-    /// `Backend::counts_here`.
+    /// Returns whether one count decides a check at once. A new policy that needs more says so here.
     pub(crate) const fn decides_at_once(&self) -> bool {
-        self.policy.wait.is_none()
+        self.policy.wait.is_none() && !self.is_in_flight()
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
@@ -160,16 +147,12 @@ impl Limit {
     /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
     #[must_use]
     pub const fn get_wait(&self) -> Option<Duration> {
-        self.policy.wait()
-    }
-
-    pub(crate) const fn is_shadow(&self) -> bool {
-        self.policy.shadow
+        self.policy.wait
     }
 
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
-        if self.policy.shadow { None } else { self.policy.wait() }
+        if self.policy.shadow { None } else { self.policy.wait }
     }
 }
 
@@ -233,7 +216,7 @@ pub enum OnError {
 
 /// How much a call may take: the code says it, or a rule, which has precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// As much as the amounts of the limit admit.
     Limited,
     /// Anything: the limit does not count the call.
@@ -278,7 +261,7 @@ impl Limit {
         LimitLabel {
             name: self.terms.identity.name,
             quota: self.quota(),
-            capacity: terms.capacity(),
+            capacity: terms.capacity,
             shadow: self.policy.shadow,
             varies: self.policy.varies,
         }

@@ -220,7 +220,7 @@ impl Serialize for Limit {
             align,
             scope: (scope != Scope::Global).then_some(scope),
             on_error,
-            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(PeriodField::of),
+            wait: self.policy.wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
             lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),

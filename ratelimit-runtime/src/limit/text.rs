@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Limit, LimitError, Name, debug_as_text};
+use super::{Algorithm, Limit, LimitError, Name};
+use crate::printing::error_of_text;
 #[cfg(feature = "serde")]
 use crate::text::duration::parse_text;
 #[cfg(feature = "serde")]
@@ -12,25 +13,15 @@ use crate::text::limit::LimitText;
 
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ParseLimitError {
-    message: String,
-}
+pub struct ParseLimitError(String);
 
 impl ParseLimitError {
     pub(super) fn new(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string() }
+        Self(message.to_string())
     }
 }
 
-impl fmt::Display for ParseLimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ParseLimitError {}
-
-debug_as_text!(ParseLimitError);
+error_of_text!(ParseLimitError);
 
 /// Shows a limit as [`Limit::parse`] reads it, after the name, and what its policy says.
 impl fmt::Debug for Limit {
@@ -39,12 +30,12 @@ impl fmt::Debug for Limit {
         if self.is_in_flight() {
             return write!(f, "Limit({name}: {amount} in flight{policy})");
         }
-        write!(f, "Limit({name}: {amount} per {}", self.terms.period())?;
+        write!(f, "Limit({name}: {amount} per {}", self.terms.identity.period)?;
         if policy.has_burst {
             write!(f, " burst {}", self.capacity())?;
         }
         write!(f, " {}", self.algorithm())?;
-        if let Some(align) = self.terms.align() {
+        if let Some(align) = self.terms.identity.align {
             write!(f, ", align {} minutes", align.offset_minutes)?;
         }
         write!(f, "{policy})")

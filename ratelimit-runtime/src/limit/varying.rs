@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Amounts, Identity, Lease, Limit, LimitError, Name, Policy, Terms};
+use super::{Identity, Lease, Limit, LimitError, Name, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -42,9 +42,7 @@ impl Limit {
             return Ok(Self { policy: Policy { blocked: true, ..policy }, ..*self });
         }
         let capacity = self.algorithm().default_capacity(threshold);
-        let period = self.terms.identity.period;
-        let amounts = Amounts::new(self.algorithm(), threshold, capacity, period)?;
-        let limit = Self { terms: Terms { amounts, ..self.terms }, policy };
+        let limit = Self { terms: Terms::new(self.terms.identity, threshold, capacity)?, policy };
         match burst {
             Some(burst) => limit.try_burst(burst),
             None => Ok(limit),
@@ -54,9 +52,8 @@ impl Limit {
     /// Returns this limit with the largest amounts up to `threshold` that it can count, and of a bucket the largest
     /// burst that fills within 100 years.
     pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
-        let amounts = Amounts::largest(self.algorithm(), threshold, self.terms.identity.period);
         let policy = Policy { blocked: false, ..self.policy };
-        Self { terms: Terms { amounts, ..self.terms }, policy }
+        Self { terms: Terms::largest(self.terms.identity, threshold), policy }
     }
 
     /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.
@@ -72,7 +69,7 @@ impl Limit {
         if self.is_in_flight() {
             return None;
         }
-        let name = Name::of_trial(self.terms.name()).ok()?;
+        let name = Name::of_trial(&self.terms.identity.name).ok()?;
         let (mut limit, _) = self.under_rule(Some(threshold), None);
         limit.terms.identity = Identity { name, ..limit.terms.identity }.hashed();
         limit.policy = Policy { shadow: true, wait: None, lease: Lease::None, ..limit.policy };
@@ -81,7 +78,7 @@ impl Limit {
 
     /// Returns whether this is the trial of a rule.
     pub(crate) fn is_trial(&self) -> bool {
-        self.policy.shadow && self.policy.varies && self.terms.name().is_of_trial()
+        self.policy.shadow && self.policy.varies && self.terms.identity.name.is_of_trial()
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the

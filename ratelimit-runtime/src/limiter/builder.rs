@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::RateLimiter;
 #[cfg(feature = "rules")]
-use super::Rules;
+use super::rules::{RuleFeed, Rules};
 use crate::backend::{Backend, BackendSettings};
 use crate::clock::Clock;
 use crate::key::KeySecret;
@@ -324,7 +324,11 @@ impl Builder {
         let backend = Backend::new(local, shared, background, settings);
         let limiter = RateLimiter::of_backend(backend, self.max_waiting);
         #[cfg(feature = "rules")]
-        let limiter = limiter.with_feed(self.rules)?;
+        let limiter = {
+            let start = |rules| RuleFeed::start(rules, &limiter.checker);
+            let feed = self.rules.map(start).transpose()?;
+            RateLimiter { feed, ..limiter }
+        };
         Ok(limiter)
     }
 }

@@ -7,6 +7,7 @@ use once_cell::sync::OnceCell;
 
 use super::{Builder, RateLimiter};
 use crate::limit::Scope;
+use crate::printing::error_by_text;
 use crate::reply::{BuildError, Source};
 use crate::report;
 use crate::sticky::StickyFlag;
@@ -256,6 +257,4 @@ impl fmt::Display for SetGlobalError {
     }
 }
 
-impl std::error::Error for SetGlobalError {}
-
-crate::limit::debug_as_text!(SetGlobalError);
+error_by_text!(SetGlobalError);

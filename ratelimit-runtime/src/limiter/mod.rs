@@ -28,7 +28,7 @@ pub use self::rules::{
 };
 use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, Part};
+use crate::check::{Acquire, AcquireAll, Admit, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -162,7 +162,7 @@ impl RateLimiter {
     /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u64) -> Check {
-        self.checker.start(Part::of(limit, &key, cost), CallOptions::CHECK, None)
+        self.checker.check(Part::of(limit, &key, cost))
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
@@ -220,7 +220,7 @@ impl RateLimiter {
         key: impl Key,
         cost: u64,
     ) -> Result<Decision, Rejection> {
-        self.check(limit, key, cost).blocking(&self.checker.backend, || limit.label())
+        self.check(limit, key, cost).into_call().blocking(&self.checker.backend, || limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -297,7 +297,7 @@ impl RateLimiter {
     ///
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Mistake::Leased`](crate::Mistake).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u64) -> Acquire {
-        self.checker.start(Part::of(limit, &key, cost), CallOptions::ACQUIRE, None)
+        self.checker.start_all(&[Part::of(limit, &key, cost)], true).into()
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a
@@ -309,7 +309,7 @@ impl RateLimiter {
     /// [`Mistake::Leased`](crate::Mistake).
     pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
         let parts: Vec<_> = parts.iter().map(Part::any).collect();
-        self.checker.start_all(&parts, CallOptions::ACQUIRE).into()
+        self.checker.start_all(&parts, true).into()
     }
 
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it

@@ -174,7 +174,8 @@ mod tests {
             let runs = OneOrMany::from([EqualCalls { wait, ..one.runs[0].clone() }]);
             store.decide_calls(&Calls { runs, replaces, ..one }, Source::Embedded)
         };
-        let used = || store.acquire(LocalCharge { cost: 0, ..(&*charge).into() }).0.reset_us;
+        let unit = LocalCharge { cost: 0, ..(&*charge).into() };
+        let used = || store.apply_one(Op::ACQUIRE, unit).0.reset_us;
         let [_, far, _] = [(); 3].map(|()| decide(None));
         let outcome = far.outcomes[0];
         let moment = outcome.clock + outcome.retry_us;
@@ -212,7 +213,7 @@ mod tests {
                     let charge = |(limit, key, cost): &(usize, u8, u64)| {
                         let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
-                        let cost = (*cost).min(terms.capacity());
+                        let cost = (*cost).min(terms.capacity);
                         Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, statement: None })
                     };
                     parts.iter().map(charge).collect()

@@ -86,7 +86,7 @@ impl Local {
 
     #[inline]
     pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
-        KeyId::new(terms.identity(), self.fingerprint(key))
+        KeyId::new(&terms.identity, self.fingerprint(key))
     }
 
     /// Returns the fingerprint of a key, the same for all limits.
@@ -115,11 +115,6 @@ impl Local {
         conclude: impl FnOnce(Outcome) -> T,
     ) -> T {
         self.apply_one_then(Op::TAKE, charge, |(outcome, _)| conclude(outcome))
-    }
-
-    /// Decides a call of one count. Its charge can be settled.
-    pub(crate) fn acquire(&self, charge: LocalCharge<'_>) -> Applied {
-        self.apply_one(Op::ACQUIRE, charge)
     }
 
     /// Corrects what was charged. The cost does not count. A reserved moment that is not the last charge goes back as
@@ -158,14 +153,6 @@ impl Local {
         let concluded = conclude(applied);
         unlock(shard);
         concluded
-    }
-
-    /// Gives units in flight back to their count. Needs no time and changes no number of counts, so a call pays for
-    /// neither at its end (`benches/all -- in-flight`).
-    pub(crate) fn release(&self, key_id: KeyId, receipt: Receipt, units: u64) {
-        if let Some(slots) = self.shard(shard_of(key_id)).slots(key_id) {
-            slots.release(receipt, units);
-        }
     }
 
     /// Returns whether a count of calls in flight still has the units of a receipt.
@@ -271,12 +258,17 @@ mod tests {
 
     const IN_FLIGHT: Limit = Limit::in_flight("short", 1);
 
+    /// Gives a unit in flight back.
+    fn release(store: &Local, charge: LocalCharge<'_>, receipt: Receipt) {
+        store.correct(charge, Correction::settled(receipt, 1, 0));
+    }
+
     /// Makes calls that end at once, each of another key. Returns the count of the first.
     fn make_short_calls(store: &Local, mut keys: impl Iterator<Item = u64>) -> Option<KeyId> {
         let mut call = |key: u64| {
             let (terms, key_id) = (IN_FLIGHT.terms(), store.key_id(IN_FLIGHT.terms(), &key));
-            let (_, receipt) = store.acquire(LocalCharge { key_id, terms, cost: 1 });
-            store.release(key_id, receipt, 1);
+            let (_, receipt) = store.apply_one(Op::ACQUIRE, LocalCharge { key_id, terms, cost: 1 });
+            release(store, LocalCharge { key_id, terms, cost: 1 }, receipt);
             key_id
         };
         let first = keys.next().map(&mut call);
@@ -305,7 +297,7 @@ mod tests {
         let key_ids: Vec<_> = key_ids.collect();
         for key_id in &key_ids {
             let (key_id, terms) = (*key_id, limit.terms());
-            store.acquire(LocalCharge { key_id, terms, cost: 1 });
+            store.apply_one(Op::ACQUIRE, LocalCharge { key_id, terms, cost: 1 });
         }
         make_short_calls(&store, 0..50_000);
         assert!((0..SHARDS).all(|index| store.shard(index).len() <= 20));
@@ -320,7 +312,7 @@ mod tests {
         let panics = AssertUnwindSafe(|| store.in_shard(key_id, |_, _| panic!("under the lock")));
         catch_unwind(panics).expect_err("a panic");
         let charge = LocalCharge { key_id, terms: limit.terms(), cost: 1 };
-        let (outcome, _) = store.acquire(charge);
+        let (outcome, _) = store.apply_one(Op::ACQUIRE, charge);
         assert_eq!((outcome.is_allowed(), outcome.remaining), (true, 4));
     }
 
@@ -330,11 +322,11 @@ mod tests {
         let limit = Limit::in_flight("blocked", 3);
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let charge = |cost| LocalCharge { key_id, terms, cost };
-        let (_, receipt) = store.acquire(charge(2));
-        let set_block = |to| store.change_block(key_id, terms.algorithm(), to);
+        let (_, receipt) = store.apply_one(Op::ACQUIRE, charge(2));
+        let set_block = |to| store.change_block(key_id, terms.identity.algorithm, to);
         set_block(BlockChange::block_for(Duration::from_secs(60)));
         assert!(store.holds(key_id, receipt));
-        store.release(key_id, receipt, 1);
+        release(&store, charge(1), receipt);
         set_block(BlockChange::Unblock);
         let remaining = store.apply_one(Op::Peek, charge(1)).0.remaining;
         assert_eq!(remaining, 2);
@@ -347,13 +339,13 @@ mod tests {
         let (terms, key_id) = (limit.terms(), store.key_id(limit.terms(), "key"));
         let acquire = || {
             let charge = LocalCharge { key_id, terms, cost: 1 };
-            store.acquire(charge)
+            store.apply_one(Op::ACQUIRE, charge)
         };
         let (_, receipt) = acquire();
         store.remove(key_id);
         assert!(!store.holds(key_id, receipt));
         let (_, other) = acquire();
-        store.release(key_id, receipt, 1);
+        release(&store, LocalCharge { key_id, terms, cost: 1 }, receipt);
         assert!(!store.holds(key_id, receipt) && store.holds(key_id, other));
         assert_eq!(acquire().0.remaining, 1);
     }

@@ -114,7 +114,7 @@ impl Shard {
     /// (`benches/all -- embedded`).
     #[inline(never)]
     fn apply_to_new(&mut self, op: Op, charge: LocalCharge<'_>, clock: u64) -> Applied {
-        let mut entry = CountEntry::new(charge.key_id, charge.terms.algorithm());
+        let mut entry = CountEntry::new(charge.key_id, charge.terms.identity.algorithm);
         let decided = entry.apply(op, self.births, charge, clock);
         // A state that equals that of an unused key is not kept.
         if entry.expires() > 0 {
@@ -300,7 +300,7 @@ mod tests {
 
     fn block(shard: &mut Shard, limit: &Limit, index: u64, time: u64, now: u64) -> bool {
         let change = BlockChange::BlockFor(time);
-        shard.change_block(key_id(index), limit.terms().algorithm(), change, now)
+        shard.change_block(key_id(index), limit.terms().identity.algorithm, change, now)
     }
 
     fn has(shard: &mut Shard, index: u64) -> bool {

@@ -387,7 +387,7 @@ impl Core {
             foreign(|| drop(reply_to.send(result)));
         }
         for (charge, units) in ends.lost {
-            foreign(|| report::units_lost(charge.terms.name(), units));
+            foreign(|| report::units_lost(&charge.terms.identity.name, units));
             foreign(|| self.notices.released(charge.key_id));
         }
         for (charge, charged) in ends.returns {
@@ -466,9 +466,11 @@ impl Core {
         }
         match (result, reply_to) {
             (Ok(_), ReplyTo::Nobody) => {
-                foreign(|| report::settled(charge.terms.name(), correction.more()));
+                foreign(|| report::settled(&charge.terms.identity.name, correction.more()));
             }
-            (Err(_), ReplyTo::Nobody) => foreign(|| report::settlement_lost(charge.terms.name())),
+            (Err(_), ReplyTo::Nobody) => {
+                foreign(|| report::settlement_lost(&charge.terms.identity.name))
+            }
             (result, ReplyTo::Whoever(sender) | ReplyTo::Caller(sender)) => {
                 let result = result.map_err(|error| error.error().clone());
                 foreign(|| drop(sender.send(result)));
@@ -537,7 +539,7 @@ impl QueuedCorrection {
     /// empties remembers both.
     fn has_left(&self, now: u64) -> bool {
         let (terms, delay) = (&self.corrected.charge.terms, now.saturating_sub(self.at));
-        match terms.algorithm() {
+        match terms.identity.algorithm {
             Algorithm::Fixed | Algorithm::Sliding => delay >= terms.period_us(),
             Algorithm::SlidingCounter => delay / 2 >= terms.period_us(),
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => false,

@@ -204,7 +204,7 @@ fn a_count_whose_request_was_lost_by_a_panic_is_stated_again() {
     const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(30));
     let terms = *NIGHTLY.terms();
     let statement = Some(Statement { hold_us: 30_000_000, ..Statement::default() });
-    let key_id = KeyId::new(terms.identity(), 7);
+    let key_id = KeyId::new(&terms.identity, 7);
     let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement };
     let (mut counts, mut ends) = (SlotCounts::default(), SlotEnds::default());
     let mut due = |counts: &mut SlotCounts, real| counts.due(real, real, |_| 0, &mut ends);

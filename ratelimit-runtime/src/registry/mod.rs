@@ -57,10 +57,8 @@ pub(crate) fn version() -> usize {
 pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<RegisteredLimit> {
     let mut registry = lock();
     let shares_name = |other: &&RegisteredLimit| {
-        let (one, other) = (added.limit.terms(), other.limit.terms());
-        one.name() == other.name()
-            && one.algorithm() == other.algorithm()
-            && one.period() == other.period()
+        let (one, other) = (&added.limit.terms().identity, &other.limit.terms().identity);
+        one.name == other.name && one.algorithm == other.algorithm && one.period == other.period
     };
     let first = registry.annotated.iter().map(|(limit, _)| limit).find(shares_name).cloned();
     registry.annotated.push((added, tally));
@@ -71,7 +69,7 @@ pub(crate) fn add(added: RegisteredLimit, tally: &'static Tally) -> Option<Regis
 impl RegisteredLimit {
     /// Returns whether calls of another limit have the same counts.
     fn shares_count(&self, limit: &Limit) -> bool {
-        self.limit.terms().identity() == limit.terms().identity()
+        self.limit.terms().identity == limit.terms().identity
     }
 }
 
@@ -109,7 +107,7 @@ impl Registry {
             return;
         }
         // A rule, or a computed amount, as 0 always is: neither is what the code says of each call.
-        let is_computed = limit.varies() || limit.threshold() == 0;
+        let is_computed = limit.policy().varies || limit.threshold() == 0;
         let limit = if is_computed { without_amounts(limit) } else { *limit };
         self.others.push(RegisteredLimit { limit, place: place(), is_computed });
         self.version += 1;
@@ -127,7 +125,7 @@ impl Registry {
         };
         let has_other_amounts = (known.limit.threshold(), known.limit.capacity())
             != (limit.threshold(), limit.capacity());
-        if !known.is_computed && !limit.varies() && has_other_amounts {
+        if !known.is_computed && !limit.policy().varies && has_other_amounts {
             known.is_computed = true;
             known.limit = without_amounts(limit);
             self.version += 1;

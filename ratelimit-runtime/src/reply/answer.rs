@@ -1,11 +1,11 @@
 //! The future of an operation that is not a check. It is ready at once on the embedded store.
 
-use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::StoreError;
+use crate::printing::debug_by_name;
 
 /// The future of a request to a store. Resolves to `Result<T, StoreError>`.
 ///
@@ -37,8 +37,4 @@ impl<T> Future for Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
-    }
-}
+debug_by_name!("Answer" [T] Answer<T>);

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limit::{Name, debug_as_text};
+use crate::limit::Name;
+use crate::printing::error_by_text;
 
 /// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
 #[derive(Clone, PartialEq, Eq)]
@@ -184,10 +185,6 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
     })
 }
 
-impl std::error::Error for StoreError {}
-
-debug_as_text!(StoreError, BuildError);
-
 /// Why a limiter could not be built.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -299,8 +296,6 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
-
 /// The cause of a [`Rejection::Mistake`](crate::Rejection::Mistake): the program or its environment has a mistake.
 /// The limiter asks no store about the call, and charges nothing.
 #[derive(Clone, PartialEq, Eq)]
@@ -367,6 +362,4 @@ impl fmt::Display for Mistake {
     }
 }
 
-impl std::error::Error for Mistake {}
-
-debug_as_text!(Mistake);
+error_by_text!(StoreError, BuildError, Mistake);

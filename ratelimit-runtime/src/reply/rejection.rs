@@ -130,7 +130,7 @@ impl Rejection {
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
         Decision {
             allowed: false,
-            limit: limit.terms().capacity(),
+            limit: limit.terms().capacity,
             remaining: 0,
             retry_after,
             reset_after: retry_after,

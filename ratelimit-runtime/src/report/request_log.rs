@@ -217,8 +217,8 @@ impl Drop for LogScope<'_> {
 impl LoggedLimit {
     /// Creates the entry of a limit that has not decided; `None` if clients must not see it.
     fn undecided(limit: &Limit) -> Option<Self> {
-        let is_seen = !limit.is_shadow() && !limit.get_hidden();
-        let name = *limit.terms().name();
+        let is_seen = !limit.get_shadow() && !limit.get_hidden();
+        let name = limit.terms().identity.name;
         is_seen.then(|| Self { name, quota: limit.quota(), decision: None })
     }
 

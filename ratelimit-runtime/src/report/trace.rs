@@ -46,7 +46,7 @@ impl ReportSettings {
             _ if self.logs_keys => return text().to_string(),
             Some(secret) => secret.0.hash(text().as_bytes()),
             // Of the fingerprint that the embedded store has for a key; the same for all limits.
-            None => PROCESS_SECRET.hash_one(key_id.fingerprint(terms.identity())),
+            None => PROCESS_SECRET.hash_one(key_id.fingerprint(&terms.identity)),
         };
         format!("{hash:016x}")
     }

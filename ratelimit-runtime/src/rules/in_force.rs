@@ -91,7 +91,7 @@ impl RulesInForce {
 /// Returns whether the bit of the name of a limit is one of these.
 #[inline]
 fn has_name(names: u64, limit: &Limit) -> bool {
-    names >> limit.terms().identity().name_bit() & 1 != 0
+    names >> limit.terms().identity.name_bit & 1 != 0
 }
 
 #[cfg(all(test, feature = "rules"))]
@@ -113,7 +113,7 @@ mod tests {
         rules.replace(set, |_| 0).expect("valid");
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
-            let key_id = || KeyId::new(limit.terms().identity(), 0);
+            let key_id = || KeyId::new(&limit.terms().identity, 0);
             let table = rules.table().expect("rules");
             let table = Some(&*table);
             let found = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);

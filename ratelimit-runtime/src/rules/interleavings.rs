@@ -29,10 +29,10 @@ fn replace(rules: &RulesInForce, thresholds: [Option<u64>; 2]) {
 fn thresholds(rules: &RulesInForce) -> [u64; 2] {
     let table = rules.may_apply_to_any(LIMITS.iter()).then(|| rules.table()).flatten();
     LIMITS.map(|limit| {
-        let key_id = || KeyId::new(limit.terms().identity(), 0);
+        let key_id = || KeyId::new(&limit.terms().identity, 0);
         let table = table.as_deref();
         let ruled = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Operator);
-        ruled.limit.terms().threshold()
+        ruled.limit.terms().threshold
     })
 }
 

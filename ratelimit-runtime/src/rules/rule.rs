@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::limit::{Access, Limit, LimitError};
+use crate::printing::error_of_text;
 
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
 /// of its limit says, and for a limit, as the code says.
@@ -239,15 +240,7 @@ impl RuleSetError {
     }
 }
 
-impl fmt::Display for RuleSetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for RuleSetError {}
-
-crate::limit::debug_as_text!(RuleSetError);
+error_of_text!(RuleSetError);
 
 #[cfg(test)]
 mod tests {

@@ -92,7 +92,7 @@ impl RuleTable {
 
     /// Returns the rules of a limit.
     fn rules_of(&self, limit: &Limit) -> Option<&CountRules> {
-        let (named, period) = (self.by_name.get(limit.name())?, limit.terms().period());
+        let (named, period) = (self.by_name.get(limit.name())?, limit.terms().identity.period);
         let Some(rules) = named.get(&None) else {
             let rules = named.get(&Some(period)).filter(|_| !limit.is_in_flight());
             return rules.map(|rules| &**rules);
@@ -228,7 +228,7 @@ impl Ruled {
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
         let key =
-            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
+            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
         rules.apply(limit, access, key, now)
     }
 

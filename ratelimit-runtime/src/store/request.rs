@@ -30,7 +30,7 @@ impl Charge {
     /// share of a process becomes the whole share.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let terms = self.terms.share(instances);
-        let cost = self.cost.min(terms.capacity());
+        let cost = self.cost.min(terms.capacity);
         Self { terms, key_id: self.key_id, count_name: Vec::new(), cost, statement: None }
     }
 
@@ -146,7 +146,7 @@ impl Calls {
         let charges: OneOrMany<_> = self.charges.iter().map(share).collect();
         let within = |calls: &EqualCalls| {
             let costs = calls.costs.iter().zip(&*charges);
-            let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
+            let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity));
             EqualCalls { costs: costs.collect(), ..*calls }
         };
         let runs = self.runs.iter().map(within).collect();

@@ -249,7 +249,8 @@ impl Waiting {
         let line = lines.find(to).unwrap_or_else(|| {
             let (spec, policy) = (Arc::new(to.line.clone()), waiter.ticket.policy());
             let inner = Mutex::new(Line::new(Arc::clone(&spec)));
-            let name = spec.counts.first().map_or(Name::new(""), |charge| *charge.terms.name());
+            let name =
+                spec.counts.first().map_or(Name::new(""), |charge| charge.terms.identity.name);
             let line = SharedLine { spec, line: inner, name, policy, waking: AtomicUsize::new(0) };
             let line = Arc::new(line);
             self.has_lines.store(true, Ordering::Relaxed);
@@ -378,7 +379,7 @@ struct Destination {
 
 impl Ticket {
     fn new(parts: OneOrMany<OwnedPart>, settles: bool, arrival: u64, now: u64) -> Arc<Self> {
-        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        let wait = parts.first().and_then(|part| part.limit.policy().wait).unwrap_or_default();
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let place = Mutex::new(Place { line: None, ruled: Vec::new().into() });
         Arc::new(Self { parts, settles, arrival, deadline: now.saturating_add(wait), place })
@@ -414,7 +415,7 @@ impl Ticket {
         let (clock, mut is_blocked) = (backend.clock(), false);
         let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
         let can_reject =
-            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.is_shadow();
+            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.get_shadow();
         for blocked in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Blocked) {
             blocked.blocked_until.filter(|until| until.saturating_sub(now) <= rest)?;
             is_blocked = true;
@@ -425,7 +426,7 @@ impl Ticket {
         let MergedCounts { counts, .. } = MergedCounts::of(&mut parts).ok()?;
         let can_wait = |ChargedCount { limit, charge, .. }: &ChargedCount<'_>| {
             let is_mistaken = if self.settles { limit.leases() } else { limit.is_in_flight() };
-            charge.cost <= charge.terms.capacity() && !is_mistaken
+            charge.cost <= charge.terms.capacity && !is_mistaken
         };
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;
@@ -433,7 +434,7 @@ impl Ticket {
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         let line = LineSpec {
             counts: counts.into_iter().map(|count| count.address(backend)).collect(),
-            is_shared: backend.is_shared(self.policy().scope()),
+            is_shared: backend.is_shared(self.policy().scope),
             is_blocked,
             is_virtual: clock.is_virtual(),
             validity: backend.settings.deadline,

@@ -37,7 +37,6 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
-use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
 use std::mem::take;
 use std::net::IpAddr;
@@ -63,6 +62,7 @@ use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
 use crate::one_or_many::OneOrMany;
+use crate::printing::debug_by_name;
 use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
@@ -126,11 +126,7 @@ impl RateLimits {
     }
 }
 
-impl fmt::Debug for RateLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimits").finish_non_exhaustive()
-    }
-}
+debug_by_name!("RateLimits" [] RateLimits);
 
 impl<S, B> Transform<S, ServiceRequest> for RateLimits
 where
@@ -155,11 +151,7 @@ pub struct RateLimitMiddleware<S> {
     service: Rc<S>,
 }
 
-impl<S> fmt::Debug for RateLimitMiddleware<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitMiddleware").finish_non_exhaustive()
-    }
-}
+debug_by_name!("RateLimitMiddleware" [S] RateLimitMiddleware<S>);
 
 impl<S, B> Service<ServiceRequest> for RateLimitMiddleware<S>
 where

@@ -306,9 +306,7 @@ impl fmt::Display for ParseNetworkError {
     }
 }
 
-impl std::error::Error for ParseNetworkError {}
-
-crate::limit::debug_as_text!(ParseNetworkError);
+crate::printing::error_by_text!(ParseNetworkError);
 
 /// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.

@@ -28,6 +28,7 @@ use super::unread::UnreadBody;
 use crate::check::{AdmittedCall, CallFuture};
 #[cfg(doc)]
 use crate::limit::Limit;
+use crate::printing::debug_by_name;
 use crate::reply::{Decision, Rejection};
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
@@ -243,11 +244,7 @@ impl<F> Default for RateLimitLayer<F> {
     }
 }
 
-impl<F> fmt::Debug for RateLimitLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").finish_non_exhaustive()
-    }
-}
+debug_by_name!("RateLimitLayer" [F] RateLimitLayer<F>);
 
 /// The message of the panic of a future that is polled too often.
 const COMPLETED: &str = "a response future is polled after completion";
@@ -443,8 +440,4 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, F, B> fmt::Debug for ResponseFuture<S, F, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug_by_name!("ResponseFuture" [S: Service<Request<B>>, F, B] ResponseFuture<S, F, B>);

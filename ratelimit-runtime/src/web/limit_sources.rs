@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{AdmittedCall, AnyPart, CallFuture, CallOptions, Check, Part, undecided};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
@@ -151,17 +151,17 @@ impl<R, E> LimitSources<R, E> {
         let settles = self.settles || self.holds && parts.iter().any(|it| it.limit.is_in_flight());
         let start = |limiter: &RateLimiter| {
             if settles {
-                limiter.checker().start_all(parts, CallOptions::ACQUIRE).into()
+                limiter.checker().start_all(parts, true)
             } else {
-                limiter.checker().check_all(parts).into_admitted()
+                limiter.checker().check_all(parts).into_call().map(AdmittedCall::from)
             }
         };
         match &self.limiter {
             Some(limiter) => start(limiter),
             None => limiter::with_current(
-                || first.policy().scope(),
+                || first.policy().scope,
                 start,
-                |error| Check::from(undecided(first, error)).into_admitted(),
+                |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
             ),
         }
     }

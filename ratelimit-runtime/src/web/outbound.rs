@@ -21,6 +21,7 @@ use super::settings::limit_settings;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limiter::RateLimiter;
+use crate::printing::debug_by_name;
 use crate::reply::Decision;
 #[cfg(doc)]
 use crate::reply::Rejection;
@@ -147,11 +148,7 @@ impl<R> Default for OutboundLayer<R> {
     }
 }
 
-impl<R> fmt::Debug for OutboundLayer<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundLayer").finish_non_exhaustive()
-    }
-}
+debug_by_name!("OutboundLayer" [R] OutboundLayer<R>);
 
 impl<S, R> Layer<S> for OutboundLayer<R> {
     type Service = OutboundService<S, R>;

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::check::Permit;
+use crate::printing::debug_by_name;
 
 /// The slots that the layers around a handler hold for its request. It is in the extensions of the
 /// request.
@@ -190,8 +191,4 @@ impl<B: Default> Default for HeldBody<B> {
     }
 }
 
-impl<B> fmt::Debug for HeldBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldBody").finish_non_exhaustive()
-    }
-}
+debug_by_name!("HeldBody" [B] HeldBody<B>);

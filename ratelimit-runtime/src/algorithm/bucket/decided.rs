@@ -26,7 +26,7 @@ impl DecidedBucket {
     #[inline(always)]
     pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u64) -> Outcome {
         let Self { allowed, level, lag, full } = self;
-        let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
+        let (Rate { token, drain }, capacity) = (terms.rate, capacity_of(terms));
         let retry = || {
             let charge = cost.saturating_mul(token);
             ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag

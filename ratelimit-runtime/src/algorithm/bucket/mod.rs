@@ -63,7 +63,7 @@ impl Bucket {
         cost: u64,
     ) -> Option<DecidedBucket> {
         let Self::Plain(contents) = self else { return None };
-        if !contents.has_rate(terms.rate()) || cost == 0 {
+        if !contents.has_rate(terms.rate) || cost == 0 {
             return None;
         }
         let Contents { at, level, token, drain } = *contents;
@@ -83,7 +83,7 @@ impl Bucket {
     fn apply_any(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         // Only takes change the rate.
         let own_terms = if op.is_take() { *terms } else { self.own_terms(terms, clock) };
-        let has_rate = own_terms.rate() == terms.rate();
+        let has_rate = own_terms.rate == terms.rate;
         let (terms, before) = (&own_terms, self.at(&own_terms, clock, cost));
         let BucketAtCall { level, capacity, charge, .. } = before;
         let fits = level + charge <= capacity;
@@ -120,7 +120,7 @@ impl Bucket {
         match op {
             Op::Take { .. } => outcome.retry_us = wait_us,
             Op::Correct(_) => outcome.retry_us = 0,
-            Op::Measure => outcome.remaining = level.div_ceil(terms.rate().token),
+            Op::Measure => outcome.remaining = level.div_ceil(terms.rate.token),
             Op::Peek => {}
         }
         (outcome, receipt)
@@ -143,7 +143,7 @@ impl Bucket {
     /// Returns the terms with the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
     fn own_terms(&self, terms: &Terms, clock: u64) -> Terms {
         let own = self.contents();
-        let keeps = !own.has_rate(terms.rate()) && own.full_in(clock.max(own.at)) > 0;
+        let keeps = !own.has_rate(terms.rate) && own.full_in(clock.max(own.at)) > 0;
         if keeps { terms.with_rate(Rate { token: own.token, drain: own.drain }) } else { *terms }
     }
 
@@ -157,7 +157,7 @@ impl Bucket {
         has_rate: bool,
     ) -> Option<u64> {
         let BucketAtCall { now, level, full, capacity, .. } = *before;
-        let Rate { token, drain } = terms.rate();
+        let Rate { token, drain } = terms.rate;
         let in_units = |tokens: u64| tokens.saturating_mul(token);
         let less = in_units(correction.less());
         if correction.change > 0 {
@@ -215,7 +215,7 @@ impl Bucket {
     /// until then: so the charges before it can give back the level right before that moment, and no more.
     fn reserve(&mut self, terms: &Terms, before: &BucketAtCall, wait_us: u64) {
         if let Some(ledger) = self.ledger() {
-            let drained = (wait_us - before.lag).saturating_mul(terms.rate().drain);
+            let drained = (wait_us - before.lag).saturating_mul(terms.rate.drain);
             ledger.bring_to(before.level.saturating_sub(drained), u64::MAX);
         }
     }
@@ -224,20 +224,20 @@ impl Bucket {
         let before = self.contents();
         let now = clock.max(before.at);
         // At an unchanged rate, the level gives the time until the bucket is full.
-        let full = if before.has_rate(terms.rate()) { u64::MAX } else { before.full_in(now) };
+        let full = if before.has_rate(terms.rate) { u64::MAX } else { before.full_in(now) };
         BucketAtCall {
             now,
             lag: now - clock,
-            level: before.level_at(now, terms.rate(), full),
+            level: before.level_at(now, terms.rate, full),
             full,
             capacity: capacity_of(terms),
-            charge: cost.saturating_mul(terms.rate().token),
+            charge: cost.saturating_mul(terms.rate.token),
         }
     }
 
     /// Stores a changed level.
     fn keep(&mut self, terms: &Terms, before: &BucketAtCall, level: u64) -> DecidedBucket {
-        let Rate { token, drain } = terms.rate();
+        let Rate { token, drain } = terms.rate;
         if let Some(ledger) = self.ledger() {
             ledger.bring_to(before.level, before.full);
             ledger.lower(level);
@@ -279,7 +279,7 @@ pub(crate) fn slack(level: u64, rate: Rate) -> u64 {
 }
 
 fn capacity_of(terms: &Terms) -> u64 {
-    terms.capacity() * terms.rate().token
+    terms.capacity * terms.rate.token
 }
 
 /// Divides and rounds up. For a drain of 1, saves the division, the slowest instruction of a decision

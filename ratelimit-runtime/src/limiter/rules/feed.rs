@@ -14,8 +14,9 @@ use tokio::time::timeout;
 use super::file::{FileReader, READ_DEADLINE, RulesFile, read};
 use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
+use crate::check::Checker;
 use crate::limit::Period;
-use crate::limiter::{RateLimiter, replace_rules};
+use crate::limiter::replace_rules;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
@@ -108,26 +109,13 @@ impl FeedProgress {
     }
 }
 
-impl RateLimiter {
-    /// Reads the rules from their source, and looks for new ones from then on.
-    pub(in crate::limiter) fn with_feed(
-        mut self,
-        source: Option<Rules>,
-    ) -> Result<Self, BuildError> {
-        if let Some(source) = source {
-            let (rules, backend) = (&self.checker.rules, &self.checker.backend);
-            self.feed = Some(RuleFeed::start(source, rules, backend)?);
-        }
-        Ok(self)
-    }
-}
-
 impl RuleFeed {
-    fn start(
+    /// Reads the rules from their source, and looks for new ones from then on.
+    pub(in crate::limiter) fn start(
         source: Rules,
-        rules: &Arc<RulesInForce>,
-        backend: &Arc<Backend>,
+        checker: &Checker,
     ) -> Result<Arc<Self>, BuildError> {
+        let Checker { rules, backend, .. } = checker;
         let path = source.path;
         if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);

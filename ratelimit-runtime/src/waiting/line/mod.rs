@@ -494,15 +494,15 @@ impl Estimate {
 fn least_time(terms: &Terms, first: u64, units: u128, is_exact: bool) -> u64 {
     // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
     let windows = |whole: u128| {
-        let windows = units.div_ceil(terms.threshold().into()).saturating_sub(whole);
+        let windows = units.div_ceil(terms.threshold.into()).saturating_sub(whole);
         u64::try_from(windows).unwrap_or(u64::MAX).saturating_mul(terms.period_us())
     };
-    match terms.algorithm() {
+    match terms.identity.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             // Otherwise, the bucket may refill while the first call waits for something else.
-            let free = if is_exact { first } else { terms.capacity() };
+            let free = if is_exact { first } else { terms.capacity };
             let missing = units.saturating_sub(free.into());
-            let rate = terms.rate();
+            let rate = terms.rate;
             let units = missing.saturating_mul(rate.token.into());
             let refill = units.div_ceil(rate.drain.into());
             u64::try_from(refill).unwrap_or(u64::MAX)

@@ -126,7 +126,7 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             });
             let period = match aligns.iter().any(Option::is_some) {
                 true => days,
-                // The model counts exactly. `limit/amounts.rs` rounds rates that are too fine, for both stores.
+                // The model counts exactly. `limit/terms.rs` rounds rates that are too fine, for both stores.
                 false if !exact || scale > 1 => 60_000_000,
                 false => period,
             };

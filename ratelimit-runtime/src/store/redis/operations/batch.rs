@@ -353,7 +353,7 @@ impl<'a> BatchReply<'a> {
             let level = take_7(bytes)?;
             let outcome =
                 |allowed| DecidedBucket::at_level(level, allowed).outcome(terms, self.clock, *cost);
-            last = Some((outcome(true), bucket::slack(level, terms.rate())));
+            last = Some((outcome(true), bucket::slack(level, terms.rate)));
             rejected = Some(outcome(false));
         } else {
             if admitted > 0 {

@@ -104,13 +104,13 @@ pub(crate) enum Form {
 /// process states. It has 7 bytes, in two's complement.
 type Argument = (&'static str, fn(&Terms, &Statement) -> u64);
 
-const THRESHOLD: Argument = ("threshold", |terms, _| terms.threshold());
+const THRESHOLD: Argument = ("threshold", |terms, _| terms.threshold);
 const PERIOD: Argument = ("period", |terms, _| terms.period_us());
-const BURST: Argument = ("burst", |terms, _| terms.capacity() + terms.lease_reserve());
-const TOKEN: Argument = ("token", |terms, _| terms.rate().token);
-const DRAIN: Argument = ("drain", |terms, _| terms.rate().drain);
+const BURST: Argument = ("burst", |terms, _| terms.capacity + terms.lease_reserve);
+const TOKEN: Argument = ("token", |terms, _| terms.rate.token);
+const DRAIN: Argument = ("drain", |terms, _| terms.rate.drain);
 const TERM: Argument = ("term", |terms, _| terms.lease_us());
-const RESERVE: Argument = ("reserve", |terms, _| terms.lease_reserve());
+const RESERVE: Argument = ("reserve", |terms, _| terms.lease_reserve);
 
 impl Form {
     /// All forms, in the order of the lists that `lua/several.lua` reads.
@@ -125,12 +125,12 @@ impl Form {
 
     /// Returns the form of a limit.
     pub(crate) fn of(terms: &Terms) -> Self {
-        match terms.algorithm() {
+        match terms.identity.algorithm {
             Algorithm::Sliding => Self::Sliding,
             Algorithm::Fixed => Self::Fixed,
             Algorithm::InFlight => Self::Slots,
             Algorithm::SlidingCounter => Self::SlidingCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve > 0 => {
                 Self::LeasedBucket
             }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
@@ -163,8 +163,8 @@ impl Form {
             Self::SlidingCounter => &[
                 THRESHOLD,
                 PERIOD,
-                ("grain", |terms, _| terms.scale().grain),
-                ("span", |terms, _| terms.scale().span),
+                ("grain", |terms, _| terms.scale.grain),
+                ("span", |terms, _| terms.scale.span),
             ],
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => &[BURST, TOKEN, DRAIN, TERM, RESERVE],
@@ -401,7 +401,7 @@ mod form_tests {
     fn terms_are_packed_as_the_layout_says() {
         let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
         let terms = *limit.terms();
-        let key_id = KeyId::new(terms.identity(), 0);
+        let key_id = KeyId::new(&terms.identity, 0);
         let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
         let (limit, mut out) = (&terms, Vec::new());
         Form::of(limit).put_terms(&mut out, &charge);

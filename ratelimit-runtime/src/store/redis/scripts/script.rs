@@ -271,7 +271,7 @@ pub(crate) const LEASED: u64 = MOST;
 pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u64) -> Outcome {
     let sooner = if terms.is_bucket() && slack != LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
-        (slack + units * terms.rate().token) / terms.rate().drain
+        (slack + units * terms.rate.token) / terms.rate.drain
     } else {
         0
     };

@@ -1,81 +1,10 @@
-//! The amounts of a limit: what may differ from call to call on one count. With its identity, they are the terms that a
-//! store receives; with its period, the quota that clients receive.
+//! The terms of a limit, which a store receives: its identity and its amounts, which may differ from call to call on one
+//! count. The amounts and the period are the quota, which clients receive.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Align, Identity, Limit, LimitError, Name, Period};
-
-/// Threshold and burst, and the values that a decision derives from them and the period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Amounts {
-    pub(super) threshold: u64,
-    /// The most that is admitted at once: the burst of a bucket, the threshold of a window.
-    pub(super) capacity: u64,
-    /// The level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
-    /// these are the amounts of a lease.
-    pub(super) lease_reserve: u64,
-    pub(super) rate: Rate,
-    pub(super) scale: WindowScale,
-}
-
-impl Amounts {
-    /// The largest burst, and the largest threshold of a sliding counter, that no period rounds by more than 0.1 %.
-    const MOST_PRECISE: u64 = 1 << 41;
-
-    /// The most units that can be in flight. The sum of all processes then fits the numbers of the scripts.
-    const MOST_IN_FLIGHT: u64 = 1_000_000_000;
-
-    /// Derives the amounts. Fails if they are too large, if a bucket with them takes over 100 years to fill, or if the
-    /// algorithm would round them by more than 0.1 %.
-    pub(super) const fn new(
-        algorithm: Algorithm,
-        threshold: u64,
-        capacity: u64,
-        period: Period,
-    ) -> Result<Self, LimitError> {
-        let period_us = period.micros();
-        if matches!(algorithm, Algorithm::InFlight) && threshold > Self::MOST_IN_FLIGHT {
-            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
-        }
-        if threshold > LimitError::MAX_AMOUNT || capacity > LimitError::MAX_AMOUNT {
-            return Err(LimitError::TOO_LARGE);
-        }
-        let Some(rate) = Rate::new(threshold, period_us, capacity) else {
-            return Err(LimitError::SLOW_FILL);
-        };
-        let scale = WindowScale::new(threshold, period_us);
-        let is_precise = match algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                rate.is_close_to(threshold, period_us)
-            }
-            Algorithm::SlidingCounter => scale.is_precise(),
-            Algorithm::Sliding | Algorithm::Fixed | Algorithm::InFlight => true,
-        };
-        if is_precise {
-            Ok(Self { threshold, capacity, lease_reserve: 0, rate, scale })
-        } else {
-            Err(LimitError::IMPRECISE)
-        }
-    }
-
-    /// Derives the largest amounts up to `threshold` that the algorithm can count, and of a bucket the largest burst
-    /// that fills within 100 years.
-    pub(super) fn largest(algorithm: Algorithm, threshold: u64, period: Period) -> Self {
-        let most = match algorithm {
-            Algorithm::SlidingCounter => Self::MOST_PRECISE,
-            Algorithm::InFlight => Self::MOST_IN_FLIGHT,
-            _ => LimitError::MAX_AMOUNT,
-        };
-        let threshold = threshold.clamp(1, most);
-        let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
-        let burst = u64::try_from(filled / u128::from(period.micros())).unwrap_or(u64::MAX);
-        let capacity =
-            if algorithm.is_bucket() { burst.clamp(1, Self::MOST_PRECISE) } else { threshold };
-        Self::new(algorithm, threshold, capacity, period)
-            .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
-    }
-}
+use super::{Algorithm, Identity, Limit, LimitError};
 
 /// The unit of time in which the overlap is counted.
 ///
@@ -168,26 +97,75 @@ const fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Identity and amounts, without the policy. Calls with equal terms and one key can share a batch entry, a lease,
-/// a line and a cached rejection.
+/// The identity and the amounts of a limit: threshold, burst, and the values that a decision derives from them and the
+/// period. Calls with equal terms and one key can share a batch entry, a lease, a line and a cached rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
-    pub(super) identity: Identity,
-    pub(super) amounts: Amounts,
+    pub(crate) identity: Identity,
+    pub(crate) threshold: u64,
+    /// The most that is admitted at once: the burst of a bucket, the threshold of a window.
+    pub(crate) capacity: u64,
+    /// The level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless these are the
+    /// terms of a [lease](Self::leased).
+    pub(crate) lease_reserve: u64,
+    pub(crate) rate: Rate,
+    pub(crate) scale: WindowScale,
 }
 
 impl Terms {
-    pub(crate) const fn identity(&self) -> &Identity {
-        &self.identity
+    /// The largest burst, and the largest threshold of a sliding counter, that no period rounds by more than 0.1 %.
+    const MOST_PRECISE: u64 = 1 << 41;
+
+    /// The most units that can be in flight. The sum of all processes then fits the numbers of the scripts.
+    const MOST_IN_FLIGHT: u64 = 1_000_000_000;
+
+    /// Creates terms. Fails if the amounts are too large, if a bucket with them takes over 100 years to fill, or if the
+    /// algorithm would round them by more than 0.1 %.
+    pub(super) const fn new(
+        identity: Identity,
+        threshold: u64,
+        capacity: u64,
+    ) -> Result<Self, LimitError> {
+        let period_us = identity.period.micros();
+        if matches!(identity.algorithm, Algorithm::InFlight) && threshold > Self::MOST_IN_FLIGHT {
+            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
+        }
+        if threshold > LimitError::MAX_AMOUNT || capacity > LimitError::MAX_AMOUNT {
+            return Err(LimitError::TOO_LARGE);
+        }
+        let Some(rate) = Rate::new(threshold, period_us, capacity) else {
+            return Err(LimitError::SLOW_FILL);
+        };
+        let scale = WindowScale::new(threshold, period_us);
+        let is_precise = match identity.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                rate.is_close_to(threshold, period_us)
+            }
+            Algorithm::SlidingCounter => scale.is_precise(),
+            Algorithm::Sliding | Algorithm::Fixed | Algorithm::InFlight => true,
+        };
+        if is_precise {
+            Ok(Self { identity, threshold, capacity, lease_reserve: 0, rate, scale })
+        } else {
+            Err(LimitError::IMPRECISE)
+        }
     }
 
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
-    pub(crate) const fn name(&self) -> &Name {
-        &self.identity.name
-    }
-
-    pub(crate) const fn algorithm(&self) -> Algorithm {
-        self.identity.algorithm
+    /// Creates terms with the largest amounts up to `threshold` that the algorithm can count, and of a bucket the
+    /// largest burst that fills within 100 years.
+    pub(super) fn largest(identity: Identity, threshold: u64) -> Self {
+        let most = match identity.algorithm {
+            Algorithm::SlidingCounter => Self::MOST_PRECISE,
+            Algorithm::InFlight => Self::MOST_IN_FLIGHT,
+            _ => LimitError::MAX_AMOUNT,
+        };
+        let threshold = threshold.clamp(1, most);
+        let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
+        let burst = filled / u128::from(identity.period.micros());
+        let burst = u64::try_from(burst).unwrap_or(u64::MAX).clamp(1, Self::MOST_PRECISE);
+        let capacity = if identity.algorithm.is_bucket() { burst } else { threshold };
+        Self::new(identity, threshold, capacity)
+            .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
     }
 
     /// Returns whether the count is a bucket. Its units drain, and it can reserve moments ahead.
@@ -195,41 +173,8 @@ impl Terms {
         self.identity.algorithm.is_bucket()
     }
 
-    pub(crate) const fn period(&self) -> Period {
-        self.identity.period
-    }
-
     pub(crate) const fn period_us(&self) -> u64 {
         self.identity.period.micros()
-    }
-
-    pub(crate) const fn threshold(&self) -> u64 {
-        self.amounts.threshold
-    }
-
-    /// Returns the most that is admitted at once.
-    pub(crate) const fn capacity(&self) -> u64 {
-        self.amounts.capacity
-    }
-
-    pub(crate) const fn rate(&self) -> Rate {
-        self.amounts.rate
-    }
-
-    pub(crate) const fn scale(&self) -> WindowScale {
-        self.amounts.scale
-    }
-
-    /// Returns the level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
-    /// these are the terms of a [lease](Self::leased).
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
-    pub(crate) const fn lease_reserve(&self) -> u64 {
-        self.amounts.lease_reserve
-    }
-
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
-    pub(crate) const fn align(&self) -> Option<Align> {
-        self.identity.align
     }
 
     /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
@@ -243,9 +188,7 @@ impl Terms {
 
     /// Returns these terms at another rate, with at most the capacity that a bucket can count at that rate.
     pub(crate) fn with_rate(&self, rate: Rate) -> Self {
-        let capacity = self.amounts.capacity.min(rate.most_tokens());
-        let amounts = Amounts { capacity, rate, ..self.amounts };
-        Self { amounts, ..*self }
+        Self { capacity: self.capacity.min(rate.most_tokens()), rate, ..*self }
     }
 
     /// Returns these terms with the share of one of `instances` processes: the amounts divided by `instances`, at least
@@ -254,12 +197,11 @@ impl Terms {
         if instances <= 1 {
             return *self;
         }
-        let [threshold, capacity] = [self.threshold(), self.capacity()]
-            .map(|amount| (amount / u64::from(instances)).max(1));
-        let rate = Rate::new(threshold, self.period_us(), capacity).unwrap_or(self.rate());
+        let [threshold, capacity] =
+            [self.threshold, self.capacity].map(|amount| (amount / u64::from(instances)).max(1));
+        let rate = Rate::new(threshold, self.period_us(), capacity).unwrap_or(self.rate);
         let scale = WindowScale::new(threshold, self.period_us());
-        let amounts = Amounts { threshold, capacity, rate, scale, ..self.amounts };
-        Self { amounts, ..*self }
+        Self { threshold, capacity, rate, scale, ..*self }
     }
 }
 
@@ -340,8 +282,7 @@ impl Limit {
     /// Returns the threshold, the capacity and the period.
     #[must_use]
     pub const fn quota(&self) -> Quota {
-        let amounts = &self.terms.amounts;
-        let (threshold, capacity) = (amounts.threshold, amounts.capacity);
+        let Terms { threshold, capacity, .. } = self.terms;
         let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
         let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
         let bucket = (self.terms.is_bucket() as u64) << BUCKET.trailing_zeros();
@@ -351,10 +292,9 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
+    use super::super::{Name, Period};
     use super::*;
 
     fn exponential(most: u64) -> impl Strategy<Value = u64> {
@@ -373,7 +313,8 @@ mod tests {
             let period = Period::new(Duration::from_micros(micros)).expect("a period");
             for algorithm in Algorithm::RATES {
                 for threshold in [threshold, micros.saturating_add(near), micros.div_ceil(near + 1)] {
-                    let largest = Amounts::largest(algorithm, threshold, period);
+                    let identity = Identity::new(Name::new("largest"), algorithm, period);
+                    let largest = Terms::largest(identity, threshold);
                     prop_assert!(largest.threshold <= threshold && largest.threshold > 0);
                 }
             }
