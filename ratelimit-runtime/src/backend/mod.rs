@@ -134,21 +134,21 @@ impl Backend {
         }
     }
 
-    /// Returns the answer to a request of a caller, as [`run`](Self::run) does.
+    /// Returns the answer to a request of a caller, as [`run`](Self::run) does. `request` receives this backend.
     pub(crate) fn answer<T: Send + 'static, F>(
-        self: Arc<Self>,
-        request: impl FnOnce() -> F + Send + 'static,
+        self: &Arc<Self>,
+        request: impl FnOnce(Arc<Self>) -> F + Send + 'static,
     ) -> Answer<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let is_shared = self.shared.is_some();
-        Answer::pending(self.run(move || async move {
+        let (is_shared, backend) = (self.shared.is_some(), Arc::clone(self));
+        Answer::pending(Arc::clone(self).run(move || async move {
             // The thread could not start, and timers panic without a runtime.
             if is_shared && !is_in_runtime() {
                 return Err(ended());
             }
-            request().await
+            request(backend).await
         }))
     }
 
@@ -248,8 +248,7 @@ impl Backend {
         if self.shared.is_none() {
             return Answer::ready(Ok(()));
         }
-        let backend = Arc::clone(self);
-        Arc::clone(self).answer(|| async move {
+        self.answer(|backend| async move {
             let Some(shared) = &backend.shared else { return Ok(()) };
             shared.ping().await
         })

@@ -113,9 +113,9 @@ impl Backend {
             let outcome = self.give_back_here(&charge, Charged::Newest);
             return Answer::ready(Ok((outcome, Source::Embedded)));
         };
-        let (backend, owner) = (Arc::clone(self), Arc::clone(owner));
+        let owner = Arc::clone(owner);
         let correction = Correction::give_back(Charged::Newest, charge.cost);
-        Arc::clone(self).answer(move || async move {
+        self.answer(move |backend| async move {
             let corrected = CorrectedCharge::by(Arc::clone(&charge), correction);
             match backend.ask(&owner, corrected).await {
                 Ok(outcome) => Ok((outcome, backend.source())),
@@ -157,8 +157,7 @@ impl Backend {
             BlockChange::Reset => self.local.change_block(key_id, algorithm, block),
             _ => self.change_here(key_id, algorithm, block),
         };
-        let backend = Arc::clone(self);
-        Arc::clone(self).answer(move || async move {
+        self.answer(move |backend| async move {
             let result = backend.ask(&owner, CorrectedCharge::block(charge, block)).await;
             if block != BlockChange::Reset {
                 // A block that was still waiting is not sent any more.

@@ -80,7 +80,7 @@ impl Count<'_> {
     /// Counts the units in use.
     pub(crate) fn usage(&self) -> Answer<Usage> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
-        let backend = Arc::clone(&self.checker.backend);
+        let backend = &self.checker.backend;
         let calls = Calls::one(Op::Measure, OneOrMany::from([charge]));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
         if !backend.is_shared(policy.scope) {
@@ -88,7 +88,7 @@ impl Count<'_> {
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
-        Arc::clone(&backend).answer(move || async move {
+        backend.answer(move |backend| async move {
             let reply = match backend.try_execute(policy, &calls).await {
                 Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
                 Err(_) => backend.apply_share(&calls),

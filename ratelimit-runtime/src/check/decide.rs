@@ -2,11 +2,13 @@
 //! and reports observe of the reply.
 
 use std::iter;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::permit::PermitCharge;
-use super::{AnyPart, CallFuture, Checker, Part, Permit};
+use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::{BlockChange, Op, Outcome, Verdict};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::BoxedWork;
@@ -14,6 +16,7 @@ use crate::key::OwnedKey;
 use crate::lease::LeaseTarget;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
+use crate::owner::ended;
 use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError};
 use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, Reply};
@@ -55,6 +58,55 @@ struct CountedCall {
     parts: Vec<(usize, u64)>,
     /// Whether the charges can be settled.
     settles: bool,
+}
+
+/// A call that resolves to a `T` if it is admitted.
+pub enum CallFuture<T> {
+    Decided(Option<Result<T, Rejection>>),
+    Pending(BoxedCall),
+}
+
+impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
+    type Output = Result<T, Rejection>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Decided(result) => Poll::Ready(result.take().expect("polled after it was ready")),
+            Self::Pending(call) => call.as_mut().poll(context).map_ok(T::from),
+        }
+    }
+}
+
+impl<T: From<AdmittedCall>> CallFuture<T> {
+    pub(crate) fn decided(result: Result<T, Rejection>) -> Self {
+        Self::Decided(Some(result))
+    }
+
+    /// Returns this call, which then resolves to another value.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
+        match self {
+            Self::Decided(result) => CallFuture::Decided(result.map(|result| result.map(convert))),
+            Self::Pending(call) => CallFuture::Pending(call),
+        }
+    }
+
+    /// Returns the result. If the call is pending, blocks this thread until it is decided.
+    pub(crate) fn blocking(
+        self,
+        backend: &Backend,
+        label: impl FnOnce() -> LimitLabel,
+    ) -> Result<T, Rejection> {
+        match self {
+            Self::Decided(result) => result.expect("a call that was not polled has its result"),
+            Self::Pending(call) => {
+                let result = backend.background.block_on(call);
+                result
+                    .unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
+                    .map(T::from)
+            }
+        }
+    }
 }
 
 impl StartedCall {

@@ -6,11 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Permit;
-use super::decide::{AdmittedCall, BoxedCall, StartedCall};
+use super::decide::{AdmittedCall, CallFuture, StartedCall};
 use crate::algorithm::Outcome;
-use crate::backend::Backend;
-use crate::limit::{Limit, LimitLabel};
-use crate::owner::ended;
+use crate::limit::Limit;
 use crate::printing::debug_by_name;
 use crate::reply::{Decision, Rejection, Source};
 
@@ -33,55 +31,6 @@ enum CheckStage {
 /// [`RateLimiter::admit`](crate::RateLimiter::admit).
 #[must_use = "futures do nothing unless polled"]
 pub struct Admit(Check);
-
-/// A call that resolves to a `T` if it is admitted.
-pub enum CallFuture<T> {
-    Decided(Option<Result<T, Rejection>>),
-    Pending(BoxedCall),
-}
-
-impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
-    type Output = Result<T, Rejection>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Decided(result) => Poll::Ready(result.take().expect("polled after it was ready")),
-            Self::Pending(call) => call.as_mut().poll(context).map_ok(T::from),
-        }
-    }
-}
-
-impl<T: From<AdmittedCall>> CallFuture<T> {
-    pub(crate) fn decided(result: Result<T, Rejection>) -> Self {
-        Self::Decided(Some(result))
-    }
-
-    /// Returns this call, which then resolves to another value.
-    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> CallFuture<U> {
-        match self {
-            Self::Decided(result) => CallFuture::Decided(result.map(|result| result.map(convert))),
-            Self::Pending(call) => CallFuture::Pending(call),
-        }
-    }
-
-    /// Returns the result. If the call is pending, blocks this thread until it is decided.
-    pub(crate) fn blocking(
-        self,
-        backend: &Backend,
-        label: impl FnOnce() -> LimitLabel,
-    ) -> Result<T, Rejection> {
-        match self {
-            Self::Decided(result) => result.expect("a call that was not polled has its result"),
-            Self::Pending(call) => {
-                let result = backend.background.block_on(call);
-                result
-                    .unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
-                    .map(T::from)
-            }
-        }
-    }
-}
 
 impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing records.

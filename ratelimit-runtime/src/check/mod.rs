@@ -16,8 +16,7 @@ use std::slice;
 use std::sync::Arc;
 
 use self::decide::conclude;
-pub(crate) use self::decide::{AdmittedCall, StartedCall, undecided};
-pub(crate) use self::future::CallFuture;
+pub(crate) use self::decide::{AdmittedCall, CallFuture, StartedCall, undecided};
 pub use self::future::{Acquire, AcquireAll, Admit, Check};
 pub use self::permit::{Meter, Permit};
 use crate::algorithm::Outcome;

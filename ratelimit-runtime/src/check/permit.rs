@@ -184,7 +184,7 @@ impl Permit {
             return Answer::ready(Ok(()));
         };
         let deadline = backend.settings.deadline;
-        backend.answer(move || async move {
+        backend.answer(move |_| async move {
             timeout(deadline, released).await.unwrap_or(Err(StoreError::Timeout { deadline }))
         })
     }

@@ -340,8 +340,7 @@ impl RateLimiter {
         let ping = self.checker.backend.ping();
         #[cfg(feature = "rules")]
         if let Some(feed) = self.feed.clone() {
-            let backend = Arc::clone(&self.checker.backend);
-            return backend.answer(|| async move {
+            return self.checker.backend.answer(|_| async move {
                 ping.await?;
                 feed.ready().await
             });

@@ -29,14 +29,14 @@ impl RateLimiter {
     ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
     ///   replying, `flush` ends after twenty deadlines at most.
     pub fn flush(&self) -> Answer<()> {
-        let backend = Arc::clone(&self.checker.backend);
+        let backend = &self.checker.backend;
         let Some(owner) = backend.owner.clone() else { return Answer::ready(Ok(())) };
         let (_, is_stated) = owner.in_flight();
         if owner.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.settings.deadline;
-        backend.answer(move || async move {
+        backend.answer(move |_| async move {
             flush(&owner, deadline).await?;
             timeout(deadline, owner.stated()).await.map_err(|_| StoreError::Timeout { deadline })
         })
@@ -77,7 +77,7 @@ impl RateLimiter {
     /// back, and calls still run that hold units.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
-        Arc::clone(&backend).answer(|| async move {
+        backend.answer(|backend| async move {
             waiting.shut_down();
             let Some(owner) = backend.owner.as_ref() else { return Ok(()) };
             let (deadline, mut result) = (backend.settings.deadline, Ok(()));

@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
@@ -137,8 +136,7 @@ impl Operator<'_> {
     /// [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
-        let backend = Arc::clone(&self.0.checker.backend);
-        Arc::clone(&self.0.checker.backend).answer(move || async move {
+        self.0.checker.backend.answer(|backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let (mut fleet, mut bytes) = (Vec::new(), 0);
             let read = |text: &str| {
@@ -262,9 +260,9 @@ impl Operator<'_> {
     /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
-        let backend = Arc::clone(&self.0.checker.backend);
+        let backend = &self.0.checker.backend;
         let terms = backend.counted(limit);
-        Arc::clone(&self.0.checker.backend).answer(move || async move {
+        backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
             let mut start = store.count_name(&terms, &());

@@ -1,7 +1,6 @@
 //! The rules in Redis, which all processes share: reading them, replacing them, and the list of their changes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::sleep;
@@ -70,8 +69,7 @@ impl Operator<'_> {
     /// without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
-        let backend = Arc::clone(&self.0.checker.backend);
-        Arc::clone(&self.0.checker.backend).answer(move || async move {
+        self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
@@ -112,8 +110,8 @@ impl Operator<'_> {
     /// been replaced.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
-        let (backend, by) = (Arc::clone(&self.0.checker.backend), by.to_owned());
-        Arc::clone(&self.0.checker.backend).answer(move || async move {
+        let by = by.to_owned();
+        self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
@@ -144,8 +142,7 @@ impl Operator<'_> {
     /// As for [`shared_rules`](Self::shared_rules).
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
-        let backend = Arc::clone(&self.0.checker.backend);
-        Arc::clone(&self.0.checker.backend).answer(move || async move {
+        self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
