@@ -46,9 +46,10 @@ mod threads;
 #[path = "../../ratelimit-runtime/src/waiting/mod.rs"]
 mod waiting;
 
+pub mod bounds;
 mod judge;
 mod scripts;
-pub mod server;
+mod server;
 
 pub use self::lease::model as leases;
 pub use self::owner::models::{corrections, slots};

@@ -3,8 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 
 use mlua::{Error, Function, Lua, MultiValue, Table, Value};
+
+use crate::scripts::{Mistakes, Script};
+
+/// The only key of a model.
+const KEY: &[u8] = b"count";
 
 /// The keys of a server. They expire as those of Redis do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,17 +21,6 @@ struct Entry {
     value: Vec<u8>,
     /// In milliseconds of the clock of the server.
     expires: Option<u64>,
-}
-
-/// What a script returns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// A string.
-    Text(Vec<u8>),
-    /// A list of strings.
-    List(Vec<Vec<u8>>),
-    /// An error with this message.
-    Error(String),
 }
 
 thread_local! {
@@ -39,9 +34,9 @@ const MEMORY: usize = 200_000;
 struct Runner {
     lua: Lua,
     /// So few that a search compares less than a hash reads.
-    scripts: RefCell<Vec<(String, Function)>>,
+    scripts: RefCell<Vec<(Script, Mistakes, Function)>>,
     /// The results of runs: a script reads nothing else, and many states of a model have equal servers.
-    results: RefCell<HashMap<Run, (Keys, Reply)>>,
+    results: RefCell<HashMap<Run, (Keys, Vec<u8>)>>,
 }
 
 /// A run of a script.
@@ -51,7 +46,8 @@ struct Run {
     script: usize,
     before: Keys,
     clock: u64,
-    keys: Vec<Vec<u8>>,
+    /// How often the script receives the only key.
+    keys: usize,
     arguments: Vec<Vec<u8>>,
 }
 
@@ -62,29 +58,26 @@ struct Running {
 }
 
 impl Keys {
-    /// Runs a script at `clock`, in microseconds. A script that fails keeps what it has written, as on a server.
+    /// Runs a script at `clock`, in microseconds. Returns its reply, a string or a list of one.
     ///
     /// # Panics
     ///
-    /// Panics if Lua cannot compile the script.
-    pub fn run(
+    /// Panics if the script fails.
+    pub(crate) fn run(
         &mut self,
-        script: &str,
+        script: Script,
+        mistakes: Mistakes,
         clock: u64,
-        keys: &[&[u8]],
-        arguments: &[Vec<u8>],
-    ) -> Reply {
+        keys: usize,
+        arguments: Vec<Vec<u8>>,
+    ) -> Vec<u8> {
         let before = std::mem::take(self);
         let reply;
-        (*self, reply) = RUNNER.with(|runner| runner.run(script, before, clock, keys, arguments));
+        (*self, reply) = RUNNER.with(|runner| {
+            let (script, function) = runner.compiled(script, mistakes).expect("a script");
+            runner.run(&function, Run { script, before, clock, keys, arguments })
+        });
         reply
-    }
-
-    /// Returns the value of a key at `clock`.
-    #[must_use]
-    pub fn get(&self, key: &[u8], clock: u64) -> Option<&[u8]> {
-        let entry = self.0.get(key).filter(|entry| entry.is_alive(clock))?;
-        Some(&entry.value)
     }
 
     /// Removes the keys that have expired. Two servers then compare equal if they reply alike.
@@ -119,23 +112,26 @@ impl Runner {
         Ok(Self { lua, scripts: RefCell::default(), results: RefCell::default() })
     }
 
-    fn run(
-        &self,
-        script: &str,
-        before: Keys,
-        clock: u64,
-        keys: &[&[u8]],
-        arguments: &[Vec<u8>],
-    ) -> (Keys, Reply) {
-        let (script, function) = self.compiled(script).expect("a script");
-        let keys = keys.iter().map(|key| key.to_vec()).collect();
-        let run = Run { script, before, clock, keys, arguments: arguments.to_vec() };
+    /// Returns a script and its place in the list.
+    fn compiled(&self, script: Script, mistakes: Mistakes) -> mlua::Result<(usize, Function)> {
+        let mut scripts = self.scripts.borrow_mut();
+        let is_same = |known: &(Script, Mistakes, _)| (known.0, known.1) == (script, mistakes);
+        let known = scripts.iter().position(is_same);
+        let place = known.unwrap_or(scripts.len());
+        if known.is_none() {
+            let function = self.lua.load(script.text(mistakes)).into_function()?;
+            scripts.push((script, mistakes, function));
+        }
+        Ok((place, scripts[place].2.clone()))
+    }
+
+    fn run(&self, function: &Function, run: Run) -> (Keys, Vec<u8>) {
         let mut results = self.results.borrow_mut();
         if let Some(result) = results.get(&run) {
             return result.clone();
         }
-        self.lua.set_app_data(Running { keys: run.before.clone(), clock });
-        let reply = self.reply(&function, &run).expect("the model knows what the script uses");
+        self.lua.set_app_data(Running { keys: run.before.clone(), clock: run.clock });
+        let reply = self.reply(function, &run).expect("the model knows what the script uses");
         let Running { keys, .. } = self.lua.remove_app_data().expect("set above");
         if results.len() == MEMORY {
             results.clear();
@@ -144,39 +140,25 @@ impl Runner {
         (keys, reply)
     }
 
-    /// Returns a script and its place in the list.
-    fn compiled(&self, text: &str) -> mlua::Result<(usize, Function)> {
-        let mut scripts = self.scripts.borrow_mut();
-        let known = scripts.iter().position(|(other, _)| other == text);
-        let place = known.unwrap_or(scripts.len());
-        if known.is_none() {
-            scripts.push((text.to_owned(), self.lua.load(text).into_function()?));
-        }
-        Ok((place, scripts[place].1.clone()))
-    }
-
-    fn reply(&self, function: &Function, run: &Run) -> mlua::Result<Reply> {
-        let globals = self.lua.globals();
-        let strings = |texts: &[Vec<u8>]| -> mlua::Result<Table> {
-            let table = self.lua.create_table()?;
-            for text in texts {
-                table.push(self.lua.create_string(text)?)?;
-            }
-            Ok(table)
+    fn reply(&self, function: &Function, run: &Run) -> mlua::Result<Vec<u8>> {
+        let strings = |texts: &mut dyn Iterator<Item = &[u8]>| -> mlua::Result<Table> {
+            let texts: mlua::Result<Vec<_>> =
+                texts.map(|text| self.lua.create_string(text)).collect();
+            self.lua.create_sequence_from(texts?)
         };
-        globals.set("KEYS", strings(&run.keys)?)?;
-        globals.set("ARGV", strings(&run.arguments)?)?;
-        match function.call::<Value>(())? {
-            Value::String(text) => Ok(Reply::Text(text.as_bytes().to_vec())),
-            Value::Table(table) => match table.get::<Option<mlua::String>>("err")? {
-                Some(error) => Ok(Reply::Error(error.to_string_lossy())),
-                None => {
-                    let texts = table.sequence_values::<mlua::String>();
-                    let texts: mlua::Result<Vec<_>> =
-                        texts.map(|text| Ok(text?.as_bytes().to_vec())).collect();
-                    Ok(Reply::List(texts?))
-                }
+        let globals = self.lua.globals();
+        globals.set("KEYS", strings(&mut iter::repeat_n(KEY, run.keys))?)?;
+        globals.set("ARGV", strings(&mut run.arguments.iter().map(|it| &it[..]))?)?;
+        let reply = match function.call::<Value>(())? {
+            Value::Table(list) => match list.get::<Option<mlua::String>>("err")? {
+                Some(error) => return Err(Error::runtime(error.to_string_lossy())),
+                None if list.raw_len() == 1 => list.get(1)?,
+                None => return Err(Error::runtime("a script returned several replies")),
             },
+            other => other,
+        };
+        match reply {
+            Value::String(text) => Ok(text.as_bytes().to_vec()),
             other => Err(Error::runtime(format!("a script returned {other:?}"))),
         }
     }
@@ -262,47 +244,33 @@ fn call(lua: &Lua, arguments: MultiValue) -> mlua::Result<Value> {
     }
 }
 
-/// A part of a format of Redis' `struct`: big-endian integers, and strings that end with a zero byte.
-enum Part {
-    Unsigned(usize),
-    Signed(usize),
-    ZeroEnded,
-}
-
-fn parts(format: &[u8]) -> mlua::Result<Vec<Part>> {
-    let mut parts = Vec::new();
-    let mut rest = format.strip_prefix(b">").ok_or_else(|| Error::runtime("not big-endian"))?;
-    while let Some((kind, after)) = rest.split_first() {
-        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let (width, after) = after.split_at(digits);
-        let width = width.iter().fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
-        parts.push(match kind {
-            b'I' => Part::Unsigned(width),
-            b'i' => Part::Signed(width),
-            b's' => Part::ZeroEnded,
-            other => return Err(Error::runtime(format!("no format {}", char::from(*other)))),
-        });
-        rest = after;
+/// Returns the parts of a format of Redis' `struct`, each with its width: big-endian integers `I` and `i`, and strings
+/// `s` that end with a zero byte.
+fn parts(format: &[u8]) -> mlua::Result<Vec<(u8, usize)>> {
+    let mut parts: Vec<(u8, usize)> = Vec::new();
+    for byte in format.strip_prefix(b">").ok_or_else(|| Error::runtime("not big-endian"))? {
+        match (byte, parts.last_mut()) {
+            (b'0'..=b'9', Some((_, width))) => *width = *width * 10 + usize::from(byte - b'0'),
+            (b'I' | b'i' | b's', _) => parts.push((*byte, 0)),
+            _ => return Err(Error::runtime(format!("no format {}", char::from(*byte)))),
+        }
     }
     Ok(parts)
 }
 
 fn pack(lua: &Lua, (format, values): (mlua::String, MultiValue)) -> mlua::Result<mlua::String> {
     let (mut out, mut values) = (Vec::new(), values.into_iter());
-    for part in parts(&format.as_bytes())? {
+    for (kind, width) in parts(&format.as_bytes())? {
         let value = values.next().unwrap_or(Value::Nil);
-        match part {
-            Part::Unsigned(width) | Part::Signed(width) => {
-                let number = lua.coerce_number(value)?;
-                let number = number.ok_or_else(|| Error::runtime("no number to pack"))?;
-                // Redis converts by way of a signed integer.
-                out.extend(&(number as i64).to_be_bytes()[8 - width..]);
-            }
-            Part::ZeroEnded => {
-                let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("no text"))?;
-                out.extend(&*text.as_bytes());
-                out.push(0);
-            }
+        if kind == b's' {
+            let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("no text"))?;
+            out.extend(&*text.as_bytes());
+            out.push(0);
+        } else {
+            let number = lua.coerce_number(value)?;
+            let number = number.ok_or_else(|| Error::runtime("no number to pack"))?;
+            // Redis converts by way of a signed integer.
+            out.extend(&(number as i64).to_be_bytes()[8 - width..]);
         }
     }
     lua.create_string(out)
@@ -313,25 +281,20 @@ fn unpack(
     (format, text, from): (mlua::String, mlua::String, Option<usize>),
 ) -> mlua::Result<MultiValue> {
     let (text, mut at, mut values) = (text.as_bytes(), from.unwrap_or(1) - 1, Vec::new());
-    for part in parts(&format.as_bytes())? {
-        match part {
-            Part::Unsigned(width) | Part::Signed(width) => {
-                let bytes = text.get(at..at + width);
-                let bytes = bytes.ok_or_else(|| Error::runtime("data string too short"))?;
-                let number = bytes.iter().fold(0_i64, |sum, byte| sum << 8 | i64::from(*byte));
-                let unused = 64 - 8 * width as u32;
-                let is_signed = matches!(part, Part::Signed(_));
-                let number = if is_signed { number << unused >> unused } else { number };
-                values.push(Value::Number(number as f64));
-                at += width;
-            }
-            Part::ZeroEnded => {
-                let rest = text.get(at..).unwrap_or_default();
-                let length = rest.iter().position(|byte| *byte == 0);
-                let length = length.ok_or_else(|| Error::runtime("unfinished string"))?;
-                values.push(Value::String(lua.create_string(&rest[..length])?));
-                at += length + 1;
-            }
+    for (kind, width) in parts(&format.as_bytes())? {
+        let rest = text.get(at..).unwrap_or_default();
+        if kind == b's' {
+            let length = rest.iter().position(|byte| *byte == 0);
+            let length = length.ok_or_else(|| Error::runtime("unfinished string"))?;
+            values.push(Value::String(lua.create_string(&rest[..length])?));
+            at += length + 1;
+        } else {
+            let bytes = rest.get(..width).ok_or_else(|| Error::runtime("data string too short"))?;
+            let number = bytes.iter().fold(0_i64, |sum, byte| sum << 8 | i64::from(*byte));
+            let unused = 64 - 8 * width as u32;
+            let number = if kind == b'i' { number << unused >> unused } else { number };
+            values.push(Value::Number(number as f64));
+            at += width;
         }
     }
     values.push(Value::Number((at + 1) as f64));

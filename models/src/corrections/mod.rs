@@ -2,43 +2,48 @@
 //! does not settle, in every order in which calls are admitted and end, corrections are sent, executed, refused, lost
 //! and late, the count is reset, and time passes.
 //!
-//! The queue of the process is [`Corrections`](super::Corrections) of the runtime, and the server runs the script of
-//! the algorithm and `lua/correct.lua`. The calls of the processes take no time, because only the moment of their
-//! execution matters.
+//! The queue of the process is [`Corrections`] of the runtime, and the server runs the script of the algorithm and
+//! `lua/correct.lua`. The calls of the processes take no time, because only the moment of their execution matters.
 
-mod execution;
 mod queue;
-mod state;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use stateright::{Model, Property};
 
-pub use self::state::State;
-use self::state::{Admission, Change, Pending};
+use self::queue::{Change, Pending, Queued};
+use super::Corrections;
+use crate::algorithm::{Charged, Correction, MOST, Receipt, Reservation};
+use crate::bounds::{Bound, Counts};
+use crate::judge;
+use crate::limit::Limit;
+use crate::scripts::{LOCAL_START, Mistakes, SERVER_START, Server, charge};
+use crate::server::Keys;
+use crate::store::Charge;
 
-/// What a model does at most, and the fault that it has.
+/// The length of a step of time, in microseconds: a charge leaves the window after three steps.
+const TICK: u64 = 4_000_000;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// What a call is charged before it is settled.
+const CHARGED: u64 = 2;
+
+/// What a call may reserve: half a burst or a whole one.
+const RESERVED: [u64; 2] = [2, 4];
+
+/// The time of a reset in `lua/correct.lua`.
+const RESET: u64 = MOST - 1;
+
+/// The longest wait until a reserved moment, in microseconds.
+const LONGEST_WAIT: u64 = 20_000_000;
+
 #[derive(Clone, Debug)]
 pub struct Settling {
     /// A bucket or a sliding window, of four units in ten seconds.
     pub is_bucket: bool,
-    /// Calls that are charged two units, and use none, one or two.
-    pub calls: u8,
-    /// Calls of the process that does not settle, each of as many units as are left.
-    pub plain: u8,
-    /// Calls of half a burst or of a whole one for which other processes reserve moments of a bucket.
-    pub reserved: u8,
-    /// Reservations that go back, before their moment or, if no task polls the call, after it.
-    pub cancelled: u8,
-    pub ticks: u8,
-    /// Calls whose result blocks the key.
-    pub blocks: u8,
-    /// Resets of another process.
-    pub resets: u8,
-    /// Resets of the process that settles.
-    pub own_resets: u8,
-    /// Requests that the server has certainly not executed.
-    pub refused: u8,
-    /// Requests whose reply is lost, before or after they are executed; they can be executed late.
-    pub lost: u8,
+    pub most: Counts,
     pub fault: Option<Fault>,
 }
 
@@ -70,9 +75,9 @@ pub enum Action {
     End(usize, u64, bool),
     /// Another process takes all units that are left.
     TakeRest,
-    /// A call of so many units.
+    /// Another process reserves a moment for a call of so many units.
     Reserve(u64),
-    /// The reservation with an index of its admission.
+    /// The reservation with an index of its admission goes back.
     Cancel(usize),
     /// The process sends what is queued.
     Send,
@@ -93,10 +98,49 @@ pub enum Action {
     Tick,
 }
 
-impl Settling {
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The time since the start, in microseconds.
+    time: u64,
+    server: Keys,
+    /// The calls that have not ended, as indices of `admissions`.
+    running: Vec<usize>,
+    /// What the process has not sent.
+    queue: Corrections<Queued>,
+    pending: Option<Pending>,
+    /// The real time of the process, by which a lane pauses.
+    real: u64,
+    /// Requests that the process has given up, before the server executes them.
+    late: Vec<Vec<Queued>>,
+    /// What was admitted, also before a reset.
+    admissions: Vec<Admission>,
+    /// How often the count was reset, and how often by the process.
+    generation: u8,
+    own_resets: u8,
+    /// Whether a settlement was executed after a reset that was queued later.
+    was_passed: bool,
+    /// The time until which the server keeps the key blocked.
+    blocked_until: u64,
+    was_admitted_while_blocked: bool,
+    used: Counts,
+}
+
+/// Units that the server has admitted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Admission {
+    at: u64,
+    generation: u8,
+    charged: u64,
+    /// What the call has used, once it has ended.
+    used: u64,
+    ended: bool,
+    /// Whether the server has corrected the charge.
+    is_settled: bool,
+    /// Whether no request corrects the charge any more, or perhaps a late one.
+    is_lost: bool,
+    receipt: Receipt,
+    /// Whether the units are of a reserved moment that no call uses yet.
+    is_reserved: bool,
 }
 
 impl Model for Settling {
@@ -108,170 +152,275 @@ impl Model for Settling {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let used = &state.used;
-        if used.calls < self.calls {
-            actions.push(Action::Acquire);
-        }
+        actions.extend([Action::Acquire, Action::TakeRest, Action::Tick]);
+        actions.extend([Action::Reset, Action::ResetOwn]);
+        actions.extend(RESERVED.map(Action::Reserve));
         for call in 0..state.running.len() {
-            for units in 0..=execution::CHARGED {
-                actions.push(Action::End(call, units, false));
-                if used.blocks < self.blocks {
-                    actions.push(Action::End(call, units, true));
-                }
+            for units in 0..=CHARGED {
+                actions.extend([false, true].map(|blocks| Action::End(call, units, blocks)));
             }
         }
-        if used.plain < self.plain {
-            actions.push(Action::TakeRest);
-        }
-        if used.reserved < self.reserved {
-            actions.extend(execution::RESERVED.map(Action::Reserve));
-        }
-        if used.cancelled < self.cancelled {
-            let admissions = state.admissions.iter().enumerate();
-            let reserved = admissions.filter(|(_, it)| it.is_reserved);
-            actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
-        }
-        match &state.pending {
-            None => actions.extend(state.queue.next_wake().map(|_| Action::Send)),
-            Some(pending) => {
-                if pending.is_executed {
-                    actions.push(Action::Deliver);
-                } else {
-                    actions.push(Action::Execute);
-                    if used.refused < self.refused {
-                        actions.push(Action::Refuse);
-                    }
-                }
-                if used.lost < self.lost {
-                    actions.push(Action::Lose);
-                }
+        let admissions = state.admissions.iter().enumerate();
+        let reserved = admissions.filter(|(_, it)| it.is_reserved);
+        actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
+        actions.extend(state.next_action());
+        if let Some(pending) = &state.pending {
+            actions.push(Action::Lose);
+            if !pending.is_executed {
+                actions.push(Action::Refuse);
             }
         }
         actions.extend((0..state.late.len()).map(Action::ExecuteLate));
-        if used.resets < self.resets {
-            actions.push(Action::Reset);
-        }
-        if used.own_resets < self.own_resets {
-            actions.push(Action::ResetOwn);
-        }
-        if used.ticks < self.ticks {
-            actions.push(Action::Tick);
-        }
+        actions.retain(|action| self.most.allow(&state.used, action.bound()));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
+        state.used.add(action.bound());
         match action {
             Action::Acquire => {
-                state.used.calls += 1;
-                self.acquire(&mut state)?;
+                let birth = state.used.get(Bound::Calls).into();
+                let (outcome, receipt) = self.server(&mut state).acquire(CHARGED, birth);
+                let receipt = outcome.is_allowed().then_some(receipt)?;
+                state.running.push(state.admissions.len());
+                let admission = Admission { used: 0, ended: false, ..state.admission(CHARGED) };
+                state.admit(Admission { is_settled: false, receipt, ..admission });
             }
-            Action::End(call, units, blocks) => {
-                state.used.blocks += u8::from(blocks);
-                queue::end(&mut state, self.is_bucket, call, units, blocks);
-            }
+            Action::End(call, units, blocks) => state.end(self.is_bucket, call, units, blocks),
             Action::TakeRest => {
-                state.used.plain += 1;
-                self.take_rest(&mut state)?;
+                let rest = self.server(&mut state).take_rest()?;
+                state.admit(state.admission(rest));
             }
             Action::Reserve(units) => {
-                state.used.reserved += 1;
-                self.reserve(&mut state, units)?;
+                // The births of other calls are smaller.
+                let birth = 100 + u64::from(state.used.get(Bound::Reserved));
+                let (outcome, receipt) =
+                    self.server(&mut state).reserve(units, birth, LONGEST_WAIT);
+                let wait = outcome.is_allowed().then_some(outcome.retry_us)?;
+                let (at, is_reserved) = (state.time + wait, wait > 0);
+                state.admit(Admission { at, receipt, is_reserved, ..state.admission(units) });
             }
-            Action::Cancel(index) => {
-                state.used.cancelled += 1;
-                self.cancel(&mut state, index);
-            }
-            Action::Send => queue::send(&mut state),
+            Action::Cancel(index) => self.cancel(&mut state, index),
+            Action::Send => state.send(),
             Action::Execute => {
-                let mut pending = state.pending.take()?;
-                self.settle(&mut state, &pending.due);
-                pending.is_executed = true;
-                state.pending = Some(pending);
+                let due = state.pending.as_ref()?.due.clone();
+                self.correct(&mut state, &due);
+                state.pending.as_mut()?.is_executed = true;
             }
-            Action::Deliver => {
-                let pending = state.pending.take()?;
-                queue::deliver(&mut state, &pending);
-            }
-            Action::Refuse => {
-                state.used.refused += 1;
-                let pending = state.pending.take()?;
-                if self.is(Fault::RefusedIsForgotten) {
-                    queue::deliver(&mut state, &pending);
-                } else {
-                    queue::refuse(&mut state, &pending);
-                }
-            }
+            Action::Deliver => state.deliver(),
+            Action::Refuse if self.is(Fault::RefusedIsForgotten) => state.deliver(),
+            Action::Refuse => state.refuse(),
             Action::Lose => {
-                state.used.lost += 1;
-                let pending = state.pending.take()?;
+                let pending = state.pending.clone()?;
                 if self.is(Fault::LostIsSentAgain) {
-                    queue::refuse(&mut state, &pending);
+                    state.refuse();
                 } else {
-                    queue::lose(&mut state, &pending);
+                    state.lose_reply();
                 }
                 if !pending.is_executed {
                     state.late.push(pending.due);
                 }
             }
             Action::ExecuteLate(index) => {
-                let settlements = state.late.remove(index);
-                self.settle(&mut state, &settlements);
+                let due = state.late.remove(index);
+                self.correct(&mut state, &due);
             }
             Action::Reset => {
-                state.used.resets += 1;
-                self.reset(&mut state);
+                // `UNLINK` removes the one key of the count.
+                state.server.flush();
+                state.begin_anew();
             }
             Action::ResetOwn => {
-                state.used.own_resets += 1;
-                queue::reset(&mut state, self.is_bucket, self.is(Fault::ResetPasses));
+                state.add(self.is_bucket, Change::Reset { passes: self.is(Fault::ResetPasses) });
             }
-            Action::Tick => {
-                state.used.ticks += 1;
-                state.time += state::TICK;
-            }
+            Action::Tick => state.time += TICK,
         }
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("never more than the limit", |model: &Self, state: &State| {
-                model.is_within(state)
-            }),
-            Property::always("a count has what was used", |model: &Self, state: &State| {
-                model.counts_what_was_used(state)
-            }),
+            Property::always("never more than the limit", Self::is_within),
+            Property::always("a count has what was used", Self::counts_what_was_used),
             Property::always("a blocked key admits nothing", |_: &Self, state: &State| {
                 !state.was_admitted_while_blocked
             }),
             Property::always("corrections keep their order", |_: &Self, state: &State| {
                 !state.was_passed
             }),
-            Property::always("each settlement is executed", |model: &Self, state: &State| {
-                model.settles_all(state)
-            }),
+            Property::always("each settlement is executed", Self::settles_all),
         ]
     }
 }
 
+impl Action {
+    fn bound(self) -> Option<Bound> {
+        Some(match self {
+            Self::Acquire => Bound::Calls,
+            Self::End(_, _, true) => Bound::Blocks,
+            Self::TakeRest => Bound::Plain,
+            Self::Reserve(_) => Bound::Reserved,
+            Self::Cancel(_) => Bound::Cancelled,
+            Self::Refuse => Bound::Refused,
+            Self::Lose => Bound::Lost,
+            Self::Reset => Bound::Resets,
+            Self::ResetOwn => Bound::OwnResets,
+            Self::Tick => Bound::Ticks,
+            Self::End(_, _, false)
+            | Self::Send
+            | Self::Execute
+            | Self::Deliver
+            | Self::ExecuteLate(_) => return None,
+        })
+    }
+}
+
+/// Returns the charge of a call of a bucket or of a window.
+fn charge_of(is_bucket: bool) -> &'static Arc<Charge> {
+    const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
+    const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
+    static CHARGES: LazyLock<[Arc<Charge>; 2]> =
+        LazyLock::new(|| [WINDOW, BUCKET].map(|limit| Arc::new(charge(*limit.terms(), None))));
+    &CHARGES[usize::from(is_bucket)]
+}
+
 impl Settling {
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    fn mistakes(&self) -> Mistakes {
+        match self.fault {
+            Some(Fault::BirthIsIgnored) => &[(" birth == own_birth", " true")],
+            Some(Fault::DrainedUnitsComeBack) => &[("math.min(units, level[step])", "units")],
+            Some(Fault::ReservedUnitsComeBack) => &[("lower(level_then)", "lower(level)")],
+            Some(Fault::EarlierIsLast) => {
+                &[("if number ~= last then return end", "if number > last then return end")]
+            }
+            Some(Fault::EmptyCountOpens) => &[("if need > 0 then", "if false then")],
+            _ => &[],
+        }
+    }
+
+    fn server<'a>(&self, state: &'a mut State) -> Server<'a> {
+        let (clock, charge) = (SERVER_START + state.time, charge_of(self.is_bucket));
+        Server { keys: &mut state.server, mistakes: self.mistakes(), clock, charge }
+    }
+
+    /// A process gives a reservation back, whose call has not started. If charges after it need it, its moment passes
+    /// unused.
+    fn cancel(&self, state: &mut State, index: usize) {
+        let cancelled = &mut state.admissions[index];
+        (cancelled.is_reserved, cancelled.used) = (false, 0);
+        let Admission { at, charged, receipt, .. } = *cancelled;
+        let reservation = Reservation { receipt, moment: SERVER_START + at };
+        let back = Correction::give_back(Charged::Reserved(reservation), charged);
+        self.server(state).correct(&[(back, 0)]);
+    }
+
+    /// Executes a request of corrections.
+    fn correct(&self, state: &mut State, due: &[Queued]) {
+        let entry = |queued: &Queued| match queued.change {
+            Change::Settle { correction, block_us, .. } => (correction, block_us),
+            Change::Reset { .. } => (Correction::default(), RESET),
+        };
+        let corrections: Vec<_> = due.iter().map(entry).collect();
+        if !corrections.is_empty() {
+            self.server(state).correct(&corrections);
+        }
+        for queued in due {
+            match queued.change {
+                Change::Reset { .. } => {
+                    state.begin_anew();
+                    state.own_resets += 1;
+                }
+                Change::Settle { admission, block_us, .. } => {
+                    state.was_passed |= queued.own_resets < state.own_resets;
+                    state.admissions[admission].is_settled |= block_us == 0;
+                    if block_us > 0 {
+                        state.blocked_until = state.blocked_until.max(state.time + block_us);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns whether the limit allows what was used since the last reset.
+    fn is_within(&self, state: &State) -> bool {
+        let own = state.admissions.iter().filter(|it| it.generation == state.generation);
+        let used: Vec<_> = own.map(|it| (it.at, it.used)).collect();
+        let terms = &charge_of(self.is_bucket).terms;
+        if self.is_bucket {
+            judge::is_within(terms, &used, |_, _| 0)
+        } else {
+            judge::is_within_window(terms, &used)
+        }
+    }
+
+    /// Returns whether the server counts what was charged or, once a charge is corrected, used. A bucket may count
+    /// more, and a window does not.
+    fn counts_what_was_used(&self, state: &State) -> bool {
+        let counted = self.server(&mut state.clone()).measured();
+        let counts = |it: &&Admission| {
+            it.generation == state.generation && it.at + PERIOD.as_micros() as u64 > state.time
+        };
+        let own = state.admissions.iter().filter(counts);
+        let used: u64 = own.map(|it| if it.is_settled { it.used } else { it.charged }).sum();
+        self.is_bucket || counted == used
+    }
+
     /// Plays on without faults. Returns whether each settlement that was not lost has been executed, and the count then
     /// has what was used.
     fn settles_all(&self, state: &State) -> bool {
         let mut state = state.clone();
         for _ in 0..20 {
-            let next = match &state.pending {
-                Some(Pending { is_executed: true, .. }) => Some(Action::Deliver),
-                Some(_) => Some(Action::Execute),
-                None => state.queue.next_wake().map(|_| Action::Send),
-            };
-            let Some(next) = next else {
+            let Some(next) = state.next_action() else {
                 let is_open = |it: &Admission| it.ended && !it.is_settled && !it.is_lost;
                 return !state.admissions.iter().any(is_open) && self.counts_what_was_used(&state);
             };
             state = self.next_state(&state, next).expect("a step without a fault");
         }
         false
+    }
+}
+
+impl State {
+    fn local_clock(&self) -> u64 {
+        LOCAL_START + self.time
+    }
+
+    /// Returns the next step of the process and of the server without a fault.
+    fn next_action(&self) -> Option<Action> {
+        match &self.pending {
+            Some(Pending { is_executed: true, .. }) => Some(Action::Deliver),
+            Some(_) => Some(Action::Execute),
+            None => self.queue.next_wake().map(|_| Action::Send),
+        }
+    }
+
+    /// A reset: what was charged before does not count.
+    fn begin_anew(&mut self) {
+        self.generation += 1;
+        self.blocked_until = 0;
+    }
+
+    /// Returns the admission of a call that uses at once what it is charged.
+    fn admission(&self, units: u64) -> Admission {
+        Admission {
+            at: self.time,
+            generation: self.generation,
+            charged: units,
+            used: units,
+            ended: true,
+            is_settled: true,
+            is_lost: false,
+            receipt: Receipt::default(),
+            is_reserved: false,
+        }
+    }
+
+    fn admit(&mut self, admission: Admission) {
+        self.was_admitted_while_blocked |= self.time < self.blocked_until;
+        self.admissions.push(admission);
     }
 }

@@ -2,39 +2,54 @@
 //! order in which calls arrive and are dropped, requests and replies are executed, delivered, repeated and lost, leases
 //! end, time passes, a clock steps and the process crashes.
 //!
-//! The ledger of the process is [`LeaseState`](super::state::LeaseState) of the runtime, and the server runs
-//! `lua/bucket.lua` and `lua/correct.lua`. The model retells what stands between them: the task that requests leases
-//! (`lease/mod.rs`), the map of leases (`lease/ledger.rs`) and the calls (`lease/mod.rs`). The requests of the other
-//! processes take no time, because only the moment of their execution matters.
+//! The ledger of the process is [`LeaseState`] of the runtime, and the server runs `lua/bucket.lua` and
+//! `lua/correct.lua`. The model retells what stands between them: the task that requests leases (`lease/mod.rs`), the
+//! map of leases (`lease/ledger.rs`) and the calls (`lease/mod.rs`). The requests of the other processes take no time,
+//! because only the moment of their execution matters.
 
-mod execution;
 mod process;
-mod recovery;
-mod state;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use stateright::{Model, Property};
 
-pub use self::state::State;
-use self::state::{Body, Fetch, Message, Stage};
+use self::process::{Fetch, Process, Stage, Unspent};
+use super::state::LeaseTarget;
+use crate::algorithm::{Charged, Correction, Receipt};
+use crate::bounds::{Bound, Counts};
+use crate::judge::{self, Admitted};
+use crate::limit::Limit;
+use crate::scripts::{LOCAL_START, Mistakes, SERVER_START, Server, charge, decoded};
+use crate::server::Keys;
+use crate::store::Charge;
 
-/// What a model does at most, and the fault that it has.
+/// The length of a step of time, in microseconds: a lease ends right after two steps.
+const TICK: u64 = 499_499;
+
+/// The most units that the process holds.
+const LEASED: u64 = 4;
+
+/// Five tokens refill in a term, which is a second.
+const LIMIT: Limit =
+    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED);
+
+/// The time in which the bucket refills after a first lease, which it counts as so many units more as refill in a term.
+const REFILL: u64 = 1_800_000;
+
+/// The longest wait until a reserved moment, in microseconds.
+const LONGEST_WAIT: u64 = 5_000_000;
+
+/// What a call that settles is charged.
+const ACQUIRED: u64 = 2;
+
+static PLAIN: LazyLock<Charge> = LazyLock::new(|| charge(*LIMIT.terms(), None));
+static TARGET: LazyLock<Arc<LeaseTarget>> =
+    LazyLock::new(|| LeaseTarget::new(&LIMIT, Arc::new(charge(LIMIT.terms().leased(), None))));
+
 #[derive(Clone, Debug)]
 pub struct Leases {
-    /// The calls of the process that leases.
-    pub calls: u8,
-    pub ticks: u8,
-    pub drops: u8,
-    /// Calls of the process that does not lease, each of as many units as are left.
-    pub plain: u8,
-    /// Calls of the process that settles, each charged two units.
-    pub settled: u8,
-    /// Calls of the whole burst for which the process that does not lease reserves a moment.
-    pub reserved: u8,
-    /// Requests and replies that are lost, and requests whose process does not wait for the reply any longer.
-    pub lost: u8,
-    /// Requests that are executed a second time.
-    pub repeated: u8,
-    pub crashes: u8,
+    pub most: Counts,
     /// The steps of the clock of the server, in microseconds; one of them happens.
     pub steps: &'static [i64],
     pub fault: Option<Fault>,
@@ -78,6 +93,7 @@ pub enum Action {
     Look,
     /// A process that does not lease takes all units that are left.
     TakeRest,
+    /// It reserves a moment for a call of the whole burst.
     Reserve,
     Acquire,
     /// Settles the first charge that is not settled.
@@ -86,7 +102,6 @@ pub enum Action {
     Execute(usize),
     /// The server executes a message, which arrives a second time later.
     ExecuteAndRepeat(usize),
-    /// A message is lost.
     Lose(usize),
     /// The process receives a reply.
     Deliver(usize),
@@ -98,10 +113,38 @@ pub enum Action {
     Tick,
 }
 
-impl Leases {
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The real time since the start, in microseconds.
+    time: u64,
+    /// The real time at which the clock of the server has stepped, and by how much.
+    stepped: Option<(u64, i64)>,
+    server: Keys,
+    process: Process,
+    network: Vec<Message>,
+    /// Of the charges that are not settled.
+    receipts: Vec<Receipt>,
+    /// What was admitted, at its real time, in the order of the times.
+    admitted: Vec<Admitted>,
+    /// The leased units that are not spent, given back or lost by a fault.
+    owned: u64,
+    used: Counts,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Message {
+    number: u8,
+    body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Body {
+    /// A request for units.
+    Lease { units: u64 },
+    /// Its reply, and the real time of its execution.
+    Reply { units: u64, reply: Vec<u8>, at: u64 },
+    /// Units that go back. No reply is needed.
+    Return(Unspent),
 }
 
 impl Model for Leases {
@@ -110,170 +153,300 @@ impl Model for Leases {
 
     fn init_states(&self) -> Vec<State> {
         // The bucket is full, and the process has spent some units of its last lease, so it leases as many again.
-        let mut state = State::new();
-        let calls = [Action::Call; execution::LEASED as usize];
+        let mut state = State::default();
+        let calls = [Action::Call; LEASED as usize];
         let request = [Action::Fetch, Action::Execute(0), Action::Deliver(0), Action::Fetch];
-        let polls = (0..execution::LEASED as u8).map(Action::Poll);
+        let polls = (1..=LEASED as u8).map(Action::Poll);
         for action in calls.into_iter().chain(request).chain(polls) {
             state = self.next_state(&state, action).expect("a first step");
         }
-        state.time += execution::target().lifetime();
-        self.look(&mut state);
-        state.time += execution::REFILL - execution::target().lifetime();
+        state.time += TARGET.lifetime();
+        state.look();
+        state.time += REFILL - TARGET.lifetime();
         (state.used, state.admitted) = Default::default();
         vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let (used, process) = (&state.used, &state.process);
-        if used.calls < self.calls {
-            actions.extend([Action::Call, Action::SpendHeld]);
+        actions.extend([Action::Call, Action::SpendHeld, Action::TakeRest, Action::Reserve]);
+        actions.extend([Action::Acquire, Action::Crash, Action::Tick]);
+        actions.extend(state.process.next_action());
+        if matches!(state.process.fetch, Some(Fetch::Waits { .. })) {
+            actions.push(Action::GiveUp);
         }
-        if process.fetch == Some(Fetch::Looks) {
-            actions.push(Action::Fetch);
+        for call in &state.process.calls {
+            actions.extend(call.next_action());
+            actions.push(Action::Drop(call.id));
         }
-        for call in &process.calls {
-            match call.stage {
-                Stage::Waiting => {}
-                Stage::Ready { .. } => actions.push(Action::Poll(call.id)),
-                Stage::Asking => actions.push(Action::Ask(call.id)),
-            }
-            if used.drops < self.drops {
-                actions.push(Action::Drop(call.id));
-            }
-        }
-        if process.is_due(state.local_clock()) {
+        if state.process.is_due(state.local_clock()) {
             actions.push(Action::Look);
-        }
-        if used.plain < self.plain {
-            actions.push(Action::TakeRest);
-        }
-        if used.reserved < self.reserved {
-            actions.push(Action::Reserve);
-        }
-        if used.settled < self.settled {
-            actions.push(Action::Acquire);
         }
         if !state.receipts.is_empty() {
             actions.push(Action::Settle);
         }
         for (index, message) in state.network.iter().enumerate() {
-            match message.body {
-                Body::Reply { .. } => actions.push(Action::Deliver(index)),
-                // A give-back that may have been executed is not sent again.
-                Body::Return { .. } => actions.push(Action::Execute(index)),
-                Body::Lease { .. } => {
-                    actions.push(Action::Execute(index));
-                    if used.repeated < self.repeated {
-                        actions.push(Action::ExecuteAndRepeat(index));
-                    }
-                }
+            actions.extend([message.next_action(index), Action::Lose(index)]);
+            // A give-back that may have been executed is not sent again.
+            if matches!(message.body, Body::Lease { .. }) {
+                actions.push(Action::ExecuteAndRepeat(index));
             }
-            if used.lost < self.lost {
-                actions.push(Action::Lose(index));
-            }
-        }
-        if used.lost < self.lost && matches!(process.fetch, Some(Fetch::Waits { .. })) {
-            actions.push(Action::GiveUp);
-        }
-        if used.crashes < self.crashes {
-            actions.push(Action::Crash);
         }
         if state.stepped.is_none() {
             actions.extend(self.steps.iter().map(|by| Action::Step(*by)));
         }
-        if used.ticks < self.ticks {
-            actions.push(Action::Tick);
-        }
+        actions.retain(|action| self.most.allow(&state.used, action.bound()));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
+        state.used.add(action.bound());
         match action {
-            Action::Call => self.call(&mut state),
-            Action::SpendHeld => {
-                state.used.calls += 1;
-                self.spend_held(&mut state)?;
-            }
-            Action::Fetch => self.fetch(&mut state),
+            Action::Call => state.call(),
+            Action::SpendHeld => state.spend_held()?,
+            Action::Fetch => state.fetch(),
             Action::Poll(id) => {
-                let place = state.process.calls.iter().position(|call| call.id == id)?;
-                let Stage::Ready { units, admitted } = state.process.calls.remove(place).stage
-                else {
+                let Stage::Ready { units, admitted } = state.process.remove(id)? else {
                     return None;
                 };
                 state.spend(units.units, admitted);
             }
             Action::Ask(id) => {
-                state.process.calls.retain(|call| call.id != id);
-                self.ask(&mut state);
+                state.process.remove(id);
+                let is_allowed = self.server(&mut state, &TARGET.charge).take(1).is_allowed();
+                if is_allowed {
+                    state.admit(1, state.time);
+                }
             }
-            Action::Drop(id) => {
-                state.used.drops += 1;
-                self.drop_call(&mut state, id);
-            }
-            Action::Look => self.look(&mut state),
+            Action::Drop(id) => state.drop_call(id, self.fault),
+            Action::Look => state.look(),
             Action::TakeRest => {
-                state.used.plain += 1;
-                self.take_rest(&mut state)?;
+                let rest = self.server(&mut state, &PLAIN).take_rest()?;
+                state.admit(rest, state.time);
             }
             Action::Reserve => {
-                state.used.reserved += 1;
-                self.reserve(&mut state)?;
+                let burst = LIMIT.terms().capacity();
+                let (outcome, _) = self.server(&mut state, &PLAIN).reserve(burst, 1, LONGEST_WAIT);
+                let at = outcome.is_allowed().then_some(state.time + outcome.retry_us)?;
+                state.admit(burst, at);
             }
             Action::Acquire => {
-                state.used.settled += 1;
-                self.acquire(&mut state)?;
+                let birth = state.used.get(Bound::Settled).into();
+                let (outcome, receipt) = self.server(&mut state, &PLAIN).acquire(ACQUIRED, birth);
+                state.receipts.push(outcome.is_allowed().then_some(receipt)?);
             }
-            Action::Settle => self.settle(&mut state),
+            Action::Settle => {
+                let correction = Correction::settled(state.receipts.remove(0), ACQUIRED, 0);
+                self.server(&mut state, &PLAIN).correct(&[(correction, 0)]);
+            }
             Action::Execute(index) => {
                 let message = state.network.remove(index);
                 self.execute(&mut state, message);
             }
             Action::ExecuteAndRepeat(index) => {
-                state.used.repeated += 1;
                 let message = state.network[index].clone();
                 self.execute(&mut state, message);
             }
-            Action::Lose(index) => {
-                state.used.lost += 1;
-                state.lose(index);
-            }
+            Action::Lose(index) => state.lose(index),
             Action::Deliver(index) => {
                 let Message { number, body } = state.network.remove(index);
-                let Body::Reply { outcome, at, .. } = body else { return None };
-                self.receive(&mut state, number, &outcome.outcome(), at);
+                let Body::Reply { reply, at, .. } = body else { return None };
+                let is_late = self.fault == Some(Fault::TermSinceReply);
+                state.receive(number, decoded(&reply).0, at, is_late);
             }
-            Action::GiveUp => {
-                state.used.lost += 1;
-                self.give_up(&mut state);
-            }
-            Action::Crash => {
-                state.used.crashes += 1;
-                state.crash();
-            }
+            Action::GiveUp => state.give_up(),
+            Action::Crash => state.crash(),
             Action::Step(by) => state.stepped = Some((state.time, by)),
-            Action::Tick => {
-                state.used.ticks += 1;
-                state.time += state::TICK;
-            }
+            Action::Tick => state.time += TICK,
         }
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("never more than the limit", |model: &Self, state: &State| {
-                model.is_within(state)
-            }),
+            Property::always("never more than the limit", Self::is_within),
             Property::always(
                 "each unit is spent, held or given back once",
                 |_: &Self, state: &State| state.owned == state.known(),
             ),
-            Property::always(
-                "no unit and no call is lost for ever",
-                |model: &Self, state: &State| model.recovers(state),
-            ),
+            Property::always("no unit and no call is lost for ever", Self::recovers),
         ]
+    }
+}
+
+impl Action {
+    fn bound(self) -> Option<Bound> {
+        Some(match self {
+            Self::Call | Self::SpendHeld => Bound::Calls,
+            Self::Drop(_) => Bound::Drops,
+            Self::TakeRest => Bound::Plain,
+            Self::Reserve => Bound::Reserved,
+            Self::Acquire => Bound::Settled,
+            Self::ExecuteAndRepeat(_) => Bound::Repeated,
+            Self::Lose(_) | Self::GiveUp => Bound::Lost,
+            Self::Crash => Bound::Crashes,
+            Self::Tick => Bound::Ticks,
+            _ => return None,
+        })
+    }
+}
+
+impl Leases {
+    fn mistakes(&self) -> Mistakes {
+        match self.fault {
+            Some(Fault::LeasedUnitsDrain) => &[
+                ("floor = math.min(kept * token, level)\n    level = math", "level = math"),
+                ("level = math.max(level, reserve * token)", ""),
+            ],
+            Some(Fault::DrainedUnitsComeBack) => {
+                &[("math.min(-charge, capacity) - drained", "math.min(-charge, capacity)")]
+            }
+            Some(Fault::ReservedBeforeEndOfLease) => &[("        level = level_now\n", "")],
+            Some(Fault::SettlementGivesReserveBack) => {
+                &[("lower(leased > now and 0 or level)", "lower(level)")]
+            }
+            _ => &[],
+        }
+    }
+
+    fn server<'a>(&self, state: &'a mut State, charge: &'a Charge) -> Server<'a> {
+        let stepped = state.stepped.map_or(0, |(_, by)| by);
+        let clock = (SERVER_START + state.time).saturating_add_signed(stepped);
+        Server { keys: &mut state.server, mistakes: self.mistakes(), clock, charge }
+    }
+
+    /// Executes a message on the server.
+    fn execute(&self, state: &mut State, Message { number, body }: Message) {
+        match body {
+            Body::Lease { units } => {
+                let mut reply = self.server(state, &TARGET.charge).run_one("take", units, (0, 0));
+                // Its receipt is not used.
+                reply.truncate(29);
+                // A reply for which the process does not wait any longer is dropped, and so is a second one.
+                state.drop_reply(number);
+                if state.process.fetch.is_some_and(|fetch| fetch.waits_for(number)) {
+                    let body = Body::Reply { units, reply, at: state.time };
+                    state.owned += body.owned();
+                    state.put(number, body);
+                }
+            }
+            Body::Return(Unspent { units, place, .. }) => {
+                let back = Correction::give_back(Charged::At(place), units);
+                self.server(state, &TARGET.charge).correct_one(back);
+                state.owned = state.owned.wrapping_sub(units);
+            }
+            Body::Reply { .. } => unreachable!("a reply is not executed"),
+        }
+    }
+
+    /// Returns whether the limit allows what was admitted.
+    fn is_within(&self, state: &State) -> bool {
+        let is_exception = self.fault != Some(Fault::StepAheadIsNoException);
+        let term = if is_exception { TARGET.lifetime() } else { 0 };
+        judge::is_within(LIMIT.terms(), &state.admitted, |from, to| {
+            // A step ahead lets the bucket refill, and leased units drain before the end of their lease.
+            let refills = from.saturating_sub(term)..=to;
+            let ahead = state.stepped.filter(|(at, _)| refills.contains(at));
+            ahead.map_or(0, |(_, by)| by.max(0).unsigned_abs())
+        })
+    }
+
+    /// Plays on without faults. Returns whether all calls end, the process gives up all units within two terms, and the
+    /// bucket is full once it has had the time to refill.
+    fn recovers(&self, state: &State) -> bool {
+        let mut state = state.clone();
+        let term = TARGET.lifetime();
+        for _ in 0..4 {
+            let mut steps = 0;
+            while let Some(action) = state.next_action() {
+                state = self.next_state(&state, action).expect("a step without a fault");
+                steps += 1;
+                assert!(steps < 100, "steps without end: {state:#?}");
+            }
+            state.time += term;
+        }
+        let has_ended = state.process.calls.is_empty() && state.process.lease.is_none();
+        // After a step of the clock back, the bucket stands still until the clock has caught up.
+        let behind = state.stepped.map_or(0, |(_, by)| by.min(0).unsigned_abs());
+        state.time += behind + 8 * term;
+        has_ended && self.server(&mut state, &PLAIN).remaining(0) == LIMIT.terms().capacity()
+    }
+}
+
+impl State {
+    fn local_clock(&self) -> u64 {
+        LOCAL_START + self.time
+    }
+
+    /// Returns the next step without a fault, before time passes.
+    fn next_action(&self) -> Option<Action> {
+        let process = &self.process;
+        if let Some(first) = self.network.first() {
+            return Some(first.next_action(0));
+        }
+        let of_task = match process.fetch {
+            // Its request or its reply was lost.
+            Some(Fetch::Waits { .. }) => Some(Action::GiveUp),
+            _ => process.next_action(),
+        };
+        of_task
+            .or_else(|| process.calls.iter().find_map(|call| call.next_action()))
+            .or_else(|| process.is_due(self.local_clock()).then_some(Action::Look))
+    }
+
+    /// Records that units were admitted at the real time `at`.
+    fn admit(&mut self, units: u64, at: u64) {
+        let place = self.admitted.partition_point(|other| *other < (at, units));
+        self.admitted.insert(place, (at, units));
+    }
+
+    /// Records that a call has spent leased units, which were admitted at the real time `at`.
+    fn spend(&mut self, units: u64, at: u64) {
+        self.owned = self.owned.wrapping_sub(units);
+        self.admit(units, at);
+    }
+
+    /// Returns the leased units that are somewhere.
+    fn known(&self) -> u64 {
+        self.process.known() + self.network.iter().map(|it| it.body.owned()).sum::<u64>()
+    }
+
+    fn put(&mut self, number: u8, body: Body) {
+        let message = Message { number, body };
+        let place = self.network.partition_point(|other| *other < message);
+        self.network.insert(place, message);
+    }
+
+    fn lose(&mut self, index: usize) {
+        let message = self.network.remove(index);
+        self.owned -= message.body.owned();
+    }
+
+    /// Loses the reply to a request.
+    fn drop_reply(&mut self, number: u8) {
+        let is_reply = |it: &Message| it.number == number && matches!(it.body, Body::Reply { .. });
+        if let Some(index) = self.network.iter().position(is_reply) {
+            self.lose(index);
+        }
+    }
+}
+
+impl Message {
+    /// Returns how the message with this index arrives.
+    fn next_action(&self, index: usize) -> Action {
+        match self.body {
+            Body::Reply { .. } => Action::Deliver(index),
+            Body::Lease { .. } | Body::Return(_) => Action::Execute(index),
+        }
+    }
+}
+
+impl Body {
+    /// Returns the leased units that this message carries.
+    fn owned(&self) -> u64 {
+        match self {
+            Self::Reply { units, reply, .. } if decoded(reply).0.is_allowed() => *units,
+            Self::Lease { .. } | Self::Reply { .. } => 0,
+            Self::Return(units) => units.units,
+        }
     }
 }

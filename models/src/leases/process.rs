@@ -1,135 +1,265 @@
-//! What the process does that leases: its calls, the task that requests leases, and the watch.
+//! The process that leases: its calls, the task that requests leases, and the watch.
 
-use super::execution;
-use super::state::{self, Body, Fetch, Message, Stage, State};
-use super::{Fault, Leases};
+use super::super::state::{Delivery, LeaseCaller, LeaseState, UnspentUnits};
+use super::{Action, Body, Fault, State, TARGET};
 use crate::algorithm::Outcome;
+use crate::bounds::Bound;
 use crate::reply::{Source, StoreError};
 use crate::store::Reply;
 
-impl Leases {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    /// What its ledger has of the count.
+    pub(super) lease: Option<LeaseState<Caller>>,
+    /// The task that requests leases, while it runs.
+    pub(super) fetch: Option<Fetch>,
+    /// The calls that have not ended.
+    pub(super) calls: Vec<Call>,
+    /// The number of the next request.
+    next: u8,
+    /// The time of the next look of the watch.
+    look: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fetch {
+    /// It looks for calls that wait.
+    Looks,
+    /// It waits for the reply to a request, which was sent at `since`.
+    Waits { number: u8, units: u64, since: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Caller {
+    id: u8,
+    is_present: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Call {
+    pub(super) id: u8,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Stage {
+    /// It waits for the ledger.
+    Waiting,
+    /// It has received units, which were admitted at this real time.
+    Ready { units: Unspent, admitted: u64 },
+    /// Its count is not leased, so it sends its own request.
+    Asking,
+}
+
+/// [`UnspentUnits`] without their target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Unspent {
+    pub(super) units: u64,
+    pub(super) at: u64,
+    pub(super) place: u64,
+}
+
+impl State {
     /// A call arrives: it spends units, waits for some, or sends its own request.
-    pub(super) fn call(&self, state: &mut State) {
-        let now = state.local_clock();
-        let id = state.used.calls;
-        state.used.calls += 1;
-        let process = &mut state.process;
+    pub(super) fn call(&mut self) {
+        let (now, id) = (self.local_clock(), self.used.get(Bound::Calls));
+        let process = &mut self.process;
         let lease = process.lease.get_or_insert_default();
-        let target = execution::target();
         let stage = if lease.is_paused(now) {
             Stage::Asking
-        } else if lease.waiters.is_empty() && lease.take(target, 1, now).is_some() {
-            state.spend(1, state.time);
-            return;
+        } else if lease.waiters.is_empty() && lease.take(&TARGET, 1, now).is_some() {
+            return self.spend(1, self.time);
         } else {
-            lease.wait(1, state::Caller { id, is_present: true });
+            lease.wait(1, Caller { id, is_present: true });
             process.fetch.get_or_insert(Fetch::Looks);
             Stage::Waiting
         };
-        state.process.calls.push(state::Call { id, stage });
+        process.calls.push(Call { id, stage });
     }
 
     /// A call spends all units that the process holds. Returns `None` if it holds none.
-    pub(super) fn spend_held(&self, state: &mut State) -> Option<()> {
-        let (now, time) = (state.local_clock(), state.time);
-        let lease = state.process.lease.as_mut().filter(|lease| lease.waiters.is_empty())?;
-        let units = lease.held.spendable(now);
-        lease.take(execution::target(), units, now)?;
-        state.spend(units, time);
-        (units > 0).then_some(())
+    pub(super) fn spend_held(&mut self) -> Option<()> {
+        let now = self.local_clock();
+        let lease = self.process.lease.as_mut().filter(|lease| lease.waiters.is_empty())?;
+        let units = Some(lease.held.spendable(now)).filter(|units| *units > 0)?;
+        lease.take(&TARGET, units, now)?;
+        self.spend(units, self.time);
+        Some(())
     }
 
     /// The first part of the loop of the task that requests leases.
-    pub(super) fn fetch(&self, state: &mut State) {
-        let (now, time) = (state.local_clock(), state.time);
-        let (target, process) = (execution::target(), &mut state.process);
+    pub(super) fn fetch(&mut self) {
+        let (now, process) = (self.local_clock(), &mut self.process);
         process.fetch = None;
         let Some(lease) = &mut process.lease else { return };
-        let deliveries = lease.serve(target, now);
-        let request = lease.request(target, now);
+        let deliveries = lease.serve(&TARGET, now);
+        let request = lease.request(&TARGET, now);
         if request.is_none() {
             // The watch looks at all leases after the end of a task.
             process.schedule(now);
         }
-        state.deliver(deliveries, time);
+        self.deliver(deliveries, self.time);
         if let Some(request) = request {
-            state.give_back(request.unspent);
-            let number = state.process.next;
-            state.process.next += 1;
-            state.process.fetch = Some(Fetch::Waits { number, units: request.units, since: now });
-            state.put(Message { number, body: Body::Lease { units: request.units } });
+            self.give_back(request.unspent);
+            let (number, units) = (self.process.next, request.units);
+            self.process.next += 1;
+            self.process.fetch = Some(Fetch::Waits { number, units, since: now });
+            self.put(number, Body::Lease { units });
         }
     }
 
     /// The task receives the reply, which the server has sent at the real time `at`.
-    pub(super) fn receive(&self, state: &mut State, number: u8, outcome: &Outcome, at: u64) {
-        let now = state.local_clock();
-        let Some(Fetch::Waits { units, since, .. }) =
-            state.process.fetch.take_if(|fetch| fetch.waits_for(number))
-        else {
-            return;
-        };
-        state.process.fetch = Some(Fetch::Looks);
-        let target = execution::target();
-        let Some(lease) = &mut state.process.lease else { return };
-        let is_late = self.is(Fault::TermSinceReply) && outcome.is_allowed();
-        let requested = if is_late { now } else { since };
-        let reply = Reply::one(*outcome, Source::Redis);
-        let (deliveries, excess) = lease.replied(target, units, requested, now, Ok(reply));
-        state.deliver(deliveries, at);
-        state.give_back(excess);
+    pub(super) fn receive(&mut self, number: u8, outcome: Outcome, at: u64, is_late: bool) {
+        if self.process.fetch.is_some_and(|fetch| fetch.waits_for(number)) {
+            let is_late = is_late && outcome.is_allowed();
+            self.replied(Ok(Reply::one(outcome, Source::Redis)), at, is_late);
+        }
     }
 
     /// The task receives no reply.
-    pub(super) fn give_up(&self, state: &mut State) {
-        let Some(Fetch::Waits { number, units, since }) = state.process.fetch else { return };
-        state.process.fetch = Some(Fetch::Looks);
-        state.drop_reply(number);
-        let (target, now) = (execution::target(), state.local_clock());
-        let Some(lease) = &mut state.process.lease else { return };
-        let failed = Err(StoreError::ShuttingDown);
-        let (deliveries, _) = lease.replied(target, units, since, now, failed);
-        state.deliver(deliveries, 0);
+    pub(super) fn give_up(&mut self) {
+        if let Some(Fetch::Waits { number, .. }) = self.process.fetch {
+            self.drop_reply(number);
+            self.replied(Err(StoreError::ShuttingDown), 0, false);
+        }
     }
 
-    pub(super) fn drop_call(&self, state: &mut State, id: u8) {
-        let process = &mut state.process;
-        let Some(at) = process.calls.iter().position(|call| call.id == id) else { return };
-        match process.calls.remove(at).stage {
-            Stage::Asking => {}
-            Stage::Waiting => {
+    /// The request of the task ends. If `is_late`, the term of its lease begins now.
+    fn replied(&mut self, result: Result<Reply, StoreError>, at: u64, is_late: bool) {
+        let now = self.local_clock();
+        let Some(Fetch::Waits { units, since, .. }) = self.process.fetch.replace(Fetch::Looks)
+        else {
+            return;
+        };
+        let Some(lease) = &mut self.process.lease else { return };
+        let requested = if is_late { now } else { since };
+        let (deliveries, excess) = lease.replied(&TARGET, units, requested, now, result);
+        self.deliver(deliveries, at);
+        self.give_back(excess);
+    }
+
+    /// Delivers what the ledger replies to calls. Units were admitted at the real time `at`.
+    fn deliver(&mut self, deliveries: Vec<Delivery<Caller>>, at: u64) {
+        for Delivery { to, reply, units } in deliveries {
+            let calls = &mut self.process.calls;
+            // The channel of a call that was dropped is closed.
+            let Some(place) = calls.iter().position(|call| call.id == to.id) else { continue };
+            match (reply, units) {
+                (_, Some(units)) => {
+                    calls[place].stage = Stage::Ready { units: units.into(), admitted: at };
+                }
+                (None, None) => calls[place].stage = Stage::Asking,
+                (Some(_), None) => drop(calls.remove(place)),
+            }
+        }
+    }
+
+    pub(super) fn drop_call(&mut self, id: u8, fault: Option<Fault>) {
+        let process = &mut self.process;
+        match process.remove(id) {
+            Some(Stage::Waiting) => {
                 let waiters = process.lease.iter_mut().flat_map(|lease| &mut lease.waiters);
                 let own = waiters.map(|waiter| &mut waiter.caller).find(|caller| caller.id == id);
                 own.expect("the call waits").is_present = false;
             }
-            Stage::Ready { units, .. } => {
-                if self.is(Fault::DroppedUnitsAreForgotten) {
-                    return;
-                }
-                let unspent = units.unspent();
-                let kept = process
-                    .lease
-                    .as_mut()
-                    .map_or(0, |lease| lease.put_back(execution::target(), &unspent));
-                let twice = self.is(Fault::DroppedUnitsGoBackTwice);
-                let rest = unspent.units - if twice { 0 } else { kept };
-                state
-                    .give_back(super::super::state::UnspentUnits { units: rest, ..unspent }.some());
+            Some(Stage::Ready { units, .. }) if fault != Some(Fault::DroppedUnitsAreForgotten) => {
+                let Unspent { units, at, place } = units;
+                let unspent = UnspentUnits { target: TARGET.clone(), units, at, place };
+                let lease = process.lease.as_mut();
+                let kept = lease.map_or(0, |lease| lease.put_back(&TARGET, &unspent));
+                let twice = fault == Some(Fault::DroppedUnitsGoBackTwice);
+                let units = units - if twice { 0 } else { kept };
+                self.give_back(UnspentUnits { units, ..unspent }.some());
             }
+            _ => {}
         }
     }
 
     /// The watch looks at the lease.
-    pub(super) fn look(&self, state: &mut State) {
-        let (now, process) = (state.local_clock(), &mut state.process);
-        let is_fetching = process.fetch.is_some();
+    pub(super) fn look(&mut self) {
+        let (now, process) = (self.local_clock(), &mut self.process);
         process.look = None;
         let Some(lease) = &mut process.lease else { return };
-        let (unspent, again) = lease.look(execution::target(), is_fetching, now);
+        let (unspent, again) = lease.look(&TARGET, process.fetch.is_some(), now);
         match again {
             Some(again) => process.schedule(again),
             None => process.lease = None,
         }
-        state.give_back(unspent);
+        self.give_back(unspent);
+    }
+
+    /// Ends the process and starts another. What it has sent can still be executed.
+    pub(super) fn crash(&mut self) {
+        if let Some(Fetch::Waits { number, .. }) = self.process.fetch {
+            self.drop_reply(number);
+        }
+        self.process = Process { next: self.process.next, ..Process::default() };
+        self.owned = self.known();
+    }
+
+    /// Sends units back to the server.
+    fn give_back(&mut self, unspent: Option<UnspentUnits>) {
+        if let Some(unspent) = unspent {
+            self.put(u8::MAX, Body::Return(unspent.into()));
+        }
+    }
+}
+
+impl Process {
+    /// Returns the leased units that the process has.
+    pub(super) fn known(&self) -> u64 {
+        let held = self.lease.as_ref().map_or(0, |lease| lease.held.units);
+        let ready = self.calls.iter().map(|call| match call.stage {
+            Stage::Ready { units, .. } => units.units,
+            Stage::Waiting | Stage::Asking => 0,
+        });
+        held + ready.sum::<u64>()
+    }
+
+    pub(super) fn next_action(&self) -> Option<Action> {
+        (self.fetch == Some(Fetch::Looks)).then_some(Action::Fetch)
+    }
+
+    /// Returns whether the watch has a lease to look at.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.look.is_some_and(|at| at <= now)
+    }
+
+    fn schedule(&mut self, at: u64) {
+        self.look = Some(self.look.map_or(at, |planned| planned.min(at)));
+    }
+
+    /// Ends a call.
+    pub(super) fn remove(&mut self, id: u8) -> Option<Stage> {
+        let place = self.calls.iter().position(|call| call.id == id)?;
+        Some(self.calls.remove(place).stage)
+    }
+}
+
+impl Call {
+    pub(super) fn next_action(&self) -> Option<Action> {
+        match self.stage {
+            Stage::Waiting => None,
+            Stage::Ready { .. } => Some(Action::Poll(self.id)),
+            Stage::Asking => Some(Action::Ask(self.id)),
+        }
+    }
+}
+
+impl Fetch {
+    pub(super) fn waits_for(self, sent: u8) -> bool {
+        matches!(self, Self::Waits { number, .. } if number == sent)
+    }
+}
+
+impl LeaseCaller for Caller {
+    fn is_present(&self) -> bool {
+        self.is_present
+    }
+}
+
+impl From<UnspentUnits> for Unspent {
+    fn from(UnspentUnits { units, at, place, .. }: UnspentUnits) -> Self {
+        Self { units, at, place }
     }
 }

@@ -6,9 +6,7 @@
 //! driver (`waiting/driver.rs`). A state is built again from the steps that lead to it, and two states are the same if
 //! all parts of the line and all that the store has executed agree.
 
-mod parts;
 mod play;
-mod verdict;
 
 use std::hash::{Hash, Hasher};
 use std::mem;
@@ -16,20 +14,13 @@ use std::mem;
 use stateright::{Model, Property};
 
 use self::play::Play;
+use crate::bounds::{Bound, Counts};
 
-/// What a model does at most, and the fault that it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Lines {
     /// A bucket of one token in a second, or a sliding window of one call in a second.
     pub is_bucket: bool,
-    pub calls: usize,
-    pub ticks: usize,
-    pub drops: usize,
-    /// Replies that are lost after their request was executed.
-    pub lost: usize,
-    /// Units that another process takes.
-    pub foreign: usize,
-    pub resets: usize,
+    pub most: Counts,
     pub fault: Option<Fault>,
 }
 
@@ -56,7 +47,6 @@ pub enum Action {
     Arrive(u8),
     /// A call is polled that was woken.
     Poll(usize),
-    /// A call is dropped.
     Drop(usize),
     /// The store executes the pending request.
     Execute,
@@ -70,6 +60,20 @@ pub enum Action {
     TakeForeign,
     Reset,
     Tick,
+}
+
+impl Action {
+    fn bound(self) -> Option<Bound> {
+        Some(match self {
+            Self::Arrive(_) => Bound::Calls,
+            Self::Drop(_) => Bound::Drops,
+            Self::Lose => Bound::Lost,
+            Self::TakeForeign => Bound::Plain,
+            Self::Reset => Bound::Resets,
+            Self::Tick => Bound::Ticks,
+            Self::Poll(_) | Self::Execute | Self::Deliver | Self::GiveBack => return None,
+        })
+    }
 }
 
 /// The steps that lead to a state, and what follows from them. States with the same parts are the same.
@@ -91,7 +95,7 @@ const LOSS: &str = "no unit is lost, and none is used twice";
 
 impl Lines {
     fn state(&self, steps: Vec<Action>) -> State {
-        let mut play = Play::new(*self);
+        let mut play = Play::new(self.clone());
         for action in &steps {
             play.step(*action);
         }

@@ -1,4 +1,4 @@
-//! Plays steps: a line, its driver and its store.
+//! Plays steps: a line, its driver and its store. Then plays on without faults, and judges the state.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,35 +9,37 @@ use std::time::{Duration, Instant};
 use super::super::ReturnedGrant;
 use super::super::waiters::Stage;
 use super::super::{Asked, Destination, Duty, Line, LineSpec, Now, Waiter};
-use super::{Action, Fault, Lines, ORDER, RESTS};
+use super::{Action, FORGOTTEN, Fault, LOSS, Lines, ORDER, OVER, RESTS};
 use crate::algorithm::{Correction, Op, Outcome};
+use crate::bounds::{Bound, Counts};
 use crate::clock::{Clock, VirtualClock};
-use crate::key::{KeyId, OwnedKey};
+use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, OnError};
 use crate::local::Local;
 use crate::reply::{Source, StoreError};
+use crate::scripts;
 use crate::store::{Calls, Charge, Reply};
 use crate::waiting::{OwnedPart, Ticket};
 
 /// The length of a step of time.
-pub(super) const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(500);
 const START: Duration = Duration::from_secs(1_000_000);
 /// How long a grant is valid, and a request takes at most.
-pub(super) const VALIDITY: Duration = Duration::from_secs(1);
+const VALIDITY: Duration = Duration::from_secs(1);
 
 /// A call that waits, or has waited.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) deadline: u64,
-    pub(super) woken: Arc<Woken>,
+struct Call {
+    deadline: u64,
+    woken: Arc<Woken>,
     /// Whether it was not polled in its turn.
-    pub(super) was_asleep: bool,
-    pub(super) end: Option<End>,
+    was_asleep: bool,
+    end: Option<End>,
 }
 
 /// Whether a call was woken since its last poll.
 #[derive(Debug, Default)]
-pub(super) struct Woken(AtomicBool);
+struct Woken(AtomicBool);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
@@ -46,7 +48,7 @@ impl Wake for Woken {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+enum End {
     Admitted(u64),
     Rejected,
     Dropped,
@@ -54,30 +56,26 @@ pub(super) enum End {
 
 /// A line, its driver and its store, as a step after the other makes them.
 pub(super) struct Play {
-    pub(super) model: Lines,
-    pub(super) line: Line,
-    pub(super) charge: Arc<Charge>,
-    pub(super) limit: Limit,
-    pub(super) store: Local,
-    pub(super) clock: VirtualClock,
+    model: Lines,
+    line: Line,
+    charge: Arc<Charge>,
+    limit: Limit,
+    store: Local,
+    clock: VirtualClock,
     /// What the store has executed.
-    pub(super) log: String,
-    pub(super) pending: Option<Asked>,
-    pub(super) reply: Option<Reply>,
+    log: String,
+    pending: Option<Asked>,
+    reply: Option<Reply>,
     /// The pending give-backs, each with its requests.
-    pub(super) returns: Vec<Vec<ReturnedGrant>>,
-    pub(super) calls: Vec<Call>,
+    returns: Vec<Vec<ReturnedGrant>>,
+    calls: Vec<Call>,
     /// The units that are taken: by calls, by other processes, and by replies that were lost.
-    pub(super) taken_elsewhere: Vec<u64>,
+    taken_elsewhere: Vec<u64>,
     /// The units that requests of the line have taken from the store, without those of lost replies.
-    pub(super) charged: usize,
+    charged: usize,
     /// The units that the line has given back to the store.
-    pub(super) given_back: usize,
-    pub(super) ticks: usize,
-    pub(super) drops: usize,
-    pub(super) lost: usize,
-    pub(super) foreign: usize,
-    pub(super) resets: usize,
+    given_back: usize,
+    used: Counts,
     pub(super) mistakes: Vec<&'static str>,
 }
 
@@ -91,10 +89,7 @@ impl Play {
         } else {
             Limit::sliding("line", 1, second)
         };
-        let terms = *limit.terms();
-        let key_id = KeyId::new(terms.identity(), 0);
-        let charge =
-            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None });
+        let charge = Arc::new(scripts::charge(*limit.terms(), None));
         let spec = Arc::new(LineSpec::new(&destination(&charge), true, VALIDITY));
         let clock = VirtualClock::at(START);
         Self {
@@ -112,16 +107,12 @@ impl Play {
             taken_elsewhere: Vec::new(),
             charged: 0,
             given_back: 0,
-            ticks: 0,
-            drops: 0,
-            lost: 0,
-            foreign: 0,
-            resets: 0,
+            used: Counts::default(),
             mistakes: Vec::new(),
         }
     }
 
-    pub(super) fn now(&self) -> Now {
+    fn now(&self) -> Now {
         let passed = self.clock.now().saturating_sub(START);
         Now { local: self.clock.now().as_micros() as u64, real: *BASE + passed }
     }
@@ -143,11 +134,9 @@ impl Play {
                 Duty::Return(returned) => self.returns.push(returned),
                 Duty::FollowRules => {}
                 Duty::Sleep(_) | Duty::Rest => {
-                    let waiters = self.line.waiters.iter();
-                    for (arrival, _) in
-                        waiters.filter(|(_, it)| matches!(it.stage(), Stage::Asleep))
-                    {
-                        self.calls[arrival as usize].was_asleep = true;
+                    for (arrival, waiter) in self.line.waiters.iter() {
+                        let is_asleep = matches!(waiter.stage(), Stage::Asleep);
+                        self.calls[arrival as usize].was_asleep |= is_asleep;
                     }
                     return;
                 }
@@ -180,13 +169,9 @@ impl Play {
         }
     }
 
-    pub(super) fn is_due(&self, index: usize) -> bool {
-        let call = &self.calls[index];
-        call.end.is_none() && call.woken.0.load(Relaxed)
-    }
-
     pub(super) fn step(&mut self, action: Action) {
         let now = self.now();
+        self.used.add(action.bound());
         match action {
             Action::Arrive(ticks) => {
                 let arrival = self.calls.len() as u64;
@@ -206,7 +191,6 @@ impl Play {
             }
             Action::Poll(index) => self.poll(index),
             Action::Drop(index) => {
-                self.drops += 1;
                 let passing = self.line.passing.len();
                 self.line.leave(index as u64);
                 match self.model.fault {
@@ -245,7 +229,6 @@ impl Play {
                 first.and_then(|first| self.line.queue(first));
             }
             Action::Lose => {
-                self.lost += 1;
                 let (Some(mut asked), Some(reply)) = (self.pending.take(), self.reply.take())
                 else {
                     return;
@@ -272,7 +255,6 @@ impl Play {
                 self.line.record_give_back(self.charge.key_id);
             }
             Action::TakeForeign => {
-                self.foreign += 1;
                 let charges = vec![Arc::clone(&self.charge)].into();
                 let reply = self.execute(&Calls::one(Op::TAKE, charges));
                 if reply.is_allowed() {
@@ -280,53 +262,124 @@ impl Play {
                 }
             }
             Action::Reset => {
-                self.resets += 1;
                 self.log.push_str("reset;");
                 self.store.remove(self.charge.key_id);
                 self.line.record_reset_or_block(now);
             }
-            Action::Tick => {
-                self.ticks += 1;
-                self.clock.advance(TICK);
-            }
+            Action::Tick => self.clock.advance(TICK),
         }
         self.drive();
     }
 
     pub(super) fn enabled(&self) -> Vec<Action> {
-        let model = self.model;
-        let mut actions = Vec::new();
-        if self.calls.len() < model.calls {
-            actions.extend([Action::Arrive(2), Action::Arrive(4)]);
+        let mut actions = vec![Action::Arrive(2), Action::Arrive(4), Action::TakeForeign];
+        actions.extend([Action::Reset, Action::Tick]);
+        for (index, call) in self.calls.iter().enumerate() {
+            actions.extend(call.end.is_none().then_some(Action::Drop(index)));
         }
-        actions.extend((0..self.calls.len()).filter(|index| self.is_due(*index)).map(Action::Poll));
-        if self.drops < model.drops {
-            let waits = |index: &usize| self.calls[*index].end.is_none();
-            actions.extend((0..self.calls.len()).filter(waits).map(Action::Drop));
+        actions.extend(self.reply.is_some().then_some(Action::Lose));
+        actions.extend(self.due());
+        actions.retain(|action| self.model.most.allow(&self.used, action.bound()));
+        actions
+    }
+
+    /// Returns the steps without a fault, before time passes.
+    fn due(&self) -> impl Iterator<Item = Action> {
+        let of_request = match (&self.pending, &self.reply) {
+            (Some(_), None) => Some(Action::Execute),
+            (Some(_), Some(_)) => Some(Action::Deliver),
+            (None, _) => None,
+        };
+        let give_back = (!self.returns.is_empty()).then_some(Action::GiveBack);
+        let is_due = |call: &Call| call.end.is_none() && call.woken.0.load(Relaxed);
+        let polls = (0..self.calls.len()).filter(move |index| is_due(&self.calls[*index]));
+        of_request.into_iter().chain(give_back).chain(polls.map(Action::Poll))
+    }
+
+    /// Returns all that later steps depend on.
+    pub(super) fn parts(&self) -> String {
+        let line = &self.line;
+        let mut waiters: Vec<_> = line.waiters.iter().collect();
+        waiters.sort_unstable_by_key(|(arrival, _)| *arrival);
+        let mut parts = String::with_capacity(1_024);
+        for (arrival, waiter) in waiters {
+            let Waiter { costs, deadline, late_at, on_error, pinged, .. } = waiter;
+            let stage = waiter.stage();
+            let of_waiter = (arrival, costs, deadline, late_at, on_error, pinged, stage);
+            let _ = write!(parts, "{of_waiter:?}");
         }
-        match (&self.pending, &self.reply) {
-            (Some(_), None) => actions.push(Action::Execute),
-            (Some(_), Some(_)) => {
-                actions.push(Action::Deliver);
-                if self.lost < model.lost {
-                    actions.push(Action::Lose);
+        let grants = (&line.passing, &line.spares, line.estimate(), line.delay, line.returning);
+        let requests = (line.last_request, line.pause_end, line.last_scan, line.is_asking);
+        let wakes = (&line.waiters.looks, &line.overstaying, line.woken);
+        let changes = (line.last_arrival, line.has_changed, &line.changed_counts);
+        let of_line = (grants, requests, wakes, changes);
+        let counts = (&self.used, self.charged, self.given_back, &self.taken_elsewhere);
+        let of_store = (&self.pending, &self.reply, &self.returns, &self.log);
+        let _ = write!(parts, "{of_line:?}{of_store:?}{:?}{counts:?}", self.calls);
+        parts
+    }
+
+    /// Plays on without faults until all calls have ended and all units were given back.
+    pub(super) fn finish(&mut self) {
+        for _ in 0..12 {
+            for _ in 0..40 {
+                let Some(next) = self.due().next() else { break };
+                self.step(next);
+            }
+            let waits = |call: &Call| call.end.is_none();
+            if !self.calls.iter().any(waits) && !self.line.holds_units() {
+                return;
+            }
+            self.step(Action::Tick);
+            let now = self.now().local;
+            let is_late = |call: &Call| {
+                call.end.is_none() && now > call.deadline + (VALIDITY + TICK).as_micros() as u64
+            };
+            if self.calls.iter().any(is_late) {
+                self.mistakes.push(FORGOTTEN);
+            }
+        }
+        self.mistakes.push(LOSS);
+    }
+
+    /// Checks the admissions: those in any time, and units that no one has.
+    pub(super) fn judge(&mut self) {
+        let mut times: Vec<u64> = self.taken_elsewhere.clone();
+        times.extend(self.calls.iter().filter_map(|call| match call.end {
+            Some(End::Admitted(at)) => Some(at),
+            _ => None,
+        }));
+        times.sort_unstable();
+        let has_had = |bound| self.used.get(bound) > 0;
+        // A call takes its grant up to a deadline after its moment.
+        let validity = VALIDITY.as_micros() as u64;
+        let rest = if has_had(Bound::Resets) { u64::MAX / 2 } else { validity };
+        for (first, from) in times.iter().enumerate() {
+            for (last, to) in times.iter().enumerate().skip(first) {
+                let units = (last - first + 1) as u64;
+                let admitted = 1 + (to - from + rest) / 1_000_000;
+                if units > admitted {
+                    self.mistakes.push(OVER);
                 }
             }
-            (None, _) => {}
         }
-        if !self.returns.is_empty() {
-            actions.push(Action::GiveBack);
+        let is_admitted = |call: &&Call| matches!(call.end, Some(End::Admitted(_)));
+        let used = self.calls.iter().filter(is_admitted).count();
+        if used + self.given_back > self.charged {
+            self.mistakes.push(LOSS);
         }
-        if self.foreign < model.foreign {
-            actions.push(Action::TakeForeign);
+        // Without lost replies and resets, the count has what was taken in the last second, and no more.
+        if !has_had(Bound::Lost) && !has_had(Bound::Resets) && !self.model.is_bucket {
+            let now = self.now().local;
+            let in_window = times.iter().filter(|at| **at + 1_000_000 > now).count();
+            let charges = vec![self.charge.with_cost(0)].into();
+            let measured = self.store.apply(&Calls::one(Op::Measure, charges), Source::Redis);
+            let used = measured.outcomes.first().map_or(0, |outcome| outcome.remaining);
+            // The charge can be older than the turn of its call.
+            if used as usize > in_window {
+                self.mistakes.push(LOSS);
+            }
         }
-        if self.resets < model.resets {
-            actions.push(Action::Reset);
-        }
-        if self.ticks < model.ticks {
-            actions.push(Action::Tick);
-        }
-        actions
     }
 }
 
