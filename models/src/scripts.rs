@@ -5,12 +5,13 @@ use crate::algorithm::{Charged, Correction, Outcome, Receipt, Reservation, Verdi
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::program::{self, Form};
-use crate::server::Keys;
+use crate::server::StoredCount;
 use crate::store::{Charge, Statement};
 
-/// The times at which the clocks of the server and of a process start.
-pub(crate) const SERVER_START: u64 = 1_000_000_000_000;
-pub(crate) const LOCAL_START: u64 = 5_000_000;
+/// The time at which a model starts, by the clock of a process.
+pub(crate) const START: u64 = 5_000_000;
+/// By how much the clock of the server is ahead.
+pub(crate) const AHEAD: u64 = 1_000_000_000_000 - START;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
@@ -24,9 +25,6 @@ pub(crate) enum Script {
 pub(crate) type Mistakes = &'static [(&'static str, &'static str)];
 
 impl Script {
-    /// # Panics
-    ///
-    /// Panics if no script has a part.
     pub(crate) fn text(self, mistakes: Mistakes) -> String {
         let text = match self {
             Self::One(form) => form.script(),
@@ -44,49 +42,41 @@ impl Script {
 
 /// A server at a time, with a count under the terms of `charge`, whose cost is not used.
 pub(crate) struct Server<'a> {
-    pub(crate) keys: &'a mut Keys,
+    pub(crate) count: &'a mut StoredCount,
     pub(crate) mistakes: Mistakes,
     pub(crate) clock: u64,
     pub(crate) charge: &'a Charge,
 }
 
 impl Server<'_> {
-    /// Runs an operation of `lua/one.lua`: `lua/prelude.lua` explains its parts. Returns the reply.
-    pub(crate) fn run_one(
-        &mut self,
-        word: &str,
-        cost: u64,
-        (birth, operand): (u64, u64),
-    ) -> Vec<u8> {
+    /// Runs an operation of `lua/one.lua` with its cost, birth and operand: `lua/prelude.lua` explains them. Returns the
+    /// reply.
+    pub(crate) fn run_one(&mut self, word: &str, numbers: [u64; 3]) -> Vec<u8> {
         let form = Form::of(&self.charge.terms);
-        let mut call = packed_call(word, &[cost, birth, operand]);
+        let mut call = packed_call(word, &numbers);
         form.put_terms(&mut call, self.charge);
-        self.keys.run(Script::One(form), self.mistakes, self.clock, 1, vec![call])
+        self.count.run(Script::One(form), self.mistakes, self.clock, 1, vec![call])
     }
 
-    pub(crate) fn take(&mut self, cost: u64) -> Outcome {
-        decoded(&self.run_one("take", cost, (0, 0))).0
-    }
-
-    /// Takes units with a receipt.
-    pub(crate) fn acquire(&mut self, cost: u64, birth: u64) -> (Outcome, Receipt) {
-        decoded(&self.run_one("take", cost, (birth, 0)))
+    /// Takes units, with a receipt if `birth` is not 0.
+    pub(crate) fn take(&mut self, cost: u64, birth: u64) -> (Outcome, Receipt) {
+        decoded(&self.run_one("take", [cost, birth, 0]))
     }
 
     /// Returns the units that are left for a call of this cost.
     pub(crate) fn remaining(&mut self, cost: u64) -> u64 {
-        decoded(&self.run_one("peek", cost, (0, 0))).0.remaining
+        decoded(&self.run_one("peek", [cost, 0, 0])).0.remaining
     }
 
     /// Returns the units in use.
     pub(crate) fn measured(&mut self) -> u64 {
-        decoded(&self.run_one("peek", 0, (0, 1))).0.remaining
+        decoded(&self.run_one("peek", [0, 0, 1])).0.remaining
     }
 
     /// Takes all units that are left. Returns how many; `None` if there are none, or if the key is blocked.
     pub(crate) fn take_rest(&mut self) -> Option<u64> {
         let rest = Some(self.remaining(1)).filter(|rest| *rest > 0)?;
-        let outcome = self.take(rest);
+        let (outcome, _) = self.take(rest, 0);
         assert!(outcome.is_allowed() || outcome.is_blocked(), "what is left is admitted");
         outcome.is_allowed().then_some(rest)
     }
@@ -107,19 +97,18 @@ impl Server<'_> {
     pub(crate) fn correct(&mut self, corrections: &[(Correction, u64)]) {
         let mut entries = Vec::new();
         for (correction, time) in corrections {
-            let (birth, operand, moment) = parts(correction.charged);
+            let (Receipt { birth, place }, moment) = match correction.charged {
+                Charged::Newest => Default::default(),
+                Charged::At(place) => (Receipt { birth: 0, place }, 0),
+                Charged::By(receipt) => (receipt, 0),
+                Charged::Reserved(Reservation { receipt, moment }) => (receipt, moment),
+            };
             entries.push(1);
-            for number in [correction.change as u64, birth, operand, moment, *time] {
+            for number in [correction.change as u64, birth, place, moment, *time] {
                 put_7(&mut entries, number);
             }
         }
         self.run_several(Script::Correct, corrections.len(), entries);
-    }
-
-    /// Corrects one charge by the script of its algorithm.
-    pub(crate) fn correct_one(&mut self, Correction { charged, change }: Correction) {
-        let (birth, operand, _) = parts(charged);
-        self.run_one("correct", change as u64, (birth, operand));
     }
 
     /// Runs a script whose arguments are calls, the clock, and the limit.
@@ -128,26 +117,13 @@ impl Server<'_> {
         let mut limit = vec![form.index() as u8 + 1];
         form.put_terms(&mut limit, self.charge);
         let arguments = vec![calls, Vec::new(), limit];
-        self.keys.run(script, self.mistakes, self.clock, keys, arguments)
+        self.count.run(script, self.mistakes, self.clock, keys, arguments)
     }
 }
 
-/// Returns the charge of a count of a model.
 pub(crate) fn charge(terms: Terms, statement: Option<Statement>) -> Charge {
     let key_id = KeyId::new(terms.identity(), 0);
     Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement }
-}
-
-/// Returns the birth, the operand and the moment of a correction.
-fn parts(charged: Charged) -> (u64, u64, u64) {
-    match charged {
-        Charged::Newest => (0, 0, 0),
-        Charged::At(time) => (0, time, 0),
-        Charged::By(Receipt { birth, place }) => (birth, place, 0),
-        Charged::Reserved(Reservation { receipt: Receipt { birth, place }, moment }) => {
-            (birth, place, moment)
-        }
-    }
 }
 
 /// Returns the outcome and the receipt of a reply (`lua/answer.lua`).

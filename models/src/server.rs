@@ -1,24 +1,21 @@
-//! A server of the models: runs the scripts of the runtime in Lua 5.1, as Redis does, on keys that a model can clone
+//! A server of the models: runs the scripts of the runtime in Lua 5.1, as Redis does, on a count that a model can clone
 //! and compare. It knows the commands that the scripts of counts call, and fails at any other.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::iter;
 
-use mlua::{Error, Function, Lua, MultiValue, Table, Value};
+use mlua::{Error, Function, Lua, MultiValue, Value, Variadic};
 
 use crate::scripts::{Mistakes, Script};
 
-/// The only key of a model.
+/// The key of the count.
 const KEY: &[u8] = b"count";
 
-/// The keys of a server. They expire as those of Redis do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Keys(BTreeMap<Vec<u8>, Entry>);
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Entry {
-    value: Vec<u8>,
+/// The only count of a server. It expires as those of Redis do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StoredCount {
+    value: Option<Vec<u8>>,
     /// In milliseconds of the clock of the server.
     expires: Option<u64>,
 }
@@ -27,7 +24,6 @@ thread_local! {
     static RUNNER: Runner = Runner::new().expect("Lua starts");
 }
 
-/// How many runs are remembered.
 const MEMORY: usize = 200_000;
 
 /// Lua, and what the script that runs works on.
@@ -36,33 +32,28 @@ struct Runner {
     /// So few that a search compares less than a hash reads.
     scripts: RefCell<Vec<(Script, Mistakes, Function)>>,
     /// The results of runs: a script reads nothing else, and many states of a model have equal servers.
-    results: RefCell<HashMap<Run, (Keys, Vec<u8>)>>,
+    results: RefCell<HashMap<Run, (StoredCount, Vec<u8>)>>,
 }
 
-/// A run of a script.
 #[derive(PartialEq, Eq, Hash)]
 struct Run {
     /// The place of the script in the list.
     script: usize,
-    before: Keys,
+    before: StoredCount,
     clock: u64,
     /// How often the script receives the only key.
     keys: usize,
     arguments: Vec<Vec<u8>>,
 }
 
-/// The keys and the time of the running script.
+/// The count and the time of the running script.
 struct Running {
-    keys: Keys,
+    count: StoredCount,
     clock: u64,
 }
 
-impl Keys {
+impl StoredCount {
     /// Runs a script at `clock`, in microseconds. Returns its reply, a string or a list of one.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the script fails.
     pub(crate) fn run(
         &mut self,
         script: Script,
@@ -72,28 +63,13 @@ impl Keys {
         arguments: Vec<Vec<u8>>,
     ) -> Vec<u8> {
         let before = std::mem::take(self);
-        let reply;
-        (*self, reply) = RUNNER.with(|runner| {
+        RUNNER.with(|runner| {
             let (script, function) = runner.compiled(script, mistakes).expect("a script");
-            runner.run(&function, Run { script, before, clock, keys, arguments })
-        });
-        reply
-    }
-
-    /// Removes the keys that have expired. Two servers then compare equal if they reply alike.
-    pub fn expire(&mut self, clock: u64) {
-        self.0.retain(|_, entry| entry.is_alive(clock));
-    }
-
-    /// Removes all keys.
-    pub fn flush(&mut self) {
-        self.0.clear();
-    }
-}
-
-impl Entry {
-    fn is_alive(&self, clock: u64) -> bool {
-        self.expires.is_none_or(|at| at > clock / 1_000)
+            let run = Run { script, before, clock, keys, arguments };
+            let reply;
+            (*self, reply) = runner.run(&function, run);
+            reply
+        })
     }
 }
 
@@ -104,10 +80,7 @@ impl Runner {
         packing.set("pack", lua.create_function(pack)?)?;
         packing.set("unpack", lua.create_function(unpack)?)?;
         lua.globals().set("struct", packing)?;
-        let redis = lua.create_table()?;
-        redis.set("call", lua.create_function(call)?)?;
-        // All values are strings, and all keys are on this server, so no command fails.
-        redis.set("pcall", lua.create_function(call)?)?;
+        let redis = lua.create_table_from([("call", lua.create_function(call)?)])?;
         lua.globals().set("redis", redis)?;
         Ok(Self { lua, scripts: RefCell::default(), results: RefCell::default() })
     }
@@ -125,30 +98,27 @@ impl Runner {
         Ok((place, scripts[place].2.clone()))
     }
 
-    fn run(&self, function: &Function, run: Run) -> (Keys, Vec<u8>) {
+    fn run(&self, function: &Function, run: Run) -> (StoredCount, Vec<u8>) {
         let mut results = self.results.borrow_mut();
         if let Some(result) = results.get(&run) {
             return result.clone();
         }
-        self.lua.set_app_data(Running { keys: run.before.clone(), clock: run.clock });
+        self.lua.set_app_data(Running { count: run.before.clone(), clock: run.clock });
         let reply = self.reply(function, &run).expect("the model knows what the script uses");
-        let Running { keys, .. } = self.lua.remove_app_data().expect("set above");
+        let Running { count, .. } = self.lua.remove_app_data().expect("set above");
         if results.len() == MEMORY {
             results.clear();
         }
-        results.insert(run, (keys.clone(), reply.clone()));
-        (keys, reply)
+        results.insert(run, (count.clone(), reply.clone()));
+        (count, reply)
     }
 
     fn reply(&self, function: &Function, run: &Run) -> mlua::Result<Vec<u8>> {
-        let strings = |texts: &mut dyn Iterator<Item = &[u8]>| -> mlua::Result<Table> {
-            let texts: mlua::Result<Vec<_>> =
-                texts.map(|text| self.lua.create_string(text)).collect();
-            self.lua.create_sequence_from(texts?)
-        };
-        let globals = self.lua.globals();
-        globals.set("KEYS", strings(&mut iter::repeat_n(KEY, run.keys))?)?;
-        globals.set("ARGV", strings(&mut run.arguments.iter().map(|it| &it[..]))?)?;
+        let string = |text: &[u8]| self.lua.create_string(text);
+        let keys: mlua::Result<Vec<_>> = iter::repeat_n(KEY, run.keys).map(string).collect();
+        let arguments: mlua::Result<Vec<_>> = run.arguments.iter().map(|it| string(it)).collect();
+        self.lua.globals().set("KEYS", keys?)?;
+        self.lua.globals().set("ARGV", arguments?)?;
         let reply = match function.call::<Value>(())? {
             Value::Table(list) => match list.get::<Option<mlua::String>>("err")? {
                 Some(error) => return Err(Error::runtime(error.to_string_lossy())),
@@ -165,82 +135,65 @@ impl Runner {
 }
 
 /// The commands that the scripts of counts call.
-fn call(lua: &Lua, arguments: MultiValue) -> mlua::Result<Value> {
-    let mut texts = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        let text = lua.coerce_string(argument)?.ok_or_else(|| Error::runtime("no string"))?;
-        texts.push(text.as_bytes().to_vec());
-    }
-    let texts: Vec<&[u8]> = texts.iter().map(|text| &text[..]).collect();
+fn call(lua: &Lua, arguments: Variadic<mlua::String>) -> mlua::Result<Value> {
+    let texts: Vec<_> = arguments.iter().map(mlua::String::as_bytes).collect();
+    let texts: Vec<&[u8]> = texts.iter().map(|text| &**text).collect();
     let mut running = lua.app_data_mut::<Running>().ok_or_else(|| Error::runtime("not running"))?;
-    let Running { keys, clock } = &mut *running;
-    let clock = *clock;
-    keys.expire(clock);
-    let entries = &mut keys.0;
+    let Running { count, clock } = &mut *running;
+    let now = *clock / 1_000;
+    if count.expires.is_some_and(|at| at <= now) {
+        *count = StoredCount::default();
+    }
     let number = |text: &[u8]| {
         let text = std::str::from_utf8(text).map_err(Error::external)?;
         text.parse::<f64>().map(|number| number as i64).map_err(Error::external)
     };
-    let ttl_end = |ttl: i64| clock / 1_000 + u64::try_from(ttl).unwrap_or(0);
+    let string = |bytes: &[u8]| lua.create_string(bytes).map(Value::String);
     match &texts[..] {
         [b"TIME"] => {
-            let time = [(clock / 1_000_000).to_string(), (clock % 1_000_000).to_string()];
-            Ok(Value::Table(lua.create_sequence_from(time)?))
+            let time = [(*clock / 1_000_000).to_string(), (*clock % 1_000_000).to_string()];
+            lua.create_sequence_from(time).map(Value::Table)
         }
-        [b"GET", key] => match entries.get(*key) {
-            Some(entry) => Ok(Value::String(lua.create_string(&entry.value)?)),
-            None => Ok(Value::Boolean(false)),
-        },
-        [b"GETRANGE", key, from, upto] => {
-            let value = entries.get(*key).map_or(&[][..], |entry| &entry.value);
+        [b"GET", KEY] => count.value.as_ref().map_or(Ok(Value::Boolean(false)), |it| string(it)),
+        [b"GETRANGE", KEY, from, upto] => {
+            let value = count.value.as_deref().unwrap_or_default();
             let (length, from, upto) = (value.len() as i64, number(from)?, number(upto)?);
             let at = |place: i64| if place < 0 { (length + place).max(0) } else { place };
-            let (from, upto) = (at(from), at(upto).min(length - 1));
-            let part = if from > upto { &[][..] } else { &value[from as usize..=upto as usize] };
-            Ok(Value::String(lua.create_string(part)?))
+            let part = at(from) as usize..(at(upto) + 1).min(length) as usize;
+            string(value.get(part).unwrap_or_default())
         }
-        [b"SETRANGE", key, from, text] => {
-            let (from, entry) = (number(from)? as usize, entries.entry(key.to_vec()).or_default());
-            let length = entry.value.len().max(from + text.len());
-            entry.value.resize(length, 0);
-            entry.value[from..from + text.len()].copy_from_slice(text);
+        [b"SETRANGE", KEY, from, text] => {
+            let (from, value) = (number(from)? as usize, count.value.get_or_insert_default());
+            let length = value.len().max(from + text.len());
+            value.resize(length, 0);
+            value[from..from + text.len()].copy_from_slice(text);
             Ok(Value::Integer(length as i64))
         }
-        [b"SET", key, value, rest @ ..] => {
-            let kept = entries.get(*key).and_then(|entry| entry.expires);
-            let expires = match rest {
-                [] => None,
-                [b"KEEPTTL"] => kept,
-                [b"PX", ttl] => Some(ttl_end(number(ttl)?)),
+        [b"SET", KEY, value, rest @ ..] => {
+            count.expires = match rest {
+                [b"KEEPTTL"] => count.expires,
+                [b"PX", ttl] => Some(now + number(ttl)? as u64),
                 _ => return Err(Error::runtime("unknown SET")),
             };
-            entries.insert(key.to_vec(), Entry { value: value.to_vec(), expires });
+            count.value = Some(value.to_vec());
             Ok(Value::Boolean(true))
         }
-        [b"DEL" | b"UNLINK", removed @ ..] => {
-            let count = removed.iter().filter(|key| entries.remove(**key).is_some()).count();
-            Ok(Value::Integer(count as i64))
+        [b"DEL" | b"UNLINK", KEY] => {
+            let is_removed = std::mem::take(count).value.is_some();
+            Ok(Value::Integer(is_removed.into()))
         }
-        [b"PTTL", key] => Ok(Value::Integer(match entries.get(*key) {
-            None => -2,
-            Some(Entry { expires: None, .. }) => -1,
-            Some(Entry { expires: Some(at), .. }) => (at - clock / 1_000) as i64,
+        [b"PTTL", KEY] => Ok(Value::Integer(match (&count.value, count.expires) {
+            (None, _) => -2,
+            (Some(_), None) => -1,
+            (Some(_), Some(at)) => (at - now) as i64,
         })),
-        [b"PEXPIRE", key, ttl] => match (entries.get_mut(*key), number(ttl)?) {
-            (None, _) => Ok(Value::Integer(0)),
-            (Some(_), ttl) if ttl <= 0 => {
-                entries.remove(*key);
-                Ok(Value::Integer(1))
-            }
-            (Some(entry), ttl) => {
-                entry.expires = Some(ttl_end(ttl));
-                Ok(Value::Integer(1))
-            }
-        },
-        [command, ..] => {
-            Err(Error::runtime(format!("no {} in models", String::from_utf8_lossy(command))))
+        // A time that has passed removes the key with the next command.
+        [b"PEXPIRE", KEY, ttl] => {
+            let expires = now.saturating_add_signed(number(ttl)?);
+            count.expires = count.value.as_ref().map(|_| expires);
+            Ok(Value::Integer(count.value.is_some().into()))
         }
-        [] => Err(Error::runtime("no command")),
+        _ => Err(Error::runtime(format!("no {:?} in models", arguments.first()))),
     }
 }
 

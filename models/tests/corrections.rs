@@ -6,12 +6,10 @@ mod check;
 use ratelimit_models::bounds::{Bound, Bound::*, Counts};
 use ratelimit_models::corrections::{Fault, Fault::*, Settling};
 
-use self::check::{holds, holds_if_long, is_found};
-
 /// Returns a model of a process that settles its charges of a window, beside one that does not settle, with other
 /// bounds in place of some.
 fn window(most: &[(Bound, u8)]) -> Settling {
-    let most = Counts::of(&[(Calls, 2), (Plain, 2), (Ticks, 3)]).with(most);
+    let most = Counts::of(&[&[(Calls, 2), (Plain, 2), (Ticks, 3)], most]);
     Settling { is_bucket: false, most, fault: None }
 }
 
@@ -22,19 +20,21 @@ fn bucket(most: &[(Bound, u8)]) -> Settling {
 
 /// Asserts that both hold.
 fn both_hold(most: &[(Bound, u8)]) {
-    holds(window(most));
-    holds(bucket(most));
+    holds!(window(most));
+    holds!(bucket(most));
 }
 
-fn with(fault: Fault, model: Settling) -> Settling {
-    Settling { fault: Some(fault), ..model }
+/// Asserts that a fault of a model is found.
+fn finds(fault: Fault, property: &'static str, model: Settling) {
+    check::search(Settling { fault: Some(fault), ..model }, Some(property));
 }
 
 const CANCELLED: &[(Bound, u8)] =
     &[(Calls, 1), (Reserved, 2), (Cancelled, 2), (Plain, 1), (Ticks, 2)];
 
+/// Whether the searches that take minutes run as well.
+const LONG: bool = cfg!(feature = "long");
 const LIMIT: &str = "never more than the limit";
-const EXECUTED: &str = "each settlement is executed";
 const ORDER: &str = "corrections keep their order";
 const BLOCKED: &str = "a blocked key admits nothing";
 
@@ -43,27 +43,23 @@ tests! {
     requests_are_refused: both_hold(&[(Refused, 1)]);
     counts_are_reset: both_hold(&[(Resets, 1), (Plain, 1)]);
     the_process_resets_its_counts:
-        both_hold(&[(OwnResets, 1), (Plain, cfg!(feature = "long").into()), (Refused, 1)]);
+        both_hold(&[(OwnResets, 1), (Plain, LONG.into()), (Refused, 1)]);
     keys_are_blocked: both_hold(&[(Blocks, 1), (Plain, 1)]);
-    another_process_reserves_a_moment: holds(bucket(&[(Reserved, 1), (Plain, 1)]));
+    another_process_reserves_a_moment: holds!(bucket(&[(Reserved, 1), (Plain, 1)]));
     /// Two processes, or a process whose call is not polled.
     other_processes_cancel_reservations:
-        holds(bucket(CANCELLED)),
-        holds_if_long(bucket(&[CANCELLED, &[(Calls, 2)]].concat()));
+        holds!(bucket(CANCELLED)),
+        if LONG { holds!(bucket(&[CANCELLED, &[(Calls, 2)]].concat())) };
     a_lost_settlement_that_is_sent_again_is_found:
-        is_found(with(LostIsSentAgain, window(&[(Lost, 1)])), LIMIT);
+        finds(LostIsSentAgain, LIMIT, window(&[(Lost, 1)]));
     a_refused_settlement_that_is_forgotten_is_found:
-        is_found(with(RefusedIsForgotten, window(&[(Refused, 1)])), EXECUTED);
-    a_reset_that_passes_settlements_is_found:
-        is_found(with(ResetPasses, window(&[(OwnResets, 1)])), ORDER);
-    a_birth_that_is_ignored_is_found:
-        is_found(with(BirthIsIgnored, window(&[(Resets, 1)])), LIMIT);
-    drained_units_that_come_back_are_found:
-        is_found(with(DrainedUnitsComeBack, bucket(&[])), LIMIT);
+        finds(RefusedIsForgotten, "each settlement is executed", window(&[(Refused, 1)]));
+    a_reset_that_passes_settlements_is_found: finds(ResetPasses, ORDER, window(&[(OwnResets, 1)]));
+    a_birth_that_is_ignored_is_found: finds(BirthIsIgnored, LIMIT, window(&[(Resets, 1)]));
+    drained_units_that_come_back_are_found: finds(DrainedUnitsComeBack, LIMIT, bucket(&[]));
     reserved_units_that_come_back_are_found:
-        is_found(with(ReservedUnitsComeBack, bucket(&[(Plain, 1), (Reserved, 1)])), LIMIT);
-    an_empty_count_that_opens_is_found:
-        is_found(with(EmptyCountOpens, window(&[(Blocks, 1)])), BLOCKED);
+        finds(ReservedUnitsComeBack, LIMIT, bucket(&[(Plain, 1), (Reserved, 1)]));
+    an_empty_count_that_opens_is_found: finds(EmptyCountOpens, BLOCKED, window(&[(Blocks, 1)]));
     an_earlier_reservation_that_is_taken_for_the_last_is_found:
-        is_found(with(EarlierIsLast, bucket(CANCELLED)), LIMIT);
+        finds(EarlierIsLast, LIMIT, bucket(CANCELLED));
 }

@@ -5,22 +5,21 @@
 //! The queue of the process is [`Corrections`] of the runtime, and the server runs the script of the algorithm and
 //! `lua/correct.lua`. The calls of the processes take no time, because only the moment of their execution matters.
 
-mod queue;
-
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use stateright::{Model, Property};
 
-use self::queue::{Change, Pending, Queued};
-use super::Corrections;
+use super::{Corrections, Kind, Queueable, Sent};
 use crate::algorithm::{Charged, Correction, MOST, Receipt, Reservation};
 use crate::bounds::{Bound, Counts};
 use crate::judge;
+use crate::key::KeyId;
 use crate::limit::Limit;
-use crate::scripts::{LOCAL_START, Mistakes, SERVER_START, Server, charge};
-use crate::server::Keys;
-use crate::store::Charge;
+use crate::reply::StoreError;
+use crate::scripts::{AHEAD, Mistakes, START, Server, charge};
+use crate::server::StoredCount;
+use crate::store::{Charge, CorrectError};
 
 /// The length of a step of time, in microseconds: a charge leaves the window after three steps.
 const TICK: u64 = 4_000_000;
@@ -47,18 +46,13 @@ pub struct Settling {
     pub fault: Option<Fault>,
 }
 
-/// A fault that the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A settlement whose reply is lost is sent again.
     LostIsSentAgain,
-    /// A settlement that was refused is forgotten.
     RefusedIsForgotten,
-    /// A reset passes the settlements before it.
     ResetPasses,
     /// A count gives units back to charges that were made before its reset.
     BirthIsIgnored,
-    /// A bucket gives back units that have drained since their charge.
     DrainedUnitsComeBack,
     /// A settlement gives back units that the moments reserved since need.
     ReservedUnitsComeBack,
@@ -73,36 +67,28 @@ pub enum Action {
     Acquire,
     /// The call with an index ends. It has used so many units, and blocks the key or does not.
     End(usize, u64, bool),
-    /// Another process takes all units that are left.
     TakeRest,
     /// Another process reserves a moment for a call of so many units.
     Reserve(u64),
     /// The reservation with an index of its admission goes back.
     Cancel(usize),
-    /// The process sends what is queued.
     Send,
-    /// The server executes the pending request.
     Execute,
-    /// The process receives the reply.
     Deliver,
-    /// The server does not execute the pending request.
     Refuse,
-    /// The process receives no reply.
     Lose,
     /// The server executes a request that the process has given up.
     ExecuteLate(usize),
-    /// Another process resets the count.
     Reset,
-    /// The process resets the count.
     ResetOwn,
     Tick,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The time since the start, in microseconds.
+    /// By the clock of the process, in microseconds.
     time: u64,
-    server: Keys,
+    server: StoredCount,
     /// The calls that have not ended, as indices of `admissions`.
     running: Vec<usize>,
     /// What the process has not sent.
@@ -126,7 +112,7 @@ pub struct State {
 }
 
 /// Units that the server has admitted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Admission {
     at: u64,
     generation: u8,
@@ -143,12 +129,43 @@ struct Admission {
     is_reserved: bool,
 }
 
+/// A correction that is queued or sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Queued {
+    is_bucket: bool,
+    change: Change,
+    /// The resets that were queued before.
+    own_resets: u8,
+    /// The time at which it was queued, by the clock of the process.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Change {
+    Settle {
+        /// The index of the admission.
+        admission: usize,
+        correction: Correction,
+        /// For how long the key is blocked, in microseconds; 0 if it is not.
+        block_us: u64,
+    },
+    /// `passes` is the fault: it passes settlements.
+    Reset { passes: bool },
+}
+
+/// The pending request. A probe corrects nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pending {
+    due: Vec<Queued>,
+    is_executed: bool,
+}
+
 impl Model for Settling {
     type State = State;
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::default()]
+        vec![State { time: START, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -171,25 +188,25 @@ impl Model for Settling {
             }
         }
         actions.extend((0..state.late.len()).map(Action::ExecuteLate));
-        actions.retain(|action| self.most.allow(&state.used, action.bound()));
+        actions.retain(|action| self.most.allow(&state.used, bound(*action)));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.used.add(action.bound());
+        state.used.add(bound(action));
+        let not_executed = || CorrectError::NotExecuted(StoreError::ShuttingDown);
         match action {
             Action::Acquire => {
                 let birth = state.used.get(Bound::Calls).into();
-                let (outcome, receipt) = self.server(&mut state).acquire(CHARGED, birth);
+                let (outcome, receipt) = self.server(&mut state).take(CHARGED, birth);
                 let receipt = outcome.is_allowed().then_some(receipt)?;
                 state.running.push(state.admissions.len());
-                let admission = Admission { used: 0, ended: false, ..state.admission(CHARGED) };
-                state.admit(Admission { is_settled: false, receipt, ..admission });
+                state.admit(CHARGED, receipt, 0);
             }
             Action::End(call, units, blocks) => state.end(self.is_bucket, call, units, blocks),
             Action::TakeRest => {
                 let rest = self.server(&mut state).take_rest()?;
-                state.admit(state.admission(rest));
+                state.admit(rest, Receipt::default(), 0).use_all();
             }
             Action::Reserve(units) => {
                 // The births of other calls are smaller.
@@ -197,8 +214,9 @@ impl Model for Settling {
                 let (outcome, receipt) =
                     self.server(&mut state).reserve(units, birth, LONGEST_WAIT);
                 let wait = outcome.is_allowed().then_some(outcome.retry_us)?;
-                let (at, is_reserved) = (state.time + wait, wait > 0);
-                state.admit(Admission { at, receipt, is_reserved, ..state.admission(units) });
+                let admission = state.admit(units, receipt, wait);
+                admission.use_all();
+                admission.is_reserved = wait > 0;
             }
             Action::Cancel(index) => self.cancel(&mut state, index),
             Action::Send => state.send(),
@@ -207,16 +225,16 @@ impl Model for Settling {
                 self.correct(&mut state, &due);
                 state.pending.as_mut()?.is_executed = true;
             }
-            Action::Deliver => state.deliver(),
-            Action::Refuse if self.is(Fault::RefusedIsForgotten) => state.deliver(),
-            Action::Refuse => state.refuse(),
+            Action::Deliver => drop(state.replied(Ok(()))),
+            Action::Refuse => {
+                let is_forgotten = self.fault == Some(Fault::RefusedIsForgotten);
+                state.replied(if is_forgotten { Ok(()) } else { Err(not_executed()) });
+            }
             Action::Lose => {
-                let pending = state.pending.clone()?;
-                if self.is(Fault::LostIsSentAgain) {
-                    state.refuse();
-                } else {
-                    state.lose_reply();
-                }
+                let no_reply = CorrectError::NoReply(StoreError::ShuttingDown);
+                let is_mistaken = self.fault == Some(Fault::LostIsSentAgain);
+                let error = if is_mistaken { not_executed() } else { no_reply };
+                let pending = state.replied(Err(error))?;
                 if !pending.is_executed {
                     state.late.push(pending.due);
                 }
@@ -227,11 +245,12 @@ impl Model for Settling {
             }
             Action::Reset => {
                 // `UNLINK` removes the one key of the count.
-                state.server.flush();
+                state.server = StoredCount::default();
                 state.begin_anew();
             }
             Action::ResetOwn => {
-                state.add(self.is_bucket, Change::Reset { passes: self.is(Fault::ResetPasses) });
+                let passes = self.fault == Some(Fault::ResetPasses);
+                state.add(self.is_bucket, Change::Reset { passes });
             }
             Action::Tick => state.time += TICK,
         }
@@ -242,53 +261,41 @@ impl Model for Settling {
         vec![
             Property::always("never more than the limit", Self::is_within),
             Property::always("a count has what was used", Self::counts_what_was_used),
-            Property::always("a blocked key admits nothing", |_: &Self, state: &State| {
+            Property::always("a blocked key admits nothing", |_, state: &State| {
                 !state.was_admitted_while_blocked
             }),
-            Property::always("corrections keep their order", |_: &Self, state: &State| {
-                !state.was_passed
-            }),
+            Property::always("corrections keep their order", |_, state: &State| !state.was_passed),
             Property::always("each settlement is executed", Self::settles_all),
         ]
     }
 }
 
-impl Action {
-    fn bound(self) -> Option<Bound> {
-        Some(match self {
-            Self::Acquire => Bound::Calls,
-            Self::End(_, _, true) => Bound::Blocks,
-            Self::TakeRest => Bound::Plain,
-            Self::Reserve(_) => Bound::Reserved,
-            Self::Cancel(_) => Bound::Cancelled,
-            Self::Refuse => Bound::Refused,
-            Self::Lose => Bound::Lost,
-            Self::Reset => Bound::Resets,
-            Self::ResetOwn => Bound::OwnResets,
-            Self::Tick => Bound::Ticks,
-            Self::End(_, _, false)
-            | Self::Send
-            | Self::Execute
-            | Self::Deliver
-            | Self::ExecuteLate(_) => return None,
-        })
-    }
+fn bound(action: Action) -> Option<Bound> {
+    Some(match action {
+        Action::Acquire => Bound::Calls,
+        Action::End(_, _, true) => Bound::Blocks,
+        Action::TakeRest => Bound::Plain,
+        Action::Reserve(_) => Bound::Reserved,
+        Action::Cancel(_) => Bound::Cancelled,
+        Action::Refuse => Bound::Refused,
+        Action::Lose => Bound::Lost,
+        Action::Reset => Bound::Resets,
+        Action::ResetOwn => Bound::OwnResets,
+        Action::Tick => Bound::Ticks,
+        _ => return None,
+    })
 }
 
 /// Returns the charge of a call of a bucket or of a window.
-fn charge_of(is_bucket: bool) -> &'static Arc<Charge> {
+fn charge_of(is_bucket: bool) -> &'static Charge {
     const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
     const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
-    static CHARGES: LazyLock<[Arc<Charge>; 2]> =
-        LazyLock::new(|| [WINDOW, BUCKET].map(|limit| Arc::new(charge(*limit.terms(), None))));
+    static CHARGES: LazyLock<[Charge; 2]> =
+        LazyLock::new(|| [WINDOW, BUCKET].map(|limit| charge(*limit.terms(), None)));
     &CHARGES[usize::from(is_bucket)]
 }
 
 impl Settling {
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
-
     fn mistakes(&self) -> Mistakes {
         match self.fault {
             Some(Fault::BirthIsIgnored) => &[(" birth == own_birth", " true")],
@@ -303,8 +310,8 @@ impl Settling {
     }
 
     fn server<'a>(&self, state: &'a mut State) -> Server<'a> {
-        let (clock, charge) = (SERVER_START + state.time, charge_of(self.is_bucket));
-        Server { keys: &mut state.server, mistakes: self.mistakes(), clock, charge }
+        let (clock, charge) = (AHEAD + state.time, charge_of(self.is_bucket));
+        Server { count: &mut state.server, mistakes: self.mistakes(), clock, charge }
     }
 
     /// A process gives a reservation back, whose call has not started. If charges after it need it, its moment passes
@@ -313,35 +320,31 @@ impl Settling {
         let cancelled = &mut state.admissions[index];
         (cancelled.is_reserved, cancelled.used) = (false, 0);
         let Admission { at, charged, receipt, .. } = *cancelled;
-        let reservation = Reservation { receipt, moment: SERVER_START + at };
+        let reservation = Reservation { receipt, moment: AHEAD + at };
         let back = Correction::give_back(Charged::Reserved(reservation), charged);
         self.server(state).correct(&[(back, 0)]);
     }
 
-    /// Executes a request of corrections.
     fn correct(&self, state: &mut State, due: &[Queued]) {
-        let entry = |queued: &Queued| match queued.change {
-            Change::Settle { correction, block_us, .. } => (correction, block_us),
-            Change::Reset { .. } => (Correction::default(), RESET),
-        };
-        let corrections: Vec<_> = due.iter().map(entry).collect();
-        if !corrections.is_empty() {
-            self.server(state).correct(&corrections);
-        }
+        let mut corrections = Vec::new();
         for queued in due {
             match queued.change {
                 Change::Reset { .. } => {
+                    corrections.push((Correction::default(), RESET));
                     state.begin_anew();
                     state.own_resets += 1;
                 }
-                Change::Settle { admission, block_us, .. } => {
+                Change::Settle { admission, correction, block_us } => {
+                    corrections.push((correction, block_us));
                     state.was_passed |= queued.own_resets < state.own_resets;
                     state.admissions[admission].is_settled |= block_us == 0;
-                    if block_us > 0 {
-                        state.blocked_until = state.blocked_until.max(state.time + block_us);
-                    }
+                    let blocked_until = if block_us > 0 { state.time + block_us } else { 0 };
+                    state.blocked_until = state.blocked_until.max(blocked_until);
                 }
             }
+        }
+        if !corrections.is_empty() {
+            self.server(state).correct(&corrections);
         }
     }
 
@@ -384,11 +387,14 @@ impl Settling {
     }
 }
 
-impl State {
-    fn local_clock(&self) -> u64 {
-        LOCAL_START + self.time
+impl Admission {
+    /// A call uses at once what it is charged.
+    fn use_all(&mut self) {
+        (self.used, self.ended, self.is_settled) = (self.charged, true, true);
     }
+}
 
+impl State {
     /// Returns the next step of the process and of the server without a fault.
     fn next_action(&self) -> Option<Action> {
         match &self.pending {
@@ -404,23 +410,119 @@ impl State {
         self.blocked_until = 0;
     }
 
-    /// Returns the admission of a call that uses at once what it is charged.
-    fn admission(&self, units: u64) -> Admission {
-        Admission {
-            at: self.time,
-            generation: self.generation,
-            charged: units,
-            used: units,
-            ended: true,
-            is_settled: true,
-            is_lost: false,
-            receipt: Receipt::default(),
-            is_reserved: false,
+    /// Adds units that are not used before `wait`.
+    fn admit(&mut self, charged: u64, receipt: Receipt, wait: u64) -> &mut Admission {
+        self.was_admitted_while_blocked |= self.time < self.blocked_until;
+        let (at, generation) = (self.time + wait, self.generation);
+        let admission = Admission { at, generation, charged, receipt, ..Admission::default() };
+        self.admissions.push(admission);
+        self.admissions.last_mut().expect("added above")
+    }
+
+    /// A call ends: its settlement is queued, unless it has nothing to correct.
+    fn end(&mut self, is_bucket: bool, call: usize, used: u64, blocks: bool) {
+        let admission = self.running.remove(call);
+        let ended = &mut self.admissions[admission];
+        (ended.used, ended.ended) = (used, true);
+        ended.is_settled = used == CHARGED;
+        let correction = Correction::settled(ended.receipt, CHARGED, used);
+        if blocks {
+            let (correction, block_us) = (Correction::default(), TICK + TICK / 2);
+            self.add(is_bucket, Change::Settle { admission, correction, block_us });
+        }
+        if used != CHARGED {
+            self.add(is_bucket, Change::Settle { admission, correction, block_us: 0 });
         }
     }
 
-    fn admit(&mut self, admission: Admission) {
-        self.was_admitted_while_blocked |= self.time < self.blocked_until;
-        self.admissions.push(admission);
+    fn add(&mut self, is_bucket: bool, change: Change) {
+        let is_reset = matches!(change, Change::Reset { .. });
+        let own_resets = self.used.get(Bound::OwnResets) - u8::from(is_reset);
+        let queued = Queued { is_bucket, change, own_resets, at: self.time };
+        let mut left = Vec::new();
+        let lost = self.queue.add(0, 0, queued, self.real, &mut left);
+        assert!(lost.is_none(), "the queue is not full");
+        // The reset unblocks the key: a block that waits is not sent.
+        let is_block = |it: &Queued| matches!(it.change, Change::Settle { block_us: 1.., .. });
+        assert!(left.iter().all(is_block), "no settlement is dropped");
+    }
+
+    /// The process sends what is due once the lane does not pause any more.
+    fn send(&mut self) {
+        let (now, wake) = (self.time, self.queue.next_wake().unwrap_or_default());
+        self.real = self.real.max(wake);
+        let mut left = Vec::new();
+        let sent = self.queue.next(now, self.real, &mut left);
+        // What has left the window needs no correction.
+        left.into_iter().for_each(|left| self.lose(left));
+        self.pending = sent.map(|(_, sent)| Pending {
+            due: match sent {
+                Sent::Corrections => self.queue.sent(0).map(|it| it.due(now)).collect(),
+                Sent::Probe => Vec::new(),
+            },
+            is_executed: false,
+        });
+    }
+
+    /// The pending request ends, with the same result for each of its corrections. Returns the request.
+    fn replied(&mut self, result: Result<(), CorrectError>) -> Option<Pending> {
+        let pending = self.pending.take()?;
+        let is_lost = matches!(result, Err(CorrectError::NoReply(_)));
+        let results = vec![result; pending.due.len().max(1)];
+        let ended = self.queue.replied(0, results, self.real).into_iter();
+        ended.filter(|_| is_lost).for_each(|(lost, _)| self.lose(lost));
+        Some(pending)
+    }
+
+    /// A settlement is not executed, or perhaps late.
+    fn lose(&mut self, lost: Queued) {
+        if let Change::Settle { admission, block_us: 0, .. } = lost.change {
+            self.admissions[admission].is_lost = true;
+        }
+    }
+}
+
+impl Queueable for Queued {
+    fn key_id(&self) -> KeyId {
+        charge_of(self.is_bucket).key_id
+    }
+
+    fn kind(&self) -> Kind {
+        match self.change {
+            Change::Reset { passes: true } => Kind::Block,
+            Change::Reset { passes: false } => Kind::Awaited,
+            Change::Settle { block_us: 1.., .. } => Kind::Block,
+            Change::Settle { correction, .. } if correction.less() > 0 => Kind::GiveBack,
+            Change::Settle { .. } => Kind::Settlement,
+        }
+    }
+
+    fn blocks(&self) -> bool {
+        self.kind() == Kind::Block
+    }
+
+    fn unblocks(&self) -> bool {
+        matches!(self.change, Change::Reset { passes: false })
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        match self.due(now).change {
+            Change::Reset { .. } => true,
+            Change::Settle { correction, block_us, .. } => correction.change != 0 || block_us > 0,
+        }
+    }
+}
+
+impl Queued {
+    /// Returns this without what does not count any more at `now`.
+    fn due(mut self, now: u64) -> Self {
+        let delay = now - self.at;
+        if let Change::Settle { correction, block_us, .. } = &mut self.change {
+            *block_us = block_us.saturating_sub(delay);
+            if !self.is_bucket && delay >= PERIOD.as_micros() as u64 {
+                *correction = Correction::default();
+            }
+        }
+        self
     }
 }

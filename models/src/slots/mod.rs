@@ -11,9 +11,9 @@ use stateright::{Model, Property};
 use super::{SlotUnits, StatedUnits, TakenUnits};
 use crate::bounds::{Bound, Counts};
 use crate::limit::Limit;
-use crate::scripts::{LOCAL_START, Mistakes, SERVER_START, Script, Server, charge, decoded};
-use crate::server::Keys;
-use crate::store::{Stated, Statement};
+use crate::scripts::{AHEAD, Mistakes, START, Script, Server, charge, decoded};
+use crate::server::StoredCount;
+use crate::store::{Charge, Stated, Statement};
 
 /// The length of a step of time, in microseconds.
 const TICK: u64 = 100_000;
@@ -29,14 +29,11 @@ pub struct Slots {
     pub fault: Option<Fault>,
 }
 
-/// A fault that the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The hold of a process begins when it receives a reply, and not when it sends the request.
     HoldSinceReply,
-    /// A process keeps its units until a reply comes, however late that is.
     UnitsAreNotLost,
-    /// A process that has given up a request takes it for one that was not executed.
     GivenUpIsForgotten,
     /// The server forgets the record of a process that holds nothing, so a late request counts again.
     EmptyRecordIsForgotten,
@@ -51,22 +48,19 @@ pub enum Action {
     End(usize, usize),
     State(usize),
     Reset(usize),
-    /// The server executes a message.
     Execute(usize),
-    /// A process receives a reply.
     Deliver(usize),
-    /// A process does not wait for the reply to its request any longer.
     GiveUp(usize),
     Crash(usize),
     Flush,
     Tick,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Since the start, in microseconds.
+    /// By the clocks of the processes, in microseconds.
     time: u64,
-    server: Keys,
+    server: StoredCount,
     /// How often the server has freed all slots: by a reset, or because it has lost its memory.
     generation: u8,
     processes: Vec<Process>,
@@ -89,10 +83,8 @@ struct Process {
     was_late: bool,
 }
 
-/// The pending request of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pending {
-    /// The number of its statement.
     number: u64,
     sent_at: u64,
     wants: bool,
@@ -100,7 +92,6 @@ struct Pending {
     resets: Option<u8>,
 }
 
-/// A call that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Call {
     held: TakenUnits,
@@ -122,9 +113,11 @@ struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Body {
-    Take(StatedUnits),
-    State(StatedUnits),
+    /// A statement, with a call that wants a unit or without.
+    State { stated: StatedUnits, wants: bool },
+    /// Frees the slots of all processes.
     Reset,
+    /// The reply, and the generation of its execution.
     Reply { bytes: Vec<u8>, generation: u8 },
 }
 
@@ -133,14 +126,8 @@ impl Model for Slots {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            time: 0,
-            server: Keys::default(),
-            generation: 0,
-            processes: (1..=self.processes as u64).map(Process::new).collect(),
-            network: Vec::new(),
-            used: Counts::default(),
-        }]
+        let processes = (1..=self.processes as u64).map(Process::new).collect();
+        vec![State { time: START, processes, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -149,7 +136,7 @@ impl Model for Slots {
             actions.extend((0..process.calls.len()).map(|call| Action::End(index, call)));
             let is_pending = process.pending.is_some();
             actions.push(if is_pending { Action::GiveUp(index) } else { Action::Call(index) });
-            if process.is_due(state.local_clock()) {
+            if process.is_due(state.time) {
                 actions.push(Action::State(index));
             }
         }
@@ -157,12 +144,12 @@ impl Model for Slots {
             if message.is_reply() { Action::Deliver(index) } else { Action::Execute(index) }
         }));
         actions.extend([Action::Flush, Action::Tick]);
-        actions.retain(|action| self.most.allow(&state.used, action.bound()));
+        actions.retain(|action| self.most.allow(&state.used, bound(*action)));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.used.add(action.bound());
+        state.used.add(bound(action));
         match action {
             Action::Call(process) => self.send(&mut state, process, true),
             Action::LocalCall(process) => {
@@ -202,7 +189,7 @@ impl Model for Slots {
                 let process = &mut state.processes[process];
                 let (id, number) = (process.id, process.pending?.number);
                 process.give_up();
-                process.units.is_unsure &= !self.is(Fault::GivenUpIsForgotten);
+                process.units.is_unsure &= self.fault != Some(Fault::GivenUpIsForgotten);
                 let is_reply = |it: &Message| (it.process, it.number) == (id, number);
                 state.network.retain(|it| !is_reply(it) || !it.is_reply());
             }
@@ -215,7 +202,7 @@ impl Model for Slots {
             }
             Action::Flush => {
                 state.generation += 1;
-                state.server.flush();
+                state.server = StoredCount::default();
             }
             Action::Tick => state.time += TICK,
         }
@@ -226,38 +213,29 @@ impl Model for Slots {
         vec![
             Property::always("never more than the limit", Self::is_within),
             Property::always("the server counts what runs", Self::recovers),
-            Property::always("a reset loses no later slot", |model: &Self, state: &State| {
-                !model.has(Bound::Resets) || model.has(Bound::Lost) || state.keeps_calls()
-            }),
-            // A process does not know whether it has admitted a call before another process has reset the count.
-            Property::always("a reset loses earlier slots only", |model: &Self, state: &State| {
-                model.processes > 1 || state.keeps_local_calls()
-            }),
+            Property::always("a reset loses no later slot", Self::keeps_calls),
+            Property::always("a reset loses earlier slots only", Self::keeps_local_calls),
         ]
     }
 }
 
-impl Action {
-    fn bound(self) -> Option<Bound> {
-        Some(match self {
-            Self::Call(_) => Bound::Calls,
-            Self::LocalCall(_) => Bound::LocalCalls,
-            Self::Reset(_) => Bound::Resets,
-            Self::GiveUp(_) => Bound::Lost,
-            Self::Crash(_) => Bound::Crashes,
-            Self::Flush => Bound::Flushes,
-            Self::Tick => Bound::Ticks,
-            Self::End(..) | Self::State(_) | Self::Execute(_) | Self::Deliver(_) => return None,
-        })
-    }
+fn bound(action: Action) -> Option<Bound> {
+    Some(match action {
+        Action::Call(_) => Bound::Calls,
+        Action::LocalCall(_) => Bound::LocalCalls,
+        Action::Reset(_) => Bound::Resets,
+        Action::GiveUp(_) => Bound::Lost,
+        Action::Crash(_) => Bound::Crashes,
+        Action::Flush => Bound::Flushes,
+        Action::Tick => Bound::Ticks,
+        Action::End(..) | Action::State(_) | Action::Execute(_) | Action::Deliver(_) => {
+            return None;
+        }
+    })
 }
 
 /// What the processes do.
 impl Slots {
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
-
     fn has(&self, bound: Bound) -> bool {
         self.most.get(bound) > 0
     }
@@ -268,7 +246,7 @@ impl Slots {
 
     /// Sends the statement of a process, with a call that wants a unit or without.
     fn send(&self, state: &mut State, process: usize, wants: bool) {
-        let now = state.local_clock();
+        let now = state.time;
         let is_reset = state.processes.iter().any(|process| process.resetting.is_some());
         let resets = (!is_reset).then_some(state.used.get(Bound::Resets));
         let sender = &mut state.processes[process];
@@ -279,12 +257,11 @@ impl Slots {
         let (process, number) = (sender.id, sender.last_seq);
         let stated = sender.units.state(number, now);
         sender.pending = Some(Pending { number, sent_at: now, wants, resets });
-        let body = if wants { Body::Take(stated) } else { Body::State(stated) };
-        state.put(Message { process, number, body });
+        state.put(Message { process, number, body: Body::State { stated, wants } });
     }
 
     fn deliver(&self, state: &mut State, message: Message) {
-        let (now, used_resets) = (state.local_clock(), state.used.get(Bound::Resets));
+        let (now, used_resets) = (state.time, state.used.get(Bound::Resets));
         let sender = |process: &&mut Process| process.id == message.process;
         let Some(process) = state.processes.iter_mut().find(sender) else { return };
         let Body::Reply { bytes, generation } = message.body else { return };
@@ -298,12 +275,12 @@ impl Slots {
         let Some(Pending { sent_at, wants, resets, .. }) = pending else { return };
         let is_over = process.units.alive_until().is_some_and(|at| now >= at);
         process.was_late |= (is_over || now >= sent_at + OWN_HOLD) && self.records_lateness();
-        if self.is(Fault::HoldSinceReply)
+        if self.fault == Some(Fault::HoldSinceReply)
             && let Some(pending) = &mut process.units.pending
         {
             pending.sent_at = now;
         }
-        if self.is(Fault::UnitsAreNotLost) {
+        if self.fault == Some(Fault::UnitsAreNotLost) {
             process.units.confirmed_at = now;
         }
         let granted = u64::from(wants && outcome.is_allowed());
@@ -336,45 +313,36 @@ impl Slots {
 
     /// Executes a request. Returns the reply.
     fn execute(&self, state: &mut State, message: Message) -> Message {
-        let Message { process, number, body } = message;
-        let stated = |StatedUnits { units, epoch, hold_us }| Statement {
-            process,
-            seq: number,
-            units,
-            epoch,
-            hold_us,
-            waited_us: 0,
+        let Message { process, number: seq, body } = message;
+        let statement = match body {
+            Body::State { stated: StatedUnits { units, epoch, hold_us }, .. } => {
+                Statement { process, seq, units, epoch, hold_us, ..Statement::default() }
+            }
+            _ => Statement { hold_us: HOLD, ..Statement::default() },
         };
+        state.generation += u8::from(body == Body::Reset);
+        let (generation, charge) = (state.generation, self.charge(statement));
+        let mut server = self.server(state, &charge);
         let bytes = match body {
-            Body::Take(units) => {
-                self.run(state, stated(units), |server| server.run_one("take", 1, (1, 0)))
-            }
-            Body::State(units) => self
-                .run(state, stated(units), |server| server.run_several(Script::Hold, 1, vec![1])),
-            Body::Reset => {
-                state.generation += 1;
-                let statement = Statement { hold_us: HOLD, ..Statement::default() };
-                self.run(state, statement, |server| server.run_one("hold", 0, (0, 1)))
-            }
+            Body::State { wants: true, .. } => server.run_one("take", [1, 1, 0]),
+            Body::State { wants: false, .. } => server.run_several(Script::Hold, 1, vec![1]),
+            Body::Reset => server.run_one("hold", [0, 0, 1]),
             Body::Reply { .. } => unreachable!("a reply is not executed"),
         };
-        Message { process, number, body: Body::Reply { bytes, generation: state.generation } }
+        Message { process, number: seq, body: Body::Reply { bytes, generation } }
     }
 
-    /// Returns the units that the server counts.
     fn measured(&self, state: &mut State) -> u64 {
-        self.run(state, Statement::default(), |server| server.measured())
+        self.server(state, &self.charge(Statement::default())).measured()
     }
 
-    fn run<T>(
-        &self,
-        state: &mut State,
-        statement: Statement,
-        run: impl FnOnce(&mut Server<'_>) -> T,
-    ) -> T {
-        let charge = charge(*Limit::in_flight("slots", self.threshold).terms(), Some(statement));
-        let (clock, mistakes) = (SERVER_START + state.time, self.mistakes());
-        run(&mut Server { keys: &mut state.server, mistakes, clock, charge: &charge })
+    fn charge(&self, statement: Statement) -> Charge {
+        charge(*Limit::in_flight("slots", self.threshold).terms(), Some(statement))
+    }
+
+    fn server<'a>(&self, state: &'a mut State, charge: &'a Charge) -> Server<'a> {
+        let (clock, mistakes) = (AHEAD + state.time, self.mistakes());
+        Server { count: &mut state.server, mistakes, clock, charge }
     }
 }
 
@@ -383,7 +351,27 @@ impl Slots {
     /// A reset frees the slots of running calls, and a server that has lost its memory does: calls that were admitted
     /// before do not count.
     fn is_within(&self, state: &State) -> bool {
-        state.running(state.generation) <= self.threshold as usize
+        let running = state.processes.iter().map(|process| {
+            let calls = process.calls.iter().filter(|it| it.generation == Some(state.generation));
+            calls.filter(|call| !process.units.is_lost(call.held, state.time)).count() as u64
+        });
+        running.sum::<u64>() <= self.threshold
+    }
+
+    /// Returns whether the calls that the server has admitted since the last reset have their slots, as long as the
+    /// server keeps them.
+    fn keeps_calls(&self, state: &State) -> bool {
+        let (now, generation) = (state.time, Some(state.generation));
+        !self.has(Bound::Resets)
+            || self.has(Bound::Lost)
+            || state.keeps(|call| call.generation == generation && now < call.kept_until)
+    }
+
+    /// Returns whether the calls that fallbacks have admitted since the last reset have their slots. One of several
+    /// processes does not know whether it has admitted a call before another one has reset the count.
+    fn keeps_local_calls(&self, state: &State) -> bool {
+        let resets = state.used.get(Bound::Resets);
+        self.processes > 1 || state.keeps(|call| call.generation.is_none() && call.resets >= resets)
     }
 
     /// Plays on without faults until no message is left and no statement is due.
@@ -394,9 +382,8 @@ impl Slots {
                 let reply = if is_reply { message } else { self.execute(state, message) };
                 self.deliver(state, reply);
             }
-            let now = state.local_clock();
             let mut processes = state.processes.iter();
-            let Some(next) = processes.position(|process| process.is_due(now)) else { return };
+            let Some(next) = processes.position(|it| it.is_due(state.time)) else { return };
             self.send(state, next, false);
         }
         panic!("processes state without end: {state:#?}");
@@ -407,12 +394,10 @@ impl Slots {
     fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
         for process in &mut state.processes {
-            let is_sent = |number| {
-                let mut sent = state.network.iter();
-                sent.any(|it| (it.process, it.number) == (process.id, number))
-            };
             // A request without a message reaches its deadline.
-            if process.pending.is_some_and(|pending| !is_sent(pending.number)) {
+            let number = process.pending.map(|pending| pending.number);
+            let is_sent = |it: &Message| it.process == process.id && Some(it.number) == number;
+            if !state.network.iter().any(is_sent) {
                 process.give_up();
             }
         }
@@ -441,51 +426,25 @@ impl Slots {
     /// has held expires, and so does what a request takes that was given up and arrives after the hold; processes learn
     /// of a reset later, and a server of slots that it has forgotten.
     fn counts_at_once(&self, state: &mut State) -> bool {
-        let has_had = |bound| state.used.get(bound) > 0;
-        let (was_reset, is_late) = (has_had(Bound::Resets), state.time >= HOLD);
+        let (used, is_late) = (state.used.clone(), state.time >= START + HOLD);
+        let has_had = |bound| used.get(bound) > 0;
         if has_had(Bound::Crashes) || has_had(Bound::Flushes) || has_had(Bound::Lost) && is_late {
             return true;
         }
         let (measured, held) = (self.measured(state), state.held());
-        measured == held || measured < held && was_reset
+        measured == held || measured < held && has_had(Bound::Resets)
     }
 }
 
 impl State {
-    fn local_clock(&self) -> u64 {
-        LOCAL_START + self.time
+    /// Returns whether the calls of processes that were not late have their slots, if these must be kept.
+    fn keeps(&self, must_keep: impl Fn(&Call) -> bool) -> bool {
+        let mut in_time = self.processes.iter().filter(|process| !process.was_late);
+        in_time.all(|process| {
+            process.calls.iter().all(|call| !must_keep(call) || process.units.has(call.held))
+        })
     }
 
-    /// Returns how many calls of `generation` run and do not know that they have lost their slot.
-    fn running(&self, generation: u8) -> usize {
-        let now = self.local_clock();
-        let calls = self.processes.iter().flat_map(|process| {
-            process.calls.iter().filter(move |call| !process.units.is_lost(call.held, now))
-        });
-        calls.filter(|call| call.generation == Some(generation)).count()
-    }
-
-    /// Returns whether the calls that fallbacks have admitted since the last reset have their slots.
-    fn keeps_local_calls(&self) -> bool {
-        let resets = self.used.get(Bound::Resets);
-        self.keeps(|call| call.generation.is_none() && call.resets >= resets)
-    }
-
-    /// Returns whether the calls that the server has admitted since the last reset have their slots, as long as the
-    /// server keeps them.
-    fn keeps_calls(&self) -> bool {
-        let now = self.local_clock();
-        self.keeps(|call| call.generation == Some(self.generation) && now < call.kept_until)
-    }
-
-    /// Returns whether some calls have their slots, except those of processes that were late.
-    fn keeps(&self, is_kept: impl Fn(&Call) -> bool) -> bool {
-        let is_right =
-            |it: &Process, call| !is_kept(call) || it.was_late || it.units.has(call.held);
-        self.processes.iter().all(|it| it.calls.iter().all(|call| is_right(it, call)))
-    }
-
-    /// Returns how many units are held.
     fn held(&self) -> u64 {
         self.processes.iter().map(|process| process.units.units()).sum()
     }
@@ -505,7 +464,6 @@ impl Process {
         Self { id, units, last_seq: 1, pending, resetting, calls, was_late }
     }
 
-    /// Returns whether a statement is due.
     fn is_due(&self, now: u64) -> bool {
         let mut units = self.units;
         self.pending.is_none()
@@ -514,13 +472,11 @@ impl Process {
                 || units.next_statement().is_some_and(|at| at <= now))
     }
 
-    /// Returns whether the process waits for the reply to a request.
     fn waits_for(&self, number: u64) -> bool {
         self.pending.is_some_and(|pending| pending.number == number)
             || self.resetting == Some(number)
     }
 
-    /// The process does not wait for the reply to its request any longer.
     fn give_up(&mut self) {
         self.pending = None;
         self.units.unanswered();
