@@ -1,5 +1,7 @@
 //! The rules for buckets and windows, as `tests/support/judge/` has them.
 
+use std::ops::RangeInclusive;
+
 use crate::limit::Terms;
 
 /// A time, in microseconds, and the units that were admitted then.
@@ -12,26 +14,21 @@ pub(crate) fn is_within(
     admitted: &[Admitted],
     extra: impl Fn(u64, u64) -> u64,
 ) -> bool {
-    let (burst, rate) = (u128::from(terms.capacity()), u128::from(terms.threshold()));
-    let period = u128::from(terms.period_us());
-    let of_interval = |from: u64, to: u64| {
-        let within = admitted.iter().filter(|(at, _)| (from..=to).contains(at));
-        within.map(|(_, units)| u128::from(*units)).sum::<u128>()
-    };
-    admitted.iter().all(|(from, _)| {
-        admitted.iter().filter(|(to, _)| to >= from).all(|(to, _)| {
-            let time = u128::from(to - from + extra(*from, *to));
-            of_interval(*from, *to) * period <= burst * period + rate * time
+    let (burst, rate, period) = (terms.capacity, terms.threshold, terms.period_us());
+    admitted.iter().all(|&(from, _)| {
+        admitted.iter().filter(|(to, _)| *to >= from).all(|&(to, _)| {
+            let refills = rate * (to - from + extra(from, to));
+            units(admitted, from..=to) * period <= burst * period + refills
         })
     })
 }
 
 /// Returns whether a sliding window may have admitted these units: in any period, at most the threshold.
 pub(crate) fn is_within_window(terms: &Terms, admitted: &[Admitted]) -> bool {
-    let is_within = |from: u64| {
-        let within =
-            admitted.iter().filter(|(at, _)| (from..from + terms.period_us()).contains(at));
-        within.map(|(_, units)| units).sum::<u64>() <= terms.threshold()
-    };
-    admitted.iter().all(|(from, _)| is_within(*from))
+    let period = |from| from..=from + terms.period_us() - 1;
+    admitted.iter().all(|(from, _)| units(admitted, period(*from)) <= terms.threshold)
+}
+
+fn units(admitted: &[Admitted], times: RangeInclusive<u64>) -> u64 {
+    admitted.iter().filter(|(at, _)| times.contains(at)).map(|(_, units)| units).sum()
 }

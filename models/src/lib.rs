@@ -25,6 +25,8 @@ mod local;
 mod one_or_many;
 #[path = "../../ratelimit-runtime/src/owner/mod.rs"]
 mod owner;
+#[path = "../../ratelimit-runtime/src/printing.rs"]
+mod printing;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/registry/mod.rs"]
@@ -46,9 +48,10 @@ mod threads;
 #[path = "../../ratelimit-runtime/src/waiting/mod.rs"]
 mod waiting;
 
+pub mod bounds;
 mod judge;
 mod scripts;
-pub mod server;
+mod server;
 
 pub use self::lease::model as leases;
 pub use self::owner::models::{corrections, slots};

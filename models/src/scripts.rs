@@ -1,128 +1,127 @@
-//! Runs the scripts of rates on a server of the models, with arguments and replies as the store packs them
+//! Runs the scripts of the runtime on a server of the models, with arguments and replies as the store packs them
 //! (`store/redis/scripts/script.rs`, which needs a client of Redis).
 
 use crate::algorithm::{Charged, Correction, Outcome, Receipt, Reservation, Verdict};
-use crate::program::Form;
-use crate::server::{Keys, Reply};
-use crate::store::Charge;
+use crate::key::KeyId;
+use crate::limit::Terms;
+use crate::program::{self, Form};
+use crate::server::StoredCount;
+use crate::store::{Charge, Statement};
 
-/// The key of the only count of a model.
-const KEY: &[u8] = b"count";
+/// The time at which a model starts, by the clock of a process.
+pub(crate) const START: u64 = 5_000_000;
+/// By how much the clock of the server is ahead.
+pub(crate) const AHEAD: u64 = 1_000_000_000_000 - START;
 
-/// An operation of `lua/one.lua`: `lua/prelude.lua` explains its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScriptCall {
-    word: &'static str,
-    cost: i64,
-    birth: u64,
-    operand: u64,
-    moment: u64,
+pub(crate) enum Script {
+    One(Form),
+    All,
+    Correct,
 }
 
-impl ScriptCall {
-    /// Counts the units in use.
-    pub(crate) const MEASURE: Self =
-        Self { word: "peek", cost: 0, birth: 0, operand: 1, moment: 0 };
+/// The parts of scripts that a fault replaces, each with the mistake.
+pub(crate) type Mistakes = &'static [(&'static str, &'static str)];
 
-    /// Returns a take that needs no receipt, or a peek.
-    pub(crate) fn new(word: &'static str, cost: u64) -> Self {
-        Self { word, cost: cost as i64, birth: 0, operand: 0, moment: 0 }
-    }
-
-    /// Returns a take that needs a receipt.
-    pub(crate) fn acquire(cost: u64, birth: u64) -> Self {
-        Self { birth, ..Self::new("take", cost) }
-    }
-
-    pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
-        let (birth, operand, moment) = match charged {
-            Charged::Newest => (0, 0, 0),
-            Charged::At(time) => (0, time, 0),
-            Charged::By(Receipt { birth, place }) => (birth, place, 0),
-            Charged::Reserved(Reservation { receipt: Receipt { birth, place }, moment }) => {
-                (birth, place, moment)
-            }
+impl Script {
+    pub(crate) fn text(self, mistakes: Mistakes) -> String {
+        let text = match self {
+            Self::One(form) => form.script(),
+            Self::All => program::several("all"),
+            Self::Correct => program::several("correct"),
         };
-        Self { word: "correct", cost: change, birth, operand, moment }
-    }
-
-    fn put_numbers(self, out: &mut Vec<u8>) {
-        out.extend(&self.cost.to_be_bytes()[1..]);
-        put_7(out, self.birth);
-        put_7(out, self.operand);
-    }
-
-    /// Runs the script of the form of `charge`, whose cost is not used.
-    pub(crate) fn run(
-        self,
-        keys: &mut Keys,
-        script: &str,
-        clock: u64,
-        charge: &Charge,
-    ) -> (Outcome, Receipt) {
-        let mut call = [self.word.as_bytes(), &[0]].concat();
-        self.put_numbers(&mut call);
-        Form::of(&charge.terms).put_terms(&mut call, charge);
-        match keys.run(script, clock, &[KEY], &[call]) {
-            Reply::Text(reply) => decoded(&reply),
-            other => panic!("{self:?}: {other:?}"),
-        }
+        let with_all_rules = program::several("correct");
+        mistakes.iter().fold(text, |text, (part, mistake)| {
+            assert!(with_all_rules.contains(part), "no script has {part}");
+            text.replace(part, mistake)
+        })
     }
 }
 
-/// Corrects charges by `lua/correct.lua`, each for `time` microseconds blocked or, if that is 0, left open.
-pub(crate) fn correct(
-    keys: &mut Keys,
-    script: &str,
-    clock: u64,
-    charge: &Charge,
-    corrections: &[(Correction, u64)],
-) -> Vec<Outcome> {
-    let mut entries = Vec::new();
-    for (correction, time) in corrections {
-        entries.push(1);
-        let correct = ScriptCall::correct(*correction);
-        correct.put_numbers(&mut entries);
-        put_7(&mut entries, correct.moment);
-        put_7(&mut entries, *time);
-    }
-    let each = vec![KEY; corrections.len()];
-    match keys.run(script, clock, &each, &[entries, Vec::new(), packed_limit(charge)]) {
-        Reply::List(list) if list.len() == 1 => {
-            list[0].chunks(36).map(|reply| decoded(reply).0).collect()
-        }
-        other => panic!("{corrections:?}: {other:?}"),
-    }
+/// A server at a time, with a count under the terms of `charge`, whose cost is not used.
+pub(crate) struct Server<'a> {
+    pub(crate) count: &'a mut StoredCount,
+    pub(crate) mistakes: Mistakes,
+    pub(crate) clock: u64,
+    pub(crate) charge: &'a Charge,
 }
 
-/// Reserves a moment of a bucket at most `wait` microseconds ahead, by `lua/all.lua`.
-pub(crate) fn reserve(
-    keys: &mut Keys,
-    script: &str,
-    clock: u64,
-    charge: &Charge,
-    (cost, birth, wait): (u64, u64, u64),
-) -> (Outcome, Receipt) {
-    let mut calls = b"take\0".to_vec();
-    // The birth, and no moment that is given up.
-    for number in [birth, 0, 0, 0, 0] {
-        put_7(&mut calls, number);
+impl Server<'_> {
+    /// Runs an operation of `lua/one.lua` with its cost, birth and operand: `lua/prelude.lua` explains them. Returns the
+    /// reply.
+    pub(crate) fn run_one(&mut self, word: &str, numbers: [u64; 3]) -> Vec<u8> {
+        let form = Form::of(&self.charge.terms);
+        let mut call = packed_call(word, &numbers);
+        form.put_terms(&mut call, self.charge);
+        self.count.run(Script::One(form), self.mistakes, self.clock, 1, vec![call])
     }
-    calls.extend(1_u32.to_be_bytes());
-    put_7(&mut calls, wait);
-    put_7(&mut calls, cost);
-    match keys.run(script, clock, &[KEY], &[calls, Vec::new(), packed_limit(charge)]) {
+
+    /// Takes units, with a receipt if `birth` is not 0.
+    pub(crate) fn take(&mut self, cost: u64, birth: u64) -> (Outcome, Receipt) {
+        decoded(&self.run_one("take", [cost, birth, 0]))
+    }
+
+    /// Returns the units that are left for a call of this cost.
+    pub(crate) fn remaining(&mut self, cost: u64) -> u64 {
+        decoded(&self.run_one("peek", [cost, 0, 0])).0.remaining
+    }
+
+    /// Returns the units in use.
+    pub(crate) fn measured(&mut self) -> u64 {
+        decoded(&self.run_one("peek", [0, 0, 1])).0.remaining
+    }
+
+    /// Takes all units that are left. Returns how many; `None` if there are none, or if the key is blocked.
+    pub(crate) fn take_rest(&mut self) -> Option<u64> {
+        let rest = Some(self.remaining(1)).filter(|rest| *rest > 0)?;
+        let (outcome, _) = self.take(rest, 0);
+        assert!(outcome.is_allowed() || outcome.is_blocked(), "what is left is admitted");
+        outcome.is_allowed().then_some(rest)
+    }
+
+    /// Reserves a moment of a bucket at most `wait` microseconds ahead.
+    pub(crate) fn reserve(&mut self, cost: u64, birth: u64, wait: u64) -> (Outcome, Receipt) {
+        // No moment is given up.
+        let mut calls = packed_call("take", &[birth, 0, 0, 0, 0]);
+        calls.extend(1_u32.to_be_bytes());
+        put_7(&mut calls, wait);
+        put_7(&mut calls, cost);
+        let reply = self.run_several(Script::All, 1, calls);
         // Behind the number of calls.
-        Reply::Text(reply) => decoded(&reply[4..]),
-        other => panic!("{other:?}"),
+        decoded(&reply[4..])
+    }
+
+    /// Corrects charges, each for `time` microseconds blocked or, if that is 0, left open.
+    pub(crate) fn correct(&mut self, corrections: &[(Correction, u64)]) {
+        let mut entries = Vec::new();
+        for (correction, time) in corrections {
+            let (Receipt { birth, place }, moment) = match correction.charged {
+                Charged::Newest => Default::default(),
+                Charged::At(place) => (Receipt { birth: 0, place }, 0),
+                Charged::By(receipt) => (receipt, 0),
+                Charged::Reserved(Reservation { receipt, moment }) => (receipt, moment),
+            };
+            entries.push(1);
+            for number in [correction.change as u64, birth, place, moment, *time] {
+                put_7(&mut entries, number);
+            }
+        }
+        self.run_several(Script::Correct, corrections.len(), entries);
+    }
+
+    /// Runs a script whose arguments are calls, the clock, and the limit.
+    pub(crate) fn run_several(&mut self, script: Script, keys: usize, calls: Vec<u8>) -> Vec<u8> {
+        let form = Form::of(&self.charge.terms);
+        let mut limit = vec![form.index() as u8 + 1];
+        form.put_terms(&mut limit, self.charge);
+        let arguments = vec![calls, Vec::new(), limit];
+        self.count.run(script, self.mistakes, self.clock, keys, arguments)
     }
 }
 
-fn packed_limit(charge: &Charge) -> Vec<u8> {
-    let form = Form::of(&charge.terms);
-    let mut limit = vec![form.index() as u8 + 1];
-    form.put_terms(&mut limit, charge);
-    limit
+pub(crate) fn charge(terms: Terms, statement: Option<Statement>) -> Charge {
+    let key_id = KeyId::new(&terms.identity, 0);
+    Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement }
 }
 
 /// Returns the outcome and the receipt of a reply (`lua/answer.lua`).
@@ -143,6 +142,14 @@ pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
         reset_us: number(22, 7),
     };
     (outcome, Receipt { birth: number(36, 7), place: number(43, 7) })
+}
+
+fn packed_call(word: &str, numbers: &[u64]) -> Vec<u8> {
+    let mut call = [word.as_bytes(), &[0]].concat();
+    for number in numbers {
+        put_7(&mut call, *number);
+    }
+    call
 }
 
 fn put_7(out: &mut Vec<u8>, number: u64) {

@@ -1,120 +1,65 @@
 //! Settling in every order of their steps.
 
+#[macro_use]
 mod check;
 
-use ratelimit_models::corrections::{Fault, Settling};
+use ratelimit_models::bounds::{Bound, Bound::*, Counts};
+use ratelimit_models::corrections::{Fault, Fault::*, Settling};
 
-use self::check::{LONG, holds, is_found};
+/// Returns a model of a process that settles its charges of a window, beside one that does not settle, with other
+/// bounds in place of some.
+fn window(most: &[(Bound, u8)]) -> Settling {
+    let most = Counts::of(&[&[(Calls, 2), (Plain, 2), (Ticks, 3)], most]);
+    Settling { is_bucket: false, most, fault: None }
+}
 
-/// A process that settles its charges of a window, beside one that does not settle.
-const MODEL: Settling = Settling {
-    is_bucket: false,
-    calls: 2,
-    plain: 2,
-    reserved: 0,
-    cancelled: 0,
-    ticks: 3,
-    blocks: 0,
-    resets: 0,
-    own_resets: 0,
-    refused: 0,
-    lost: 0,
-    fault: None,
-};
+/// Returns such a model of a bucket.
+fn bucket(most: &[(Bound, u8)]) -> Settling {
+    Settling { is_bucket: true, ..window(most) }
+}
 
-const BUCKET: Settling = Settling { is_bucket: true, ..MODEL };
+/// Asserts that both hold.
+fn both_hold(most: &[(Bound, u8)]) {
+    holds!(window(most));
+    holds!(bucket(most));
+}
 
-const CANCELLED: Settling =
-    Settling { calls: 1, reserved: 2, cancelled: 2, plain: 1, ticks: 2, ..BUCKET };
+/// Asserts that a fault of a model is found.
+fn finds(fault: Fault, property: &'static str, model: Settling) {
+    check::search(Settling { fault: Some(fault), ..model }, Some(property));
+}
 
+const CANCELLED: &[(Bound, u8)] =
+    &[(Calls, 1), (Reserved, 2), (Cancelled, 2), (Plain, 1), (Ticks, 2)];
+
+/// Whether the searches that take minutes run as well.
+const LONG: bool = cfg!(feature = "long");
 const LIMIT: &str = "never more than the limit";
-const EXECUTED: &str = "each settlement is executed";
+const ORDER: &str = "corrections keep their order";
+const BLOCKED: &str = "a blocked key admits nothing";
 
-#[test]
-fn replies_are_lost() {
-    holds(Settling { lost: 1, ..MODEL });
-    holds(Settling { lost: 1, ..BUCKET });
-}
-
-#[test]
-fn requests_are_refused() {
-    holds(Settling { refused: 1, ..MODEL });
-    holds(Settling { refused: 1, ..BUCKET });
-}
-
-#[test]
-fn counts_are_reset() {
-    holds(Settling { resets: 1, plain: 1, ..MODEL });
-    holds(Settling { resets: 1, plain: 1, ..BUCKET });
-}
-
-#[test]
-fn the_process_resets_its_counts() {
-    for model in [MODEL, BUCKET] {
-        holds(Settling { own_resets: 1, plain: LONG.into(), refused: 1, ..model });
-    }
-}
-
-#[test]
-fn keys_are_blocked() {
-    holds(Settling { blocks: 1, plain: 1, ..MODEL });
-    holds(Settling { blocks: 1, plain: 1, ..BUCKET });
-}
-
-#[test]
-fn another_process_reserves_a_moment() {
-    holds(Settling { reserved: 1, plain: 1, ..BUCKET });
-}
-
-/// Two processes, or a process whose call is not polled.
-#[test]
-fn other_processes_cancel_reservations() {
-    holds(CANCELLED);
-    if LONG {
-        holds(Settling { calls: 2, ..CANCELLED });
-    }
-}
-
-#[test]
-fn a_lost_settlement_that_is_sent_again_is_found() {
-    is_found(Settling { lost: 1, fault: Some(Fault::LostIsSentAgain), ..MODEL }, LIMIT);
-}
-
-#[test]
-fn a_refused_settlement_that_is_forgotten_is_found() {
-    let fault = Some(Fault::RefusedIsForgotten);
-    is_found(Settling { refused: 1, fault, ..MODEL }, EXECUTED);
-}
-
-#[test]
-fn a_reset_that_passes_settlements_is_found() {
-    let fault = Some(Fault::ResetPasses);
-    is_found(Settling { own_resets: 1, fault, ..MODEL }, "corrections keep their order");
-}
-
-#[test]
-fn a_birth_that_is_ignored_is_found() {
-    is_found(Settling { resets: 1, fault: Some(Fault::BirthIsIgnored), ..MODEL }, LIMIT);
-}
-
-#[test]
-fn drained_units_that_come_back_are_found() {
-    is_found(Settling { fault: Some(Fault::DrainedUnitsComeBack), ..BUCKET }, LIMIT);
-}
-
-#[test]
-fn reserved_units_that_come_back_are_found() {
-    let fault = Some(Fault::ReservedUnitsComeBack);
-    is_found(Settling { plain: 1, reserved: 1, fault, ..BUCKET }, LIMIT);
-}
-
-#[test]
-fn an_empty_count_that_opens_is_found() {
-    let fault = Some(Fault::EmptyCountOpens);
-    is_found(Settling { blocks: 1, fault, ..MODEL }, "a blocked key admits nothing");
-}
-
-#[test]
-fn an_earlier_reservation_that_is_taken_for_the_last_is_found() {
-    is_found(Settling { fault: Some(Fault::EarlierIsLast), ..CANCELLED }, LIMIT);
+tests! {
+    replies_are_lost: both_hold(&[(Lost, 1)]);
+    requests_are_refused: both_hold(&[(Refused, 1)]);
+    counts_are_reset: both_hold(&[(Resets, 1), (Plain, 1)]);
+    the_process_resets_its_counts:
+        both_hold(&[(OwnResets, 1), (Plain, LONG.into()), (Refused, 1)]);
+    keys_are_blocked: both_hold(&[(Blocks, 1), (Plain, 1)]);
+    another_process_reserves_a_moment: holds!(bucket(&[(Reserved, 1), (Plain, 1)]));
+    /// Two processes, or a process whose call is not polled.
+    other_processes_cancel_reservations:
+        holds!(bucket(CANCELLED)),
+        if LONG { holds!(bucket(&[CANCELLED, &[(Calls, 2)]].concat())) };
+    a_lost_settlement_that_is_sent_again_is_found:
+        finds(LostIsSentAgain, LIMIT, window(&[(Lost, 1)]));
+    a_refused_settlement_that_is_forgotten_is_found:
+        finds(RefusedIsForgotten, "each settlement is executed", window(&[(Refused, 1)]));
+    a_reset_that_passes_settlements_is_found: finds(ResetPasses, ORDER, window(&[(OwnResets, 1)]));
+    a_birth_that_is_ignored_is_found: finds(BirthIsIgnored, LIMIT, window(&[(Resets, 1)]));
+    drained_units_that_come_back_are_found: finds(DrainedUnitsComeBack, LIMIT, bucket(&[]));
+    reserved_units_that_come_back_are_found:
+        finds(ReservedUnitsComeBack, LIMIT, bucket(&[(Plain, 1), (Reserved, 1)]));
+    an_empty_count_that_opens_is_found: finds(EmptyCountOpens, BLOCKED, window(&[(Blocks, 1)]));
+    an_earlier_reservation_that_is_taken_for_the_last_is_found:
+        finds(EarlierIsLast, LIMIT, bucket(CANCELLED));
 }

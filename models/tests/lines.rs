@@ -1,84 +1,50 @@
 //! Lines of waiting calls in every order of their steps.
 
+#[macro_use]
 mod check;
 
-use ratelimit_models::lines::{Fault, Lines};
+use ratelimit_models::bounds::{Bound, Bound::*, Counts};
+use ratelimit_models::lines::{Fault, Fault::*, Lines};
 
-use self::check::{LONG, holds, is_found};
+/// Returns a model of a bucket, with other bounds in place of some.
+fn bucket(most: &[(Bound, u8)]) -> Lines {
+    let most = Counts::of(&[&[(Calls, 2), (Ticks, 2)], most]);
+    Lines { is_bucket: true, most, fault: None }
+}
 
-const MODEL: Lines = Lines {
-    is_bucket: true,
-    calls: 2,
-    ticks: 2,
-    drops: 0,
-    lost: 0,
-    foreign: 0,
-    resets: 0,
-    fault: None,
-};
+/// Returns such a model of a window.
+fn window(most: &[(Bound, u8)]) -> Lines {
+    Lines { is_bucket: false, ..bucket(most) }
+}
 
-const OVER: &str = "never more than the limit";
+/// Asserts that a fault of a model is found.
+fn finds(fault: Fault, property: &'static str, model: Lines) {
+    check::search(Lines { fault: Some(fault), ..model }, Some(property));
+}
+
 const ORDER: &str = "first come, first served";
 const LOSS: &str = "no unit is lost, and none is used twice";
+const FORGOTTEN: &str = "no waiter is forgotten";
 
-#[test]
-fn calls_of_a_bucket_are_dropped() {
-    holds(Lines { drops: 1, ..MODEL });
-}
-
-#[test]
-fn calls_of_a_window_are_dropped() {
-    holds(Lines { is_bucket: false, drops: 1, ..MODEL });
-}
-
-#[test]
-fn replies_are_lost() {
-    holds(Lines { lost: 1, ..MODEL });
-}
-
-#[test]
-fn another_process_takes_units() {
-    holds(Lines { foreign: 1, ..MODEL });
-}
-
-#[test]
-fn counts_are_reset() {
-    holds(Lines { resets: 1, ..MODEL });
-}
-
-#[test]
-fn a_grant_that_is_not_given_back_is_found() {
-    let fault = Some(Fault::GrantIsNotGivenBack);
-    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
-}
-
-#[test]
-fn a_grant_that_goes_back_twice_is_found() {
-    let fault = Some(Fault::GrantIsGivenBackTwice);
-    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
-}
-
-#[test]
-fn a_grant_that_is_used_twice_is_found() {
-    let fault = Some(Fault::GrantIsUsedTwice);
-    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
-    if LONG {
-        is_found(Lines { is_bucket: false, calls: 3, drops: 1, foreign: 1, fault, ..MODEL }, OVER);
-    }
-}
-
-#[test]
-fn a_first_call_that_queues_again_is_found() {
-    is_found(Lines { fault: Some(Fault::FirstCallQueuesAgain), ..MODEL }, ORDER);
-}
-
-#[test]
-fn a_failure_that_is_not_recorded_is_found() {
-    let fault = Some(Fault::FailureIsNotRecorded);
-    is_found(Lines { lost: 1, fault, ..MODEL }, LOSS);
-}
-
-#[test]
-fn calls_that_are_not_woken_are_found() {
-    is_found(Lines { fault: Some(Fault::CallsAreNotWoken), ..MODEL }, "no waiter is forgotten");
+tests! {
+    calls_of_a_bucket_are_dropped: holds!(bucket(&[(Drops, 1)]));
+    calls_of_a_window_are_dropped: holds!(window(&[(Drops, 1)]));
+    replies_are_lost: holds!(bucket(&[(Lost, 1)]));
+    another_process_takes_units: holds!(bucket(&[(Plain, 1)]));
+    counts_are_reset: holds!(bucket(&[(Resets, 1)]));
+    a_grant_that_is_not_given_back_is_found:
+        finds(GrantIsNotGivenBack, LOSS, window(&[(Drops, 1)]));
+    a_grant_that_goes_back_twice_is_found:
+        finds(GrantIsGivenBackTwice, LOSS, window(&[(Drops, 1)]));
+    a_grant_that_is_used_twice_is_found: finds(GrantIsUsedTwice, LOSS, window(&[(Drops, 1)]));
+    #[cfg(feature = "long")]
+    a_grant_that_is_used_twice_admits_too_much: finds(
+        GrantIsUsedTwice,
+        "never more than the limit",
+        window(&[(Calls, 3), (Drops, 1), (Plain, 1)])
+    );
+    a_first_call_that_queues_again_is_found: finds(FirstCallQueuesAgain, ORDER, bucket(&[]));
+    a_failure_that_is_not_recorded_is_found:
+        finds(FailureIsNotRecorded, LOSS, bucket(&[(Lost, 1)]));
+    calls_that_are_not_woken_are_found: finds(CallsAreNotWoken, FORGOTTEN, bucket(&[]));
 }

@@ -2,58 +2,57 @@
 //! does not settle, in every order in which calls are admitted and end, corrections are sent, executed, refused, lost
 //! and late, the count is reset, and time passes.
 //!
-//! The queue of the process is [`Corrections`](super::Corrections) of the runtime, and the server runs the script of
-//! the algorithm and `lua/correct.lua`. The calls of the processes take no time, because only the moment of their
-//! execution matters.
+//! The queue of the process is [`Corrections`] of the runtime, and the server runs the script of the algorithm and
+//! `lua/correct.lua`. The calls of the processes take no time, because only the moment of their execution matters.
 
-mod execution;
-mod queue;
-mod state;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use stateright::{Model, Property};
 
-pub use self::state::State;
-use self::state::{Admission, Change, Pending};
+use super::{Corrections, Kind, Queueable, Sent};
+use crate::algorithm::{Charged, Correction, MOST, Receipt, Reservation};
+use crate::bounds::{Bound, Counts};
+use crate::judge;
+use crate::key::KeyId;
+use crate::limit::Limit;
+use crate::reply::StoreError;
+use crate::scripts::{AHEAD, Mistakes, START, Server, charge};
+use crate::server::StoredCount;
+use crate::store::{Charge, CorrectError};
 
-/// What a model does at most, and the fault that it has.
+/// The length of a step of time, in microseconds: a charge leaves the window after three steps.
+const TICK: u64 = 4_000_000;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// What a call is charged before it is settled.
+const CHARGED: u64 = 2;
+
+/// What a call may reserve: half a burst or a whole one.
+const RESERVED: [u64; 2] = [2, 4];
+
+/// The time of a reset in `lua/correct.lua`.
+const RESET: u64 = MOST - 1;
+
+/// The longest wait until a reserved moment, in microseconds.
+const LONGEST_WAIT: u64 = 20_000_000;
+
 #[derive(Clone, Debug)]
 pub struct Settling {
     /// A bucket or a sliding window, of four units in ten seconds.
     pub is_bucket: bool,
-    /// Calls that are charged two units, and use none, one or two.
-    pub calls: u8,
-    /// Calls of the process that does not settle, each of as many units as are left.
-    pub plain: u8,
-    /// Calls of half a burst or of a whole one for which other processes reserve moments of a bucket.
-    pub reserved: u8,
-    /// Reservations that go back, before their moment or, if no task polls the call, after it.
-    pub cancelled: u8,
-    pub ticks: u8,
-    /// Calls whose result blocks the key.
-    pub blocks: u8,
-    /// Resets of another process.
-    pub resets: u8,
-    /// Resets of the process that settles.
-    pub own_resets: u8,
-    /// Requests that the server has certainly not executed.
-    pub refused: u8,
-    /// Requests whose reply is lost, before or after they are executed; they can be executed late.
-    pub lost: u8,
+    pub most: Counts,
     pub fault: Option<Fault>,
 }
 
-/// A fault that the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A settlement whose reply is lost is sent again.
     LostIsSentAgain,
-    /// A settlement that was refused is forgotten.
     RefusedIsForgotten,
-    /// A reset passes the settlements before it.
     ResetPasses,
     /// A count gives units back to charges that were made before its reset.
     BirthIsIgnored,
-    /// A bucket gives back units that have drained since their charge.
     DrainedUnitsComeBack,
     /// A settlement gives back units that the moments reserved since need.
     ReservedUnitsComeBack,
@@ -68,35 +67,97 @@ pub enum Action {
     Acquire,
     /// The call with an index ends. It has used so many units, and blocks the key or does not.
     End(usize, u64, bool),
-    /// Another process takes all units that are left.
     TakeRest,
-    /// A call of so many units.
+    /// Another process reserves a moment for a call of so many units.
     Reserve(u64),
-    /// The reservation with an index of its admission.
+    /// The reservation with an index of its admission goes back.
     Cancel(usize),
-    /// The process sends what is queued.
     Send,
-    /// The server executes the pending request.
     Execute,
-    /// The process receives the reply.
     Deliver,
-    /// The server does not execute the pending request.
     Refuse,
-    /// The process receives no reply.
     Lose,
     /// The server executes a request that the process has given up.
     ExecuteLate(usize),
-    /// Another process resets the count.
     Reset,
-    /// The process resets the count.
     ResetOwn,
     Tick,
 }
 
-impl Settling {
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    /// By the clock of the process, in microseconds.
+    time: u64,
+    server: StoredCount,
+    /// The calls that have not ended, as indices of `admissions`.
+    running: Vec<usize>,
+    /// What the process has not sent.
+    queue: Corrections<Queued>,
+    pending: Option<Pending>,
+    /// The real time of the process, by which a lane pauses.
+    real: u64,
+    /// Requests that the process has given up, before the server executes them.
+    late: Vec<Vec<Queued>>,
+    /// What was admitted, also before a reset.
+    admissions: Vec<Admission>,
+    /// How often the count was reset, and how often by the process.
+    generation: u8,
+    own_resets: u8,
+    /// Whether a settlement was executed after a reset that was queued later.
+    was_passed: bool,
+    /// The time until which the server keeps the key blocked.
+    blocked_until: u64,
+    was_admitted_while_blocked: bool,
+    used: Counts,
+}
+
+/// Units that the server has admitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Admission {
+    at: u64,
+    generation: u8,
+    charged: u64,
+    /// What the call has used, once it has ended.
+    used: u64,
+    ended: bool,
+    /// Whether the server has corrected the charge.
+    is_settled: bool,
+    /// Whether no request corrects the charge any more, or perhaps a late one.
+    is_lost: bool,
+    receipt: Receipt,
+    /// Whether the units are of a reserved moment that no call uses yet.
+    is_reserved: bool,
+}
+
+/// A correction that is queued or sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Queued {
+    is_bucket: bool,
+    change: Change,
+    /// The resets that were queued before.
+    own_resets: u8,
+    /// The time at which it was queued, by the clock of the process.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Change {
+    Settle {
+        /// The index of the admission.
+        admission: usize,
+        correction: Correction,
+        /// For how long the key is blocked, in microseconds; 0 if it is not.
+        block_us: u64,
+    },
+    /// `passes` is the fault: it passes settlements.
+    Reset { passes: bool },
+}
+
+/// The pending request. A probe corrects nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pending {
+    due: Vec<Queued>,
+    is_executed: bool,
 }
 
 impl Model for Settling {
@@ -104,174 +165,364 @@ impl Model for Settling {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::default()]
+        vec![State { time: START, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let used = &state.used;
-        if used.calls < self.calls {
-            actions.push(Action::Acquire);
-        }
+        actions.extend([Action::Acquire, Action::TakeRest, Action::Tick]);
+        actions.extend([Action::Reset, Action::ResetOwn]);
+        actions.extend(RESERVED.map(Action::Reserve));
         for call in 0..state.running.len() {
-            for units in 0..=execution::CHARGED {
-                actions.push(Action::End(call, units, false));
-                if used.blocks < self.blocks {
-                    actions.push(Action::End(call, units, true));
-                }
+            for units in 0..=CHARGED {
+                actions.extend([false, true].map(|blocks| Action::End(call, units, blocks)));
             }
         }
-        if used.plain < self.plain {
-            actions.push(Action::TakeRest);
-        }
-        if used.reserved < self.reserved {
-            actions.extend(execution::RESERVED.map(Action::Reserve));
-        }
-        if used.cancelled < self.cancelled {
-            let admissions = state.admissions.iter().enumerate();
-            let reserved = admissions.filter(|(_, it)| it.is_reserved);
-            actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
-        }
-        match &state.pending {
-            None => actions.extend(state.queue.next_wake().map(|_| Action::Send)),
-            Some(pending) => {
-                if pending.is_executed {
-                    actions.push(Action::Deliver);
-                } else {
-                    actions.push(Action::Execute);
-                    if used.refused < self.refused {
-                        actions.push(Action::Refuse);
-                    }
-                }
-                if used.lost < self.lost {
-                    actions.push(Action::Lose);
-                }
+        let admissions = state.admissions.iter().enumerate();
+        let reserved = admissions.filter(|(_, it)| it.is_reserved);
+        actions.extend(reserved.map(|(index, _)| Action::Cancel(index)));
+        actions.extend(state.next_action());
+        if let Some(pending) = &state.pending {
+            actions.push(Action::Lose);
+            if !pending.is_executed {
+                actions.push(Action::Refuse);
             }
         }
         actions.extend((0..state.late.len()).map(Action::ExecuteLate));
-        if used.resets < self.resets {
-            actions.push(Action::Reset);
-        }
-        if used.own_resets < self.own_resets {
-            actions.push(Action::ResetOwn);
-        }
-        if used.ticks < self.ticks {
-            actions.push(Action::Tick);
-        }
+        actions.retain(|action| self.most.allow(&state.used, bound(*action)));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
+        state.used.add(bound(action));
+        let not_executed = || CorrectError::NotExecuted(StoreError::ShuttingDown);
         match action {
             Action::Acquire => {
-                state.used.calls += 1;
-                self.acquire(&mut state)?;
+                let birth = state.used.get(Bound::Calls).into();
+                let (outcome, receipt) = self.server(&mut state).take(CHARGED, birth);
+                let receipt = outcome.is_allowed().then_some(receipt)?;
+                state.running.push(state.admissions.len());
+                state.admit(CHARGED, receipt, 0);
             }
-            Action::End(call, units, blocks) => {
-                state.used.blocks += u8::from(blocks);
-                queue::end(&mut state, self.is_bucket, call, units, blocks);
-            }
+            Action::End(call, units, blocks) => state.end(self.is_bucket, call, units, blocks),
             Action::TakeRest => {
-                state.used.plain += 1;
-                self.take_rest(&mut state)?;
+                let rest = self.server(&mut state).take_rest()?;
+                state.admit(rest, Receipt::default(), 0).use_all();
             }
             Action::Reserve(units) => {
-                state.used.reserved += 1;
-                self.reserve(&mut state, units)?;
+                // The births of other calls are smaller.
+                let birth = 100 + u64::from(state.used.get(Bound::Reserved));
+                let (outcome, receipt) =
+                    self.server(&mut state).reserve(units, birth, LONGEST_WAIT);
+                let wait = outcome.is_allowed().then_some(outcome.retry_us)?;
+                let admission = state.admit(units, receipt, wait);
+                admission.use_all();
+                admission.is_reserved = wait > 0;
             }
-            Action::Cancel(index) => {
-                state.used.cancelled += 1;
-                self.cancel(&mut state, index);
-            }
-            Action::Send => queue::send(&mut state),
+            Action::Cancel(index) => self.cancel(&mut state, index),
+            Action::Send => state.send(),
             Action::Execute => {
-                let mut pending = state.pending.take()?;
-                self.settle(&mut state, &pending.due);
-                pending.is_executed = true;
-                state.pending = Some(pending);
+                let due = state.pending.as_ref()?.due.clone();
+                self.correct(&mut state, &due);
+                state.pending.as_mut()?.is_executed = true;
             }
-            Action::Deliver => {
-                let pending = state.pending.take()?;
-                queue::deliver(&mut state, &pending);
-            }
+            Action::Deliver => drop(state.replied(Ok(()))),
             Action::Refuse => {
-                state.used.refused += 1;
-                let pending = state.pending.take()?;
-                if self.is(Fault::RefusedIsForgotten) {
-                    queue::deliver(&mut state, &pending);
-                } else {
-                    queue::refuse(&mut state, &pending);
-                }
+                let is_forgotten = self.fault == Some(Fault::RefusedIsForgotten);
+                state.replied(if is_forgotten { Ok(()) } else { Err(not_executed()) });
             }
             Action::Lose => {
-                state.used.lost += 1;
-                let pending = state.pending.take()?;
-                if self.is(Fault::LostIsSentAgain) {
-                    queue::refuse(&mut state, &pending);
-                } else {
-                    queue::lose(&mut state, &pending);
-                }
+                let no_reply = CorrectError::NoReply(StoreError::ShuttingDown);
+                let is_mistaken = self.fault == Some(Fault::LostIsSentAgain);
+                let error = if is_mistaken { not_executed() } else { no_reply };
+                let pending = state.replied(Err(error))?;
                 if !pending.is_executed {
                     state.late.push(pending.due);
                 }
             }
             Action::ExecuteLate(index) => {
-                let settlements = state.late.remove(index);
-                self.settle(&mut state, &settlements);
+                let due = state.late.remove(index);
+                self.correct(&mut state, &due);
             }
             Action::Reset => {
-                state.used.resets += 1;
-                self.reset(&mut state);
+                // `UNLINK` removes the one key of the count.
+                state.server = StoredCount::default();
+                state.begin_anew();
             }
             Action::ResetOwn => {
-                state.used.own_resets += 1;
-                queue::reset(&mut state, self.is_bucket, self.is(Fault::ResetPasses));
+                let passes = self.fault == Some(Fault::ResetPasses);
+                state.add(self.is_bucket, Change::Reset { passes });
             }
-            Action::Tick => {
-                state.used.ticks += 1;
-                state.time += state::TICK;
-            }
+            Action::Tick => state.time += TICK,
         }
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("never more than the limit", |model: &Self, state: &State| {
-                model.is_within(state)
-            }),
-            Property::always("a count has what was used", |model: &Self, state: &State| {
-                model.counts_what_was_used(state)
-            }),
-            Property::always("a blocked key admits nothing", |_: &Self, state: &State| {
+            Property::always("never more than the limit", Self::is_within),
+            Property::always("a count has what was used", Self::counts_what_was_used),
+            Property::always("a blocked key admits nothing", |_, state: &State| {
                 !state.was_admitted_while_blocked
             }),
-            Property::always("corrections keep their order", |_: &Self, state: &State| {
-                !state.was_passed
-            }),
-            Property::always("each settlement is executed", |model: &Self, state: &State| {
-                model.settles_all(state)
-            }),
+            Property::always("corrections keep their order", |_, state: &State| !state.was_passed),
+            Property::always("each settlement is executed", Self::settles_all),
         ]
     }
 }
 
+fn bound(action: Action) -> Option<Bound> {
+    Some(match action {
+        Action::Acquire => Bound::Calls,
+        Action::End(_, _, true) => Bound::Blocks,
+        Action::TakeRest => Bound::Plain,
+        Action::Reserve(_) => Bound::Reserved,
+        Action::Cancel(_) => Bound::Cancelled,
+        Action::Refuse => Bound::Refused,
+        Action::Lose => Bound::Lost,
+        Action::Reset => Bound::Resets,
+        Action::ResetOwn => Bound::OwnResets,
+        Action::Tick => Bound::Ticks,
+        _ => return None,
+    })
+}
+
+/// Returns the charge of a call of a bucket or of a window.
+fn charge_of(is_bucket: bool) -> &'static Charge {
+    const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
+    const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
+    static CHARGES: LazyLock<[Charge; 2]> =
+        LazyLock::new(|| [WINDOW, BUCKET].map(|limit| charge(*limit.terms(), None)));
+    &CHARGES[usize::from(is_bucket)]
+}
+
 impl Settling {
+    fn mistakes(&self) -> Mistakes {
+        match self.fault {
+            Some(Fault::BirthIsIgnored) => &[(" birth == own_birth", " true")],
+            Some(Fault::DrainedUnitsComeBack) => &[("math.min(units, level[step])", "units")],
+            Some(Fault::ReservedUnitsComeBack) => &[("lower(level_then)", "lower(level)")],
+            Some(Fault::EarlierIsLast) => {
+                &[("if number ~= last then return end", "if number > last then return end")]
+            }
+            Some(Fault::EmptyCountOpens) => &[("if need > 0 then", "if false then")],
+            _ => &[],
+        }
+    }
+
+    fn server<'a>(&self, state: &'a mut State) -> Server<'a> {
+        let (clock, charge) = (AHEAD + state.time, charge_of(self.is_bucket));
+        Server { count: &mut state.server, mistakes: self.mistakes(), clock, charge }
+    }
+
+    /// A process gives a reservation back, whose call has not started. If charges after it need it, its moment passes
+    /// unused.
+    fn cancel(&self, state: &mut State, index: usize) {
+        let cancelled = &mut state.admissions[index];
+        (cancelled.is_reserved, cancelled.used) = (false, 0);
+        let Admission { at, charged, receipt, .. } = *cancelled;
+        let reservation = Reservation { receipt, moment: AHEAD + at };
+        let back = Correction::give_back(Charged::Reserved(reservation), charged);
+        self.server(state).correct(&[(back, 0)]);
+    }
+
+    fn correct(&self, state: &mut State, due: &[Queued]) {
+        let mut corrections = Vec::new();
+        for queued in due {
+            match queued.change {
+                Change::Reset { .. } => {
+                    corrections.push((Correction::default(), RESET));
+                    state.begin_anew();
+                    state.own_resets += 1;
+                }
+                Change::Settle { admission, correction, block_us } => {
+                    corrections.push((correction, block_us));
+                    state.was_passed |= queued.own_resets < state.own_resets;
+                    state.admissions[admission].is_settled |= block_us == 0;
+                    let blocked_until = if block_us > 0 { state.time + block_us } else { 0 };
+                    state.blocked_until = state.blocked_until.max(blocked_until);
+                }
+            }
+        }
+        if !corrections.is_empty() {
+            self.server(state).correct(&corrections);
+        }
+    }
+
+    /// Returns whether the limit allows what was used since the last reset.
+    fn is_within(&self, state: &State) -> bool {
+        let own = state.admissions.iter().filter(|it| it.generation == state.generation);
+        let used: Vec<_> = own.map(|it| (it.at, it.used)).collect();
+        let terms = &charge_of(self.is_bucket).terms;
+        if self.is_bucket {
+            judge::is_within(terms, &used, |_, _| 0)
+        } else {
+            judge::is_within_window(terms, &used)
+        }
+    }
+
+    /// Returns whether the server counts what was charged or, once a charge is corrected, used. A bucket may count
+    /// more, and a window does not.
+    fn counts_what_was_used(&self, state: &State) -> bool {
+        let counted = self.server(&mut state.clone()).measured();
+        let counts = |it: &&Admission| {
+            it.generation == state.generation && it.at + PERIOD.as_micros() as u64 > state.time
+        };
+        let own = state.admissions.iter().filter(counts);
+        let used: u64 = own.map(|it| if it.is_settled { it.used } else { it.charged }).sum();
+        self.is_bucket || counted == used
+    }
+
     /// Plays on without faults. Returns whether each settlement that was not lost has been executed, and the count then
     /// has what was used.
     fn settles_all(&self, state: &State) -> bool {
         let mut state = state.clone();
         for _ in 0..20 {
-            let next = match &state.pending {
-                Some(Pending { is_executed: true, .. }) => Some(Action::Deliver),
-                Some(_) => Some(Action::Execute),
-                None => state.queue.next_wake().map(|_| Action::Send),
-            };
-            let Some(next) = next else {
+            let Some(next) = state.next_action() else {
                 let is_open = |it: &Admission| it.ended && !it.is_settled && !it.is_lost;
                 return !state.admissions.iter().any(is_open) && self.counts_what_was_used(&state);
             };
             state = self.next_state(&state, next).expect("a step without a fault");
         }
         false
+    }
+}
+
+impl Admission {
+    /// A call uses at once what it is charged.
+    fn use_all(&mut self) {
+        (self.used, self.ended, self.is_settled) = (self.charged, true, true);
+    }
+}
+
+impl State {
+    /// Returns the next step of the process and of the server without a fault.
+    fn next_action(&self) -> Option<Action> {
+        match &self.pending {
+            Some(Pending { is_executed: true, .. }) => Some(Action::Deliver),
+            Some(_) => Some(Action::Execute),
+            None => self.queue.next_wake().map(|_| Action::Send),
+        }
+    }
+
+    /// A reset: what was charged before does not count.
+    fn begin_anew(&mut self) {
+        self.generation += 1;
+        self.blocked_until = 0;
+    }
+
+    /// Adds units that are not used before `wait`.
+    fn admit(&mut self, charged: u64, receipt: Receipt, wait: u64) -> &mut Admission {
+        self.was_admitted_while_blocked |= self.time < self.blocked_until;
+        let (at, generation) = (self.time + wait, self.generation);
+        let admission = Admission { at, generation, charged, receipt, ..Admission::default() };
+        self.admissions.push(admission);
+        self.admissions.last_mut().expect("added above")
+    }
+
+    /// A call ends: its settlement is queued, unless it has nothing to correct.
+    fn end(&mut self, is_bucket: bool, call: usize, used: u64, blocks: bool) {
+        let admission = self.running.remove(call);
+        let ended = &mut self.admissions[admission];
+        (ended.used, ended.ended) = (used, true);
+        ended.is_settled = used == CHARGED;
+        let correction = Correction::settled(ended.receipt, CHARGED, used);
+        if blocks {
+            let (correction, block_us) = (Correction::default(), TICK + TICK / 2);
+            self.add(is_bucket, Change::Settle { admission, correction, block_us });
+        }
+        if used != CHARGED {
+            self.add(is_bucket, Change::Settle { admission, correction, block_us: 0 });
+        }
+    }
+
+    fn add(&mut self, is_bucket: bool, change: Change) {
+        let is_reset = matches!(change, Change::Reset { .. });
+        let own_resets = self.used.get(Bound::OwnResets) - u8::from(is_reset);
+        let queued = Queued { is_bucket, change, own_resets, at: self.time };
+        let mut left = Vec::new();
+        let lost = self.queue.add(0, 0, queued, self.real, &mut left);
+        assert!(lost.is_none(), "the queue is not full");
+        // The reset unblocks the key: a block that waits is not sent.
+        let is_block = |it: &Queued| matches!(it.change, Change::Settle { block_us: 1.., .. });
+        assert!(left.iter().all(is_block), "no settlement is dropped");
+    }
+
+    /// The process sends what is due once the lane does not pause any more.
+    fn send(&mut self) {
+        let (now, wake) = (self.time, self.queue.next_wake().unwrap_or_default());
+        self.real = self.real.max(wake);
+        let mut left = Vec::new();
+        let sent = self.queue.next(now, self.real, &mut left);
+        // What has left the window needs no correction.
+        left.into_iter().for_each(|left| self.lose(left));
+        self.pending = sent.map(|(_, sent)| Pending {
+            due: match sent {
+                Sent::Corrections => self.queue.sent(0).map(|it| it.due(now)).collect(),
+                Sent::Probe => Vec::new(),
+            },
+            is_executed: false,
+        });
+    }
+
+    /// The pending request ends, with the same result for each of its corrections. Returns the request.
+    fn replied(&mut self, result: Result<(), CorrectError>) -> Option<Pending> {
+        let pending = self.pending.take()?;
+        let is_lost = matches!(result, Err(CorrectError::NoReply(_)));
+        let results = vec![result; pending.due.len().max(1)];
+        let ended = self.queue.replied(0, results, self.real).into_iter();
+        ended.filter(|_| is_lost).for_each(|(lost, _)| self.lose(lost));
+        Some(pending)
+    }
+
+    /// A settlement is not executed, or perhaps late.
+    fn lose(&mut self, lost: Queued) {
+        if let Change::Settle { admission, block_us: 0, .. } = lost.change {
+            self.admissions[admission].is_lost = true;
+        }
+    }
+}
+
+impl Queueable for Queued {
+    fn key_id(&self) -> KeyId {
+        charge_of(self.is_bucket).key_id
+    }
+
+    fn kind(&self) -> Kind {
+        match self.change {
+            Change::Reset { passes: true } => Kind::Block,
+            Change::Reset { passes: false } => Kind::Awaited,
+            Change::Settle { block_us: 1.., .. } => Kind::Block,
+            Change::Settle { correction, .. } if correction.less() > 0 => Kind::GiveBack,
+            Change::Settle { .. } => Kind::Settlement,
+        }
+    }
+
+    fn blocks(&self) -> bool {
+        self.kind() == Kind::Block
+    }
+
+    fn unblocks(&self) -> bool {
+        matches!(self.change, Change::Reset { passes: false })
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        match self.due(now).change {
+            Change::Reset { .. } => true,
+            Change::Settle { correction, block_us, .. } => correction.change != 0 || block_us > 0,
+        }
+    }
+}
+
+impl Queued {
+    /// Returns this without what does not count any more at `now`.
+    fn due(mut self, now: u64) -> Self {
+        let delay = now - self.at;
+        if let Change::Settle { correction, block_us, .. } = &mut self.change {
+            *block_us = block_us.saturating_sub(delay);
+            if !self.is_bucket && delay >= PERIOD.as_micros() as u64 {
+                *correction = Correction::default();
+            }
+        }
+        self
     }
 }

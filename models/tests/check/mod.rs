@@ -5,46 +5,40 @@ use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// Whether the searches that take minutes run as well.
-#[allow(dead_code, reason = "not each program has such a search")]
-pub const LONG: bool = cfg!(feature = "long");
+/// Declares tests, each with its checks.
+macro_rules! tests {
+    ($($(#[$attribute:meta])* $name:ident: $($check:expr),+;)+) => {
+        $($(#[$attribute])* #[test] fn $name() { $($check;)+ })+
+    };
+}
 
-/// Asserts that all properties hold in every state.
-pub fn holds<M>(model: M)
+/// Asserts that all properties of a model hold in every state.
+macro_rules! holds {
+    ($model:expr) => {
+        check::search($model, None)
+    };
+}
+
+/// Asserts that a model has a counterexample of the property `expected` or, if that is `None`, of none.
+pub fn search<M>(model: M, expected: Option<&'static str>)
 where
-    M: Model + Send + Sync + Debug + 'static,
-    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
+    M: Model<State: Debug + Hash + PartialEq + Clone + Send + Sync> + Send + Sync + Debug + 'static,
     M::Action: Clone + Debug + PartialEq,
 {
-    let checker = visited(model, HasDiscoveries::AnyFailures);
+    println!("{model:?}");
+    let until = match expected {
+        Some(property) => HasDiscoveries::AllOf([property].into()),
+        None => HasDiscoveries::AnyFailures,
+    };
+    let checker = model.checker().threads(2).finish_when(until).spawn_bfs().join();
+    if let Some(property) = expected {
+        let path = checker.discovery(property).expect("a counterexample");
+        return println!("{property}: {:?}", path.into_actions());
+    }
     println!("{} states, of which {} differ", checker.state_count(), checker.unique_state_count());
     if let Some((property, path)) = checker.discoveries().into_iter().next() {
         let state = path.last_state().clone();
         panic!("not {property}: {:?}\n{state:?}", path.into_actions());
     }
     assert!(checker.is_done(), "every state was visited");
-}
-
-/// Asserts that a model with a fault has a counterexample of a property.
-#[allow(dead_code, reason = "not each test has a fault")]
-pub fn is_found<M>(model: M, property: &'static str)
-where
-    M: Model + Send + Sync + Debug + 'static,
-    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
-    M::Action: Clone + Debug + PartialEq,
-{
-    let is_found = HasDiscoveries::AllOf([property].into());
-    let path = visited(model, is_found).discovery(property).expect("a counterexample");
-    println!("{property}: {:?}", path.into_actions());
-}
-
-/// Visits the states of a model, until it is done or has such discoveries.
-fn visited<M>(model: M, until: HasDiscoveries) -> impl Checker<M>
-where
-    M: Model + Send + Sync + Debug + 'static,
-    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
-    M::Action: Clone + Debug + PartialEq,
-{
-    println!("{model:?}");
-    model.checker().threads(2).finish_when(until).spawn_bfs().join()
 }

@@ -1,7 +1,6 @@
 //! The end of a limiter: it gives back the units that the process holds, and sends pending settlements.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
