@@ -261,7 +261,6 @@ mod rules;
 mod sticky;
 mod store;
 #[cfg(feature = "stream")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 pub mod stream;
 mod text;
 mod threads;
@@ -297,7 +296,6 @@ pub mod web;
 /// # }
 /// ```
 #[cfg(feature = "attribute")]
-#[cfg_attr(docsrs, doc(cfg(feature = "attribute")))]
 #[macro_export]
 macro_rules! key {
     ($($format:tt)*) => {
@@ -310,7 +308,6 @@ macro_rules! key {
 pub mod __private;
 
 #[cfg(feature = "attribute")]
-#[cfg_attr(docsrs, doc(cfg(feature = "attribute")))]
 pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};

@@ -103,7 +103,6 @@ enum PeriodField {
 /// assert_eq!(settings.limits[1].capacity(), 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         LimitFields::deserialize(deserializer)?.limit(Name::kept).map_err(de::Error::custom)
@@ -193,7 +192,6 @@ impl PeriodField {
 }
 
 /// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Policy { scope, on_error, shadow, lease, hidden, blocked, has_burst, .. } = self.policy;

@@ -246,7 +246,6 @@ impl Builder {
     /// # Ok::<(), ratelimit_runtime::BuildError>(())
     /// ```
     #[cfg(feature = "rules")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = Some(rules);
         self

@@ -469,7 +469,7 @@ impl Core {
                 foreign(|| report::settled(&charge.terms.identity.name, correction.more()));
             }
             (Err(_), ReplyTo::Nobody) => {
-                foreign(|| report::settlement_lost(&charge.terms.identity.name))
+                foreign(|| report::settlement_lost(&charge.terms.identity.name));
             }
             (result, ReplyTo::Whoever(sender) | ReplyTo::Caller(sender)) => {
                 let result = result.map_err(|error| error.error().clone());

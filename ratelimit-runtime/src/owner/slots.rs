@@ -69,6 +69,9 @@ pub(super) struct Want {
 
 pub(super) type WantReply = oneshot::Sender<Result<HeldReply, StoreError>>;
 
+/// What the server replied to calls.
+pub(super) type CallsReply = Result<(Reply, Calls), StoreError>;
+
 /// A request that is due.
 pub(super) enum SlotRequest {
     Take(TakeRequest),
@@ -84,7 +87,7 @@ pub(super) struct TakeRequest {
 /// What a reply or the time has ended.
 #[derive(Default)]
 pub(super) struct SlotEnds {
-    pub(super) replies: Vec<(WantReply, Result<(Reply, Calls), StoreError>)>,
+    pub(super) replies: Vec<(WantReply, CallsReply)>,
     /// The charges of counts whose units were lost, and how many.
     pub(super) lost: Vec<(Arc<Charge>, u64)>,
     /// Rates that were charged beside units that nobody may use.

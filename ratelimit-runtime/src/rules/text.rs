@@ -76,7 +76,6 @@ impl RuleSet {
     /// # Errors
     ///
     /// On wrong TOML, and on a wrong rule. The error names its line, or the limit and the key.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn from_toml(text: &str) -> Result<Self, RuleSetError> {
         let toml = toml::Deserializer::parse(text).map_err(RuleSetError::of_toml)?;
         serde_path_to_error::deserialize(toml).map_err(RuleSetError::of_toml)
@@ -87,7 +86,6 @@ impl RuleSet {
     /// # Errors
     ///
     /// On wrong JSON, and on a wrong rule. The error names its line, or the limit and the key.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn from_json(text: &str) -> Result<Self, RuleSetError> {
         let mut json = serde_json::Deserializer::from_str(text);
         let set = serde_path_to_error::deserialize(&mut json).map_err(RuleSetError::new)?;
@@ -97,7 +95,6 @@ impl RuleSet {
 
     /// Writes the rules as JSON, which [`from_json`](Self::from_json) reads.
     #[must_use]
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|_| unreachable!("all keys are strings"))
     }

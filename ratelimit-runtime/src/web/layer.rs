@@ -213,7 +213,6 @@ impl RateLimitLayer {
 }
 
 #[cfg(feature = "tonic")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl RateLimitLayer<super::Grpc> {
     /// Returns a layer for a gRPC server: the response of a rejected request is a status.
     #[must_use]

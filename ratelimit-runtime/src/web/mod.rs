@@ -30,11 +30,9 @@
 
 mod accept;
 #[cfg(feature = "actix")]
-#[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
 pub mod actix;
 mod address;
 #[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
 mod headers;
 mod hops;
@@ -50,7 +48,6 @@ mod settings;
 mod setup;
 mod slots;
 #[cfg(feature = "tonic")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
 mod unread;
 

@@ -15,7 +15,6 @@ pub struct Http;
 
 /// Responds to rejected requests over gRPC, with a status.
 #[cfg(feature = "tonic")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 #[derive(Clone, Copy, Debug)]
 pub struct Grpc;
 

@@ -35,7 +35,6 @@ const LOOKS_PER_ANNOUNCEMENT: u32 = 10;
 
 /// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
 #[derive(Clone, Debug)]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct Rules {
     /// `None` for the rules in Redis.
     path: Option<PathBuf>,

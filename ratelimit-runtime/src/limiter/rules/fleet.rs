@@ -52,7 +52,6 @@ pub(super) fn process_id() -> String {
 /// A process of a fleet: [`Operator::fleet`].
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[non_exhaustive]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct AnnouncedProcess {
     /// The name of its program, its number, and a random part.
     pub id: String,
@@ -72,7 +71,6 @@ pub struct AnnouncedProcess {
 /// A limit of a process of a fleet.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[non_exhaustive]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct AnnouncedLimit {
     /// The limit. If each call computes the amounts, they are 1 here.
     #[serde(deserialize_with = "Limit::announced")]
@@ -134,7 +132,6 @@ impl Operator<'_> {
     ///
     /// [`StoreError`] when Redis does not reply, and when the announcements have over 64 MiB together.
     /// [`StoreError::NotShared`] without Redis.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         self.0.checker.backend.answer(|backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
@@ -215,7 +212,6 @@ impl WrittenKey {
 /// A page of the keys of a limit: [`Operator::keys`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct KeysPage {
     /// Keys with a count. A page can be empty although more follow, and a key can be on two pages.
     pub keys: Vec<OwnedKey>,
@@ -225,7 +221,6 @@ pub struct KeysPage {
 
 /// Where a page of keys begins.
 #[derive(Clone, Debug)]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct KeysCursor(ScanPosition);
 
 impl Operator<'_> {
@@ -258,7 +253,6 @@ impl Operator<'_> {
     /// # Errors
     ///
     /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
         let backend = &self.0.checker.backend;
         let terms = backend.counted(limit);

@@ -20,7 +20,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The rules that all processes share, as they were read: [`Operator::shared_rules`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct SharedRules {
     /// The rules. Change them, and pass this value to [`Operator::share_rules`].
     pub rules: RuleSet,
@@ -31,7 +30,6 @@ pub struct SharedRules {
 /// A change of the rules that all processes share: [`Operator::rule_changes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct RuleChange {
     /// When they changed, by the clock of Redis.
     pub at: SystemTime,
@@ -67,7 +65,6 @@ impl Operator<'_> {
     ///
     /// [`StoreError`] when Redis does not reply, or when the rules in Redis have a mistake. [`StoreError::NotShared`]
     /// without Redis.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
@@ -108,7 +105,6 @@ impl Operator<'_> {
     /// [`StoreError::RulesChanged`] when the rules have changed since they were read: nothing was written.
     /// [`StoreError::NotShared`] without Redis. Another [`StoreError`] when Redis does not reply: the rules may have
     /// been replaced.
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let by = by.to_owned();
         self.0.checker.backend.answer(move |backend| async move {
@@ -140,7 +136,6 @@ impl Operator<'_> {
     /// # Errors
     ///
     /// As for [`shared_rules`](Self::shared_rules).
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
         self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
