@@ -2,7 +2,8 @@
 //! `BENCHMARKS.md`.
 //!
 //! `cargo bench --bench all` measures everything, and then writes the tables of `BENCHMARKS.md` and
-//! `benches/results/`. `-- quick` is a small run that checks that the bench works, and writes into the target folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
+//! `benches/results/`. `-- quick` is a small run that checks that the bench works, and writes into the target folder.
+//! `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
 mod attribute;
 mod budgets;

@@ -47,8 +47,8 @@ pub(crate) struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Runs an operation of `lua/one.lua` with its cost, birth and operand: `lua/prelude.lua` explains them. Returns the
-    /// reply.
+    /// Runs an operation of `lua/one.lua` with its cost, birth and operand, which `lua/prelude.lua` explains. Returns
+    /// the reply.
     pub(crate) fn run_one(&mut self, word: &str, numbers: [u64; 3]) -> Vec<u8> {
         let form = Form::of(&self.charge.terms);
         let mut call = packed_call(word, &numbers);

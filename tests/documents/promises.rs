@@ -59,14 +59,20 @@ fn runs_a_test(row: &str, packages: &[Value]) -> bool {
 }
 
 /// Returns whether a source has a function of this name which is a test: by an attribute, or in a macro that makes a
-/// test for each store.
+/// test for each store, or of each row of a table.
 fn has_test(source: &str, name: &str) -> bool {
-    source.match_indices(&format!("fn {name}(")).any(|(at, _)| {
-        let line = source[at..].lines().next().expect("a line");
-        let mut before = source[..at].lines().rev().take(3);
-        line.contains("TestLimiter")
-            || before.any(|line| line.contains("test]") || line.contains("::test("))
-    })
+    is_row(source, name)
+        || source.match_indices(&format!("fn {name}(")).any(|(at, _)| {
+            let line = source[at..].lines().next().expect("a line");
+            let mut before = source[..at].lines().rev().take(3);
+            line.contains("TestLimiter")
+                || before.any(|line| line.contains("test]") || line.contains("::test("))
+        })
+}
+
+/// Returns whether a table of tests has a row of this name.
+fn is_row(source: &str, name: &str) -> bool {
+    source.contains("\ntests! {\n") && source.contains(&format!("\n    {name}:"))
 }
 
 #[test]
@@ -97,7 +103,9 @@ fn the_tests_of_faults_exist() {
         let exists = match name.strip_prefix('`').and_then(|it| it.strip_suffix('`')) {
             // Some programs make their tests from a list of names.
             Some(name) => sources.iter().any(|(_, text)| {
-                text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\""))
+                text.contains(&format!("fn {name}("))
+                    || text.contains(&format!("\"{name}\""))
+                    || is_row(text, name)
             }),
             None => !name.starts_with("tests/") || root().join(name).exists(),
         };

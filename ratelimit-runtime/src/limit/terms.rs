@@ -1,5 +1,5 @@
-//! The terms of a limit, which a store receives: its identity and its amounts, which may differ from call to call on one
-//! count. The amounts and the period are the quota, which clients receive.
+//! The terms of a limit, which a store receives: its identity and its amounts, which may differ from call to call on
+//! one count. The amounts and the period are the quota, which clients receive.
 
 use std::fmt;
 use std::time::Duration;
