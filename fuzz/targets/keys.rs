@@ -11,6 +11,8 @@ mod algorithm;
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/printing.rs"]
+mod printing;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
 

@@ -14,6 +14,8 @@ mod key;
 mod limit;
 #[path = "../../ratelimit-runtime/src/one_or_many.rs"]
 mod one_or_many;
+#[path = "../../ratelimit-runtime/src/printing.rs"]
+mod printing;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/reply/mod.rs"]
@@ -134,7 +136,7 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64
     let (op, word, numbers) = input.op(cost);
     let charge = Charge {
         terms: *terms,
-        key_id: KeyId::new(terms.identity(), 0),
+        key_id: KeyId::new(&terms.identity, 0),
         count_name: Vec::new(),
         cost,
         statement: None,
@@ -150,19 +152,19 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64
         script::arguments_of_each([(&charge, ())], |_, ()| {}, None).pop().expect("a limit");
     let (index, packed) = named.split_first().expect("an index");
     assert_eq!(rest, packed);
-    if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+    if matches!(terms.identity.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
         assert_eq!(*index, 4);
-        assert_eq!(take(&mut rest, 7), terms.capacity());
+        assert_eq!(take(&mut rest, 7), terms.capacity);
         let token = take(&mut rest, 7);
-        assert_eq!(token, terms.rate().token);
-        assert_eq!(take(&mut rest, 7), terms.rate().drain);
-        assert!(terms.rate().drain > 0 && token > 0);
-        assert!(u128::from(terms.capacity()) * u128::from(token) <= 1 << 52);
+        assert_eq!(token, terms.rate.token);
+        assert_eq!(take(&mut rest, 7), terms.rate.drain);
+        assert!(terms.rate.drain > 0 && token > 0);
+        assert!(u128::from(terms.capacity) * u128::from(token) <= 1 << 52);
     } else {
-        assert_eq!(take(&mut rest, 7), terms.threshold());
+        assert_eq!(take(&mut rest, 7), terms.threshold);
         assert_eq!(take(&mut rest, 7), terms.period_us());
     }
-    match terms.algorithm() {
+    match terms.identity.algorithm {
         Algorithm::Sliding => assert_eq!(*index, 1),
         Algorithm::Fixed => {
             assert_eq!(*index, 2);
@@ -171,10 +173,10 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64
         }
         Algorithm::SlidingCounter => {
             assert_eq!(*index, 3);
-            assert_eq!(take(&mut rest, 7), terms.scale().grain);
+            assert_eq!(take(&mut rest, 7), terms.scale.grain);
             let span = take(&mut rest, 7);
-            assert_eq!(span, terms.scale().span);
-            assert!(u128::from(terms.threshold()) * u128::from(span) <= 1 << 52);
+            assert_eq!(span, terms.scale.span);
+            assert!(u128::from(terms.threshold) * u128::from(span) <= 1 << 52);
         }
         // The generated limits are rates.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => {}
