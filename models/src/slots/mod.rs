@@ -113,8 +113,7 @@ struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Body {
-    /// A statement, with a call that wants a unit or without.
-    /// The units, the epoch and the hold that a process states.
+    /// The units, the epoch and the hold that a process states, with a call that wants a unit or without.
     State { stated: [u64; 3], wants: bool },
     /// Frees the slots of all processes.
     Reset,
@@ -235,7 +234,6 @@ fn bound(action: Action) -> Option<Bound> {
     })
 }
 
-/// What the processes do.
 impl Slots {
     fn has(&self, bound: Bound) -> bool {
         self.most.get(bound) > 0
@@ -298,7 +296,6 @@ impl Slots {
     }
 }
 
-/// What the server does.
 impl Slots {
     fn mistakes(&self) -> Mistakes {
         match self.fault {
@@ -313,7 +310,6 @@ impl Slots {
         }
     }
 
-    /// Executes a request. Returns the reply.
     fn execute(&self, state: &mut State, message: Message) -> Message {
         let Message { process, number: seq, body } = message;
         let statement = match body {
