@@ -75,7 +75,7 @@ fn set_rule() {
 type Call = Box<dyn Fn(u32) -> bool>;
 
 /// The kinds of keys and amounts.
-pub(crate) const KEYS: [&str; 6] = [
+const KEYS: [&str; 6] = [
     "`key = \"{user}:{id}\"`",
     "`key = user`",
     "`key = (user, id)`",
@@ -85,7 +85,7 @@ pub(crate) const KEYS: [&str; 6] = [
 ];
 
 /// Returns a function that makes a call with a key of this kind; ids are below `keys`.
-pub(crate) fn call(key: &str, keys: u32) -> Call {
+fn call(key: &str, keys: u32) -> Call {
     let names: Vec<String> = (0..keys).map(|index| format!("user:{index}")).collect();
     match KEYS.iter().position(|name| *name == key) {
         Some(0) => Box::new(|id| ready(formatted("user", id))),
@@ -101,7 +101,7 @@ pub(crate) fn call(key: &str, keys: u32) -> Call {
 }
 
 /// Returns a function that calls `governor` with a key that is built for the call.
-pub(crate) fn by_hand() -> Call {
+fn by_hand() -> Call {
     let governor = peers::keyed("governor", FLOWING);
     Box::new(move |id| governor.admits(&format!("{}:{id}", black_box("user"))))
 }

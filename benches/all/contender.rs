@@ -32,7 +32,7 @@ pub(crate) struct Contender {
     who: Who,
 }
 
-pub(crate) type Failed = Box<dyn Error + Send + Sync>;
+type Failed = Box<dyn Error + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) enum Who {

@@ -59,12 +59,7 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn new(algorithm: Algorithm, threshold: u32) -> Self {
-        Self::bounded(algorithm, threshold, 20_000_000)
-    }
-
-    /// Creates a limiter whose store holds at most `max_keys` keys.
-    pub(crate) fn bounded(algorithm: Algorithm, threshold: u32, max_keys: usize) -> Self {
-        let limiter = RateLimiter::builder().max_keys(max_keys).build().expect("valid");
+        let limiter = RateLimiter::builder().max_keys(20_000_000).build().expect("valid");
         let mut limit = Limit::new("bench", algorithm, threshold.into(), PERIOD).expect("valid");
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(threshold.into());

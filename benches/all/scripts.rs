@@ -21,7 +21,7 @@ const FLOWING: (u32, Duration) = (1_000_000, Duration::from_secs(1));
 /// A limit that admits all calls of a connection, and whose units return at the rate of the calls.
 const TURNING: (u32, Duration) = (100, Duration::from_millis(2));
 /// A period in which no unit returns while a row is measured, and with which a sliding window can still be a ring.
-pub(crate) const LASTING: Duration = Duration::from_secs(86_400 * 12);
+const LASTING: Duration = Duration::from_secs(86_400 * 12);
 /// The period of the keys whose memory is measured.
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -34,7 +34,7 @@ const PAIRS: [(Algorithm, &str, &str); 5] = [
 ];
 
 #[derive(Clone, Copy)]
-pub(crate) enum Measured {
+enum Measured {
     Ours(Algorithm),
     Textbook(&'static str),
 }
@@ -99,25 +99,25 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 }
 
 /// One server, and the limiter that calls it.
-pub(crate) struct Bench {
+struct Bench {
     server: Server,
     limiter: RateLimiter,
     runtime: Runtime,
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let server = Server::start();
         // Without the cache of rejections, so that Redis decides each rejected call.
         let limiter = server.builder().cache_rejections(false).build().expect("valid");
         Self { limiter, runtime: Runtime::new().expect("a runtime"), server }
     }
 
-    pub(crate) fn forget(&self) {
+    fn forget(&self) {
         redis::cmd("FLUSHALL").exec(&mut self.connection()).expect("FLUSHALL");
     }
 
-    pub(crate) fn run(&self, what: Measured, limit: (u32, Duration), calls: u32) {
+    fn run(&self, what: Measured, limit: (u32, Duration), calls: u32) {
         match what {
             Measured::Ours(algorithm) => self.ours(algorithm, limit, calls),
             Measured::Textbook(script) => self.textbook(script, limit, calls),
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     /// Returns the time that the server spends in the script of one call, in microseconds.
-    pub(crate) fn server_time(&self, what: Measured, limit: (u32, Duration), calls: u32) -> f64 {
+    fn server_time(&self, what: Measured, limit: (u32, Duration), calls: u32) -> f64 {
         let before = (self.server.script_micros(), self.server.script_calls());
         self.run(what, limit, calls);
         let scripts = self.server.script_calls() - before.1;
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     /// Returns the bytes of all keys: a long sliding log has several.
-    pub(crate) fn memory(&self) -> f64 {
+    fn memory(&self) -> f64 {
         let mut connection = self.connection();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
         let bytes = keys.iter().map(|key| {

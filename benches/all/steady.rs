@@ -25,7 +25,7 @@ const SHORTER: usize = 8;
 
 /// A limit, and the number of its keys.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+struct Shape {
     pub(crate) keys: u32,
     pub(crate) threshold: u32,
     pub(crate) period: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 
 /// How many of 100 units each key has used.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Fill {
+enum Fill {
     Half,
     Nearly,
     /// All, and the clock stands still.
@@ -54,7 +54,7 @@ impl Fill {
     }
 }
 
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 const SHAPES: [Shape; 4] = [
     Shape { keys: 1_000, threshold: 100, period: MINUTE, each: "a minute" },
@@ -67,7 +67,7 @@ const COLUMNS: [(&str, Kind); 3] =
     [("ours, token bucket", Kind::Beside), ("ours, sliding", Kind::Ours), ("by hand", Kind::Peer)];
 
 /// A limiter whose keys stay equally full while calls come in turn.
-pub(crate) struct Steady {
+struct Steady {
     who: Box<dyn Decides>,
     clock: VirtualClock,
     /// By how much the clock moves for [`STRIDE`] decisions.
