@@ -1,5 +1,5 @@
-//! The kinds of operations that random traces can play. `tests/judged/` plays all of them, and a `match` without a
-//! wildcard says which of its operations are of which kind.
+//! The kinds of operations that random traces can play. `tests/judged/` plays all of them. A `match` there, without a
+//! wildcard, assigns a kind to each operation.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;

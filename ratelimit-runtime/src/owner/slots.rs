@@ -197,7 +197,8 @@ impl SlotCounts {
         self.counts.get(&key_id)?.units.alive_until()
     }
 
-    /// Returns a value once the store knows what is held of a count, or the last statement has failed.
+    /// Returns whether the store knows the units that are held of a count: `None` while a statement is due or pending,
+    /// an error if the last statement failed.
     pub(super) fn is_stated(&self, key_id: KeyId) -> Option<Result<(), StoreError>> {
         match self.counts.get(&key_id).filter(|count| count.units.is_dirty()) {
             None => Some(Ok(())),
