@@ -45,6 +45,7 @@ pub mod recorder;
 pub mod sentinel;
 pub mod server;
 pub mod settled;
+pub mod tls;
 pub mod wait;
 
 use std::pin::pin;

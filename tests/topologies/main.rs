@@ -3,6 +3,7 @@
 mod between;
 mod cluster;
 mod cluster_several;
+mod credentials;
 mod misplaced;
 mod moving_slots;
 mod replicas;

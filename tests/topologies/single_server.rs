@@ -6,8 +6,9 @@ use ratelimit_runtime::{BuildError, Limit, Rejection, StoreError};
 use redis::{Commands, Connection, ConnectionAddr};
 use redis_test::server::RedisServer;
 use support::server::{Server, start_with_tls};
+use support::tls::TlsServers;
 
-use crate::{denying_builder, first_decision};
+use crate::{denying_builder, first_decision, use_all_operations};
 
 const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
 
@@ -47,6 +48,40 @@ async fn tls_works_with_a_client_certificate() {
         limiter.check(&LIMIT, "key", 1).await.is_err(),
         "the limiter has no client certificate"
     );
+}
+
+#[tokio::test]
+async fn tls_works_with_a_cluster() {
+    let cluster = TlsServers::start_cluster(true);
+    let url = format!("rediss+cluster://127.0.0.1:{}", cluster.port(0));
+    let limiter = denying_builder(&url).root_certificates(cluster.root()).build().expect("valid");
+    use_all_operations(&limiter).await;
+}
+
+#[tokio::test]
+async fn tls_verifies_all_nodes_by_one_name() {
+    let cluster = TlsServers::start_cluster(false);
+    let url = format!("rediss+cluster://127.0.0.1:{}", cluster.port(0));
+    let builder = || denying_builder(&url).root_certificates(cluster.root());
+    let limiter = builder().server_name("localhost.example.com").build().expect("valid");
+    for key in 0..30 {
+        limiter.check(&LIMIT, key, 1).await.expect("admitted");
+    }
+    for limiter in [builder().server_name("other.example.com"), builder()] {
+        let rejected = limiter.build().expect("valid").check(&LIMIT, "key", 1).await;
+        let Err(Rejection::Unavailable { error, .. }) = rejected else { panic!("{rejected:?}") };
+        assert!(error.to_string().contains("certificate"), "{error}");
+    }
+    let error = builder().server_name("no name").build().err();
+    assert_eq!(error, Some(BuildError::InvalidServerName));
+}
+
+#[tokio::test]
+async fn tls_works_with_sentinels() {
+    let servers = TlsServers::start_primary();
+    let url = format!("rediss+sentinel://127.0.0.1:{}/main", servers.port(1));
+    let limiter = denying_builder(&url).root_certificates(servers.root()).build().expect("valid");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
 }
 
 #[test]

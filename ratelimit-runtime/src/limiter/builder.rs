@@ -17,7 +17,7 @@ use crate::reply::BuildError;
 use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
-use crate::store::redis::{Certificates, Redis};
+use crate::store::redis::{Access, CredentialsProvider, Provider, Redis};
 
 /// The longest deadline. A longer one is shortened to this.
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -42,7 +42,7 @@ pub struct Builder {
     #[cfg(feature = "redis")]
     redis: Option<String>,
     #[cfg(feature = "redis")]
-    certificates: Certificates,
+    access: Access,
     max_pending: usize,
     key_prefix: String,
     deadline: Duration,
@@ -75,7 +75,7 @@ impl Builder {
     /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
     /// user and the password. For the user and the password of the Sentinels, append
     /// `?sentinel_user=…&sentinel_password=…`, and for those of a socket `?user=…&pass=…`. With `rediss`
-    /// instead of `redis`, rustls encrypts the connections (feature `tls`). `valkey` and `valkeys` mean the same as
+    /// instead of `redis`, rustls encrypts the connections (features `tls-ring`, `tls-aws-lc`, `tls`). `valkey` and `valkeys` mean the same as
     /// `redis` and `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
     ///
     /// In a tokio runtime, I/O and time must be enabled, as in the one of `#[tokio::main]`: otherwise, tokio panics.
@@ -89,7 +89,7 @@ impl Builder {
     /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.root = Some(pem.into());
+        self.access.certificates.root = Some(pem.into());
         self
     }
 
@@ -100,7 +100,46 @@ impl Builder {
         certificate: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.client = Some((certificate.into(), key.into()));
+        self.access.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Verifies all servers by this name in their certificates, and not each by the host to which the limiter connects:
+    /// for a cluster whose nodes announce addresses, and have one certificate.
+    #[cfg(feature = "tls")]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.access.certificates.server_name = Some(name.into());
+        self
+    }
+
+    /// Logs in with the credentials that `provider` returns, and not with a password of the URL: for passwords and
+    /// tokens that change. The provider is asked at each login, and before the credentials [expire](crate::Credentials::valid_for),
+    /// to authenticate open connections again. It does not provide the user of Sentinels.
+    ///
+    /// A login takes at most a second, the provider included, and calls that wait for it have their
+    /// [deadline](Self::deadline), so a provider that asks a service keeps what that returned until it expires. If the
+    /// server refuses the credentials, the provider is asked once more. If it fails, hangs or panics, the attempt to
+    /// connect fails, and [`on_error`](Self::on_error) applies.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Credentials, RateLimiter};
+    ///
+    /// # async fn token() -> std::io::Result<String> { Ok("token".to_owned()) }
+    /// let limiter = RateLimiter::builder()
+    ///     .redis("redis://limits@127.0.0.1:6379")
+    ///     .credentials(|| async {
+    ///         let token = token().await?;
+    ///         Ok(Credentials::password(token).valid_for(Duration::from_secs(900)))
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), ratelimit_runtime::BuildError>(())
+    /// ```
+    ///
+    /// [`PasswordFile`](crate::PasswordFile) reads the password from a file.
+    #[cfg(feature = "redis")]
+    pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
+        self.access.provider = Some(Provider::new(provider));
         self
     }
 
@@ -255,7 +294,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
+    /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on a key prefix with braces, or with an algorithm and a
     /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a key secret of fewer than 16 bytes; on a file
     /// of rules that cannot be read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
@@ -303,7 +342,7 @@ impl Builder {
             None => None,
             Some(url) => Some(Redis::new(
                 url,
-                &self.certificates,
+                &self.access,
                 &self.key_prefix,
                 deadline,
                 self.max_pending,
@@ -338,7 +377,7 @@ impl Default for Builder {
             #[cfg(feature = "redis")]
             redis: None,
             #[cfg(feature = "redis")]
-            certificates: Certificates::default(),
+            access: Access::default(),
             max_pending: 10_000,
             key_prefix: "rl".to_owned(),
             deadline: Duration::from_millis(100),

@@ -228,12 +228,16 @@ pub enum BuildError {
     NoScope,
     /// The URL requires TLS, but this build lacks the feature `tls`.
     TlsDisabled,
+    /// The URL requires TLS, but the application has installed no cryptography, and this build has none.
+    NoCryptography,
     /// A certificate or key for TLS is invalid.
     #[non_exhaustive]
     InvalidCertificate {
         /// The mistake in the certificate or key.
         message: Arc<str>,
     },
+    /// The name of the servers for TLS is neither a host name nor an IP address.
+    InvalidServerName,
 }
 
 impl fmt::Display for BuildError {
@@ -288,9 +292,18 @@ impl fmt::Display for BuildError {
                 "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature \
                  `tls`: enable the feature, or write `redis://`",
             ),
+            Self::NoCryptography => f.write_str(
+                "the Redis URL requires TLS, and no cryptography is chosen: enable the feature `tls-ring` or \
+                 `tls-aws-lc` of `ratelimit-runtime`, or install a `rustls::crypto::CryptoProvider` before the \
+                 limiter is built",
+            ),
             Self::InvalidCertificate { message } => write!(
                 f,
                 "the certificates for TLS are invalid ({message}): pass the contents of PEM files"
+            ),
+            Self::InvalidServerName => f.write_str(
+                "`server_name` must be the name in the certificates of the servers: a host name, as `cache.example.com`, \
+                 or an IP address",
             ),
         }
     }

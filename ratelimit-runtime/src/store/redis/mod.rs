@@ -13,8 +13,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::network::address::Address;
-pub(crate) use self::network::certificates::Certificates;
 use self::network::cluster::{Cluster, hash_slot};
+pub(crate) use self::network::credentials::{Access, Provider};
+pub use self::network::credentials::{
+    Credentials, CredentialsError, CredentialsProvider, PasswordFile,
+};
 use self::network::node::{Node, ServerLookup};
 use self::network::sentinel::Sentinels;
 use self::operations::batch::BatchQueues;
@@ -53,7 +56,7 @@ impl Redis {
     /// Creates a store on the servers that the URL names. It connects with the first decision.
     pub(crate) fn new(
         url: &str,
-        certificates: &Certificates,
+        access: &Access,
         prefix: &str,
         deadline: Duration,
         max_pending: usize,
@@ -63,7 +66,7 @@ impl Redis {
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
         let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
-        let topology = match Address::parse(url, certificates)? {
+        let topology = match Address::parse(url, access)? {
             Address::Server(target) => one(ServerLookup::At(target)),
             Address::Sentinel { sentinels, service, primary } => {
                 one(ServerLookup::Primary(Sentinels::new(sentinels, service, primary)))

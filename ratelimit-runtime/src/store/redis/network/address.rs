@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 
-use super::certificates::Certificates;
-#[cfg(feature = "tls")]
+use super::credentials::{Access, Credentials, Provider};
 use super::tls::Tls;
 use crate::reply::BuildError;
 
@@ -29,8 +28,9 @@ pub(crate) enum Address {
 #[derive(Clone)]
 pub(crate) struct Target {
     info: ConnectionInfo,
-    #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
+    /// In place of the password of the URL.
+    provider: Option<Provider>,
 }
 
 /// The host and the port of a server.
@@ -43,7 +43,7 @@ impl Address {
     /// Parses `redis://…`, `unix://…`, and the URLs of several hosts: `redis+sentinel://…/service` and
     /// `redis+cluster://…`. `rediss` means TLS, `valkey` and `valkeys` mean the same as `redis` and `rediss`, and `-`
     /// means `+`. Each part of the URL is used, or the URL is an error.
-    pub(crate) fn parse(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
+    pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, BuildError> {
         let url = url.trim();
         if url.contains(char::is_control) {
             return Err(invalid("a line break or a tab is in it: percent-encode it, as in `%0A`"));
@@ -69,9 +69,8 @@ impl Address {
             }
             _ => return Err(invalid("its scheme is not known")),
         };
-        if scheme == "rediss" && !cfg!(feature = "tls") {
-            return Err(BuildError::TlsDisabled);
-        }
+        let tls = if scheme == "rediss" { Some(Tls::new(&access.certificates)?) } else { None };
+        let provider = access.provider.as_ref();
         let names: &[&str] = match topology {
             "unix" => &["db", "user", "pass", "protocol"],
             "sentinel" => &["sentinel_user", "sentinel_password"],
@@ -85,7 +84,7 @@ impl Address {
             }
             // In a query, the client library reads `+` as a space.
             let url = format!("unix:///{path}?{}", query.replace('+', "%2B"));
-            return Ok(Self::Server(Target::open(&url, certificates)?));
+            return Ok(Self::Server(Target::open(&url, None, provider)?));
         }
         let (user, hosts) = authority.split_at(authority.find('@').map_or(0, |at| at + 1));
         if hosts.contains('@') {
@@ -93,7 +92,7 @@ impl Address {
                 "a user and a password stand before all hosts, and write `%40` for their `@`",
             ));
         }
-        let targets = |user: &str, default_port: u16, database: &str| {
+        let targets = |user: &str, default_port: u16, database: &str, provider| {
             let target = |host: &str| {
                 if host.is_empty() {
                     return Err(invalid("no host"));
@@ -104,13 +103,13 @@ impl Address {
                     Some((_, port)) if !port.is_empty() => String::new(),
                     _ => format!(":{default_port}"),
                 };
-                let url = format!("{scheme}://{user}{host}{port}/{database}?{query}");
-                Target::open(&url, certificates)
+                let url = format!("redis://{user}{host}{port}/{database}?{query}");
+                Target::open(&url, tls.clone(), provider)
             };
             hosts.split(',').map(target).collect::<Result<Vec<_>, _>>()
         };
         match topology {
-            "cluster" => Ok(Self::Cluster { seeds: targets(user, DEFAULT_PORT, path)? }),
+            "cluster" => Ok(Self::Cluster { seeds: targets(user, DEFAULT_PORT, path, provider)? }),
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
                 let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -127,16 +126,16 @@ impl Address {
                     (user, password) => format!("{user}:{password}@"),
                 };
                 Ok(Self::Sentinel {
-                    sentinels: targets(&login, DEFAULT_SENTINEL_PORT, "")?,
+                    sentinels: targets(&login, DEFAULT_SENTINEL_PORT, "", None)?,
                     service: service.into(),
-                    primary: targets(user, DEFAULT_PORT, database)?.swap_remove(0),
+                    primary: targets(user, DEFAULT_PORT, database, provider)?.swap_remove(0),
                 })
             }
             _ if hosts.contains(',') => Err(invalid(
                 "several hosts: begin the URL of a cluster with `redis+cluster://`, of Sentinels with \
                  `redis+sentinel://`",
             )),
-            _ => Ok(Self::Server(targets(user, DEFAULT_PORT, path)?.swap_remove(0))),
+            _ => Ok(Self::Server(targets(user, DEFAULT_PORT, path, provider)?.swap_remove(0))),
         }
     }
 }
@@ -161,7 +160,7 @@ fn parameters<'a>(query: &'a str, names: &[&str]) -> Result<HashMap<&'a str, &'a
 }
 
 impl Target {
-    fn open(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
+    fn open(url: &str, tls: Option<Tls>, provider: Option<&Provider>) -> Result<Self, BuildError> {
         let info = url.into_connection_info().map_err(|error| {
             // The message does not contain the URL, which can contain a password.
             invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
@@ -170,55 +169,52 @@ impl Target {
         if login.db() < 0 {
             return Err(invalid("the number of its database is negative"));
         }
-        if login.username().is_some() && login.password().is_none() {
-            // The client library would not log in.
-            return Err(invalid("a user without a password: write `user:password@`"));
+        match (login.username(), login.password(), provider) {
+            (Some(_), None, None) => {
+                Err(invalid("a user without a password: write `user:password@`"))
+            }
+            (_, Some(_), Some(_)) => Err(invalid(
+                "it has a password, and `credentials` provides another: remove one of them",
+            )),
+            _ => Ok(Self { info, tls, provider: provider.cloned() }),
         }
-        #[cfg(feature = "tls")]
-        let tls = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Some(Tls::new(certificates)?),
-            _ => None,
-        };
-        #[cfg(not(feature = "tls"))]
-        let _ = certificates;
-        Ok(Self {
-            info,
-            #[cfg(feature = "tls")]
-            tls,
-        })
     }
 
     pub(crate) fn address(&self) -> &ConnectionAddr {
         self.info.addr()
     }
 
-    /// Returns the user, the password and the database.
+    /// Returns the user, the database and the protocol.
     pub(crate) fn login(&self) -> &RedisConnectionInfo {
         self.info.redis_settings()
     }
 
+    /// Returns whether each login has credentials of its own.
+    pub(crate) fn is_provided(&self) -> bool {
+        self.provider.is_some()
+    }
+
+    /// Returns the credentials of a login; `None` if the server needs none.
+    pub(crate) async fn credentials(&self) -> Result<Option<Credentials>, RedisError> {
+        let provided = match (&self.provider, self.login().password()) {
+            (Some(provider), _) => provider.ask().await?,
+            (None, Some(password)) => Credentials::password(password),
+            (None, None) => return Ok(None),
+        };
+        let user = provided.user.clone().or_else(|| self.login().username().map(Into::into));
+        Ok(Some(Credentials { user, ..provided }))
+    }
+
     /// Returns the same user, database and certificates at another address.
     pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
         let mut target = self.clone();
-        target.info = target.info.set_addr(addr);
+        target.info = target.info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
         target
     }
 
     pub(crate) fn host_and_port(&self) -> (&str, u16) {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                (host, *port)
-            }
+            ConnectionAddr::Tcp(host, port) => (host, *port),
             _ => ("", DEFAULT_PORT),
         }
     }

@@ -7,8 +7,9 @@
 //! This file opens the streams, over TCP, TLS or a Unix socket, instead of the client library, so that a [`Connection`]
 //! can record what they send and receive.
 
+use std::future::pending;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,16 +19,21 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, Pipeline, ProtocolVersion, RedisConnectionInfo,
+    RedisError, Value,
+};
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::address::{ServerAddress, Target};
+use super::credentials::Credentials;
+use crate::clock::before;
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
 /// before it is used. Servers close idle connections after a second at the earliest.
@@ -217,14 +223,10 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
     match target.address() {
         ConnectionAddr::Tcp(host, port) => {
             let (stream, socket) = connect_tcp(host, *port).await?;
-            log_in(target, stream, socket).await
-        }
-        #[cfg(feature = "tls")]
-        ConnectionAddr::TcpTls { host, port, .. } => {
-            let (stream, socket) = connect_tcp(host, *port).await?;
-            let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
-            let tls = target.tls.as_ref().ok_or_else(unsupported)?;
-            log_in(target, tls.encrypt(host, stream).await?, socket).await
+            match &target.tls {
+                Some(tls) => log_in(target, tls.encrypt(host, stream).await?, socket).await,
+                None => log_in(target, stream, socket).await,
+            }
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
@@ -283,22 +285,105 @@ async fn log_in(
     let stream = RecordedStream { stream, activity: Arc::clone(&activity) };
     // The caller limits the wait for a reply by its own deadline.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let start = Instant::now();
-    let (client, driver) =
-        MultiplexedConnection::new_with_config(target.login(), stream, config).await?;
-    if start.elapsed() > NEARBY_ROUND_TRIP {
+    // The client library would log in with one password, once.
+    let none = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let (client, driver) = MultiplexedConnection::new_with_config(&none, stream, config).await?;
+    let mut driver = Box::pin(driver);
+    let login = before(&mut driver, authenticate(&client, target)).await;
+    let Login { round_trip, lifetime } =
+        login.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::ConnectionReset).into()))?;
+    if round_trip > NEARBY_ROUND_TRIP {
         // Fails for a Unix socket, which does not need the option.
         let _ = socket.set_tcp_nodelay(true);
     }
     let of_driver = Arc::new(socket);
     let socket = Arc::downgrade(&of_driver);
+    let renewal = renew(client.clone(), target.clone(), lifetime);
     let driver = tokio::spawn(async move {
-        driver.await;
+        let _: Option<()> = before(driver, renewal).await;
         drop(of_driver);
     });
     let (driver, (host, port)) = (driver.abort_handle(), target.host_and_port());
     let address = (host.to_owned(), port);
     Ok(Connection(Arc::new(ConnectionState { client, activity, socket, driver, address })))
+}
+
+/// A login that the server has accepted.
+struct Login {
+    round_trip: Duration,
+    /// For how long the server accepts its credentials.
+    lifetime: Option<Duration>,
+}
+
+/// Authenticates a connection, selects its database and names this library. If the server refuses credentials of a
+/// provider, asks for others once: they may have changed meanwhile.
+async fn authenticate(
+    client: &MultiplexedConnection,
+    target: &Target,
+) -> Result<Login, RedisError> {
+    let (mut client, mut may_repeat) = (client.clone(), target.is_provided());
+    loop {
+        let credentials = target.credentials().await?;
+        let (commands, needed) = login_commands(target, credentials.as_ref());
+        let start = Instant::now();
+        let replies = client.send_packed_commands(&commands, 0, commands.len()).await?;
+        let round_trip = start.elapsed();
+        // A server need not know the others.
+        let needed =
+            replies.into_iter().take(needed).try_for_each(|reply| reply.extract_error().map(drop));
+        match needed {
+            Err(error) if error.code() == Some("WRONGPASS") && mem::take(&mut may_repeat) => {}
+            needed => {
+                let lifetime = credentials.and_then(|credentials| credentials.lifetime);
+                return needed.map(|()| Login { round_trip, lifetime });
+            }
+        }
+    }
+}
+
+/// Returns the commands of a login, and how many of them must succeed.
+fn login_commands(target: &Target, credentials: Option<&Credentials>) -> (Pipeline, usize) {
+    let (login, mut commands) = (target.login(), redis::pipe());
+    if login.protocol() == ProtocolVersion::RESP3 {
+        commands.cmd("HELLO").arg(3);
+        if let Some(Credentials { user, password, .. }) = credentials {
+            let user = user.as_deref().unwrap_or("default");
+            commands.arg("AUTH").arg(user).arg(&**password);
+        }
+    } else if let Some(Credentials { user, password, .. }) = credentials {
+        commands.cmd("AUTH").arg(user.as_deref()).arg(&**password);
+    }
+    if login.db() != 0 {
+        commands.cmd("SELECT").arg(login.db());
+    }
+    let needed = commands.len();
+    commands.cmd("CLIENT").arg("SETNAME").arg("ratelimit");
+    for (part, value) in
+        [("LIB-NAME", env!("CARGO_PKG_NAME")), ("LIB-VER", env!("CARGO_PKG_VERSION"))]
+    {
+        commands.cmd("CLIENT").arg("SETINFO").arg(part).arg(value);
+    }
+    (commands, needed)
+}
+
+/// The shortest time between two attempts to authenticate a connection again.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Authenticates a connection again whenever three quarters of the lifetime of its credentials have passed; if that
+/// fails, whenever three quarters of the rest have. Does not end.
+async fn renew(client: MultiplexedConnection, target: Target, lifetime: Option<Duration>) {
+    let mut rest = lifetime;
+    while let Some(left) = rest {
+        sleep((left - left / 4).max(RENEWAL_PAUSE)).await;
+        rest = match authenticate(&client, &target).await {
+            Ok(login) => login.lifetime,
+            Err(error) => {
+                tracing::warn!(%error, "cannot authenticate an open connection to Redis again");
+                Some(left / 4)
+            }
+        };
+    }
+    pending().await
 }
 
 #[cfg(test)]

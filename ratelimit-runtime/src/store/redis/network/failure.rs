@@ -90,7 +90,6 @@ pub(crate) fn correct_error(error: StoreError) -> CorrectError {
 pub(crate) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     match error.kind() {
-        ErrorKind::AuthenticationFailed => server_error("NOAUTH", message, keys),
         ErrorKind::Server(_) | ErrorKind::Extension => {
             server_error(error.code().unwrap_or("ERR"), message, keys)
         }

@@ -2,11 +2,11 @@
 //! server, or to the node of a cluster that serves its hash slot.
 
 pub(crate) mod address;
-pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod connection;
+pub(crate) mod credentials;
 pub(crate) mod failure;
 pub(crate) mod node;
 pub(crate) mod sentinel;
-#[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;

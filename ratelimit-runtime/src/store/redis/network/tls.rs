@@ -5,19 +5,32 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::client::ClientConfig;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::certificates::Certificates;
 use crate::reply::BuildError;
 
-/// Encrypts connections to one server.
+/// The certificates for TLS, as the contents of PEM files.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates {
+    /// The root certificates to trust instead of those of the system.
+    pub(crate) root: Option<Vec<u8>>,
+    /// The certificate chain of this client, and its private key.
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name of all servers in their certificates, in place of their hosts.
+    pub(crate) server_name: Option<String>,
+}
+
+/// Encrypts connections to the servers of a limiter.
 #[derive(Clone)]
-pub(crate) struct Tls(TlsConnector);
+pub(crate) struct Tls {
+    connector: TlsConnector,
+    server_name: Option<ServerName<'static>>,
+}
 
 impl Tls {
     pub(crate) fn new(certificates: &Certificates) -> Result<Self, BuildError> {
@@ -30,7 +43,7 @@ impl Tls {
             }
             None => drop(roots.add_parsable_certificates(system_roots()?)),
         }
-        let config = ClientConfig::builder_with_provider(provider())
+        let config = ClientConfig::builder_with_provider(provider()?)
             .with_safe_default_protocol_versions()
             .map_err(invalid)?
             .with_root_certificates(roots);
@@ -41,7 +54,12 @@ impl Tls {
             }
             None => config.with_no_client_auth(),
         };
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        let server_name = certificates
+            .server_name
+            .clone()
+            .map(|name| ServerName::try_from(name).map_err(|_| BuildError::InvalidServerName));
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(Self { connector, server_name: server_name.transpose()? })
     }
 
     pub(crate) async fn encrypt(
@@ -49,16 +67,27 @@ impl Tls {
         host: &str,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        self.0.connect(name, stream).await
+        let name = match &self.server_name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+        };
+        self.connector.connect(name, stream).await
     }
 }
 
-/// Returns the provider that the application has installed, else ring. Installs none: a process has one, and the
-/// application chooses it.
-fn provider() -> Arc<CryptoProvider> {
-    let installed = CryptoProvider::get_default().map(Arc::clone);
-    installed.unwrap_or_else(|| Arc::new(ring::default_provider()))
+/// Returns the cryptography that the application has installed, else that of a feature. Installs none: a process has
+/// one, and the application chooses it.
+fn provider() -> Result<Arc<CryptoProvider>, BuildError> {
+    if let Some(installed) = CryptoProvider::get_default() {
+        return Ok(Arc::clone(installed));
+    }
+    #[cfg(feature = "tls-aws-lc")]
+    let provider = Ok(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    #[cfg(all(feature = "tls-ring", not(feature = "tls-aws-lc")))]
+    let provider = Ok(Arc::new(rustls::crypto::ring::default_provider()));
+    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+    let provider = Err(BuildError::NoCryptography);
+    provider
 }
 
 /// Returns the certificates of a PEM file, at least one.
@@ -87,10 +116,11 @@ mod tests {
 
     use super::{Certificates, Tls};
 
-    /// Otherwise, an application could not install its own provider later.
     #[test]
     fn installs_no_provider_for_the_process() {
-        let _ = Tls::new(&Certificates::default());
-        assert!(CryptoProvider::get_default().is_none());
+        let built = Tls::new(&Certificates::default());
+        assert!(CryptoProvider::get_default().is_none(), "the application could install none");
+        let is_chosen = cfg!(any(feature = "tls-ring", feature = "tls-aws-lc"));
+        assert_eq!(built.err().is_none(), is_chosen);
     }
 }

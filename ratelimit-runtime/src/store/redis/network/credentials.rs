@@ -1,0 +1,148 @@
+//! What a limiter logs in to Redis with: the user and the password of the URL, or those that a provider returns for
+//! each login.
+
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use super::tls::Certificates;
+
+/// What the builder has received about logins, beside the URL.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) certificates: Certificates,
+    pub(crate) provider: Option<Provider>,
+}
+
+/// The user and the password of a login, from a [`CredentialsProvider`].
+#[derive(Clone)]
+pub struct Credentials {
+    pub(super) user: Option<Box<str>>,
+    pub(super) password: Box<str>,
+    /// For how long the server accepts them.
+    pub(super) lifetime: Option<Duration>,
+}
+
+/// An error of a [`CredentialsProvider`].
+pub type CredentialsError = Box<dyn Error + Send + Sync>;
+
+impl Credentials {
+    /// Returns a password of the user in the URL, or of the default user if the URL has none.
+    pub fn password(password: impl Into<String>) -> Self {
+        Self { user: None, password: password.into().into(), lifetime: None }
+    }
+
+    /// Sets the user, in place of the one in the URL.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into().into());
+        self
+    }
+
+    /// Sets for how long the server accepts these credentials; until the connection ends unless set. Before that time
+    /// has passed, the limiter asks for new ones, and authenticates its open connections again.
+    #[must_use]
+    pub fn valid_for(mut self, lifetime: Duration) -> Self {
+        self.lifetime = Some(lifetime);
+        self
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Credentials");
+        shown.field("user", &self.user).field("lifetime", &self.lifetime).finish_non_exhaustive()
+    }
+}
+
+/// Returns the credentials of each login: see [`Builder::credentials`](crate::Builder::credentials).
+///
+/// A function that returns a future is a provider as well.
+pub trait CredentialsProvider: Send + Sync + 'static {
+    /// Returns the credentials of a login.
+    ///
+    /// # Errors
+    ///
+    /// The attempt to connect fails with the text of the error, so that must not contain the password.
+    fn credentials(&self) -> impl Future<Output = Result<Credentials, CredentialsError>> + Send;
+}
+
+impl<F, C> CredentialsProvider for F
+where
+    F: Fn() -> C + Send + Sync + 'static,
+    C: Future<Output = Result<Credentials, CredentialsError>> + Send,
+{
+    fn credentials(&self) -> impl Future<Output = Result<Credentials, CredentialsError>> + Send {
+        self()
+    }
+}
+
+/// A provider that reads the password from a file at each login, as Kubernetes mounts a secret. Spaces and line breaks
+/// at the end are not part of the password.
+///
+/// ```
+/// use ratelimit_runtime::{PasswordFile, RateLimiter};
+///
+/// let limiter = RateLimiter::builder()
+///     .redis("redis://limits@127.0.0.1:6379")
+///     .credentials(PasswordFile::new("/run/secrets/redis-password"))
+///     .build()?;
+/// # Ok::<(), ratelimit_runtime::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PasswordFile(PathBuf);
+
+impl PasswordFile {
+    /// Returns a provider of the password in the file at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+}
+
+impl CredentialsProvider for PasswordFile {
+    async fn credentials(&self) -> Result<Credentials, CredentialsError> {
+        let path = self.0.clone();
+        let text = spawn_blocking(move || {
+            let named = |error| format!("cannot read {}: {error}", path.display());
+            std::fs::read_to_string(&path).map_err(named)
+        });
+        Ok(Credentials::password(text.await??.trim_end()))
+    }
+}
+
+type ProviderFuture = Pin<Box<dyn Future<Output = Result<Credentials, CredentialsError>> + Send>>;
+
+/// A provider of any type.
+#[derive(Clone)]
+pub(crate) struct Provider(Arc<dyn Fn() -> ProviderFuture + Send + Sync>);
+
+impl Provider {
+    pub(crate) fn new(provider: impl CredentialsProvider) -> Self {
+        let provider = Arc::new(provider);
+        Self(Arc::new(move || {
+            let provider = Arc::clone(&provider);
+            Box::pin(async move { provider.credentials().await })
+        }))
+    }
+
+    /// Returns the credentials of a login. Runs the provider, which is foreign code, in a task of its own: its panic is
+    /// an error of the login, and it ends with a login that is given up.
+    pub(super) async fn ask(&self) -> Result<Credentials, RedisError> {
+        let mut asked = JoinSet::new();
+        asked.spawn(self.0());
+        let failed = |cause: String| {
+            RedisError::from((ErrorKind::Io, "the provider of credentials failed", cause))
+        };
+        match asked.join_next().await {
+            Some(Ok(result)) => result.map_err(|error| failed(error.to_string())),
+            Some(Err(ended)) => Err(failed(ended.to_string())),
+            None => Err(failed("it has ended".to_owned())),
+        }
+    }
+}

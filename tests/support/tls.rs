@@ -1,0 +1,103 @@
+//! Real servers with TLS: one, a cluster, and a primary with a Sentinel, on free ports, stopped on drop.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use redis::ConnectionAddr;
+use redis_test::server::RedisServer;
+use redis_test::utils::{TlsFilePaths, build_keys_and_certs_for_tls_ext};
+use tempfile::TempDir;
+
+use crate::port;
+use crate::server::in_own_folder;
+use crate::wait::block_until;
+
+const HOST: &str = "127.0.0.1";
+
+/// Servers with one certificate.
+pub struct TlsServers {
+    servers: Vec<RedisServer>,
+    files: TlsFilePaths,
+    folder: TempDir,
+}
+
+impl TlsServers {
+    /// Prepares servers. Their certificate has their address; without `has_address`, the name
+    /// `localhost.example.com`.
+    fn new(has_address: bool) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = build_keys_and_certs_for_tls_ext(&folder, has_address);
+        Self { servers: Vec::new(), files, folder }
+    }
+
+    /// Starts three nodes of a cluster.
+    pub fn start_cluster(has_address: bool) -> Self {
+        let mut cluster = Self::new(has_address);
+        for _ in 0..3 {
+            cluster.start(None, &["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
+        }
+        let mut create = cluster.client();
+        create.args(["--insecure", "--cluster", "create"]);
+        create.args(cluster.servers.iter().map(|server| server.client_addr().to_string()));
+        create.arg("--cluster-yes");
+        block_until("nodes reply", || create.output().expect("redis-cli").status.success());
+        let is_up = |server| cluster.ask(server, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        block_until("the cluster is up", || cluster.servers.iter().all(is_up));
+        cluster
+    }
+
+    /// Starts a primary, and a Sentinel that knows it as `main`.
+    pub fn start_primary() -> Self {
+        let mut servers = Self::new(true);
+        servers.start(None, &[]);
+        let settings = servers.folder.path().join("sentinel.conf");
+        let monitor = format!("sentinel monitor main {HOST} {} 1\n", servers.port(0));
+        fs::write(&settings, monitor).expect("written");
+        servers.start(Some(&settings), &["--sentinel", "--tls-replication", "yes"]);
+        servers
+    }
+
+    fn start(&mut self, settings: Option<&Path>, arguments: &[&str]) {
+        let port = port::free();
+        let address = ConnectionAddr::TcpTls {
+            host: HOST.to_owned(),
+            port,
+            insecure: false,
+            tls_params: None,
+        };
+        let spawn = |command: &mut Command| {
+            in_own_folder(command).args(arguments).spawn().expect("redis-server")
+        };
+        let start = RedisServer::new_with_addr_tls_modules_and_spawner;
+        let files = Some(self.files.clone());
+        self.servers.push(start(address, settings, files, false, None, &[], spawn));
+        block_until("the server listens", || TcpStream::connect((HOST, port)).is_ok());
+    }
+
+    /// Returns `redis-cli` with TLS.
+    fn client(&self) -> Command {
+        let mut client = Command::new("redis-cli");
+        client.arg("--tls").arg("--cacert").arg(&self.files.ca_crt);
+        client
+    }
+
+    fn ask(&self, server: &RedisServer, command: &[&str]) -> String {
+        let mut client = self.client();
+        client.args(["--insecure", "-p", &port_of(server).to_string()]).args(command);
+        String::from_utf8(client.output().expect("redis-cli").stdout).expect("UTF-8")
+    }
+
+    pub fn port(&self, server: usize) -> u16 {
+        port_of(&self.servers[server])
+    }
+
+    pub fn root(&self) -> Vec<u8> {
+        fs::read(&self.files.ca_crt).expect("a certificate")
+    }
+}
+
+fn port_of(server: &RedisServer) -> u16 {
+    server.host_and_port().expect("TCP").1
+}

@@ -1,0 +1,305 @@
+//! Credentials that change: a provider that the limiter asks at each login, and before they expire.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{
+    BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, PasswordFile,
+    RateLimiter, Rejection, Source, StoreError,
+};
+use redis::Connection;
+use support::cluster::Cluster;
+use support::limits::HOUR;
+use support::server::{Server, stat};
+use support::wait::wait_until;
+
+use crate::{denying_builder, first_decision};
+
+const LIMIT: Limit = Limit::fixed("logged in", 1_000_000, HOUR);
+
+/// Changes the passwords of the user `limits`: `>added`, `<removed`.
+fn change(connection: &mut Connection, passwords: &[&str]) {
+    let user = ["SETUSER", "limits", "on", "~*", "+@all"];
+    redis::cmd("ACL").arg(&user).arg(passwords).exec(connection).expect("ACL SETUSER");
+}
+
+/// Ends the connections of the user.
+fn cut(connection: &mut Connection) {
+    let _: i64 = redis::cmd("CLIENT")
+        .arg(&["KILL", "USER", "limits"])
+        .query(connection)
+        .expect("CLIENT KILL");
+}
+
+/// Returns the URL of a user without a password.
+fn url_of(server: &Server) -> String {
+    format!("redis://limits@127.0.0.1:{}", server.port())
+}
+
+/// Passwords that a provider returns one after the other, the last one again and again; and how often it was asked.
+#[derive(Clone)]
+struct Passwords(Arc<(Mutex<VecDeque<Credentials>>, AtomicU64)>);
+
+impl Passwords {
+    fn new(passwords: impl IntoIterator<Item = Credentials>) -> Self {
+        Self(Arc::new((Mutex::new(passwords.into_iter().collect()), AtomicU64::new(0))))
+    }
+
+    fn asked(&self) -> u64 {
+        self.0.1.load(SeqCst)
+    }
+}
+
+impl CredentialsProvider for Passwords {
+    async fn credentials(&self) -> Result<Credentials, CredentialsError> {
+        self.0.1.fetch_add(1, SeqCst);
+        let mut passwords = self.0.0.lock().expect("no panic");
+        let next = if passwords.len() > 1 { passwords.pop_front() } else { None };
+        next.or_else(|| passwords.front().cloned()).ok_or_else(|| "no password".into())
+    }
+}
+
+/// Returns the error of a call that is not decided.
+async fn error_of(limiter: &RateLimiter) -> StoreError {
+    match limiter.check(&LIMIT, "key", 1).await {
+        Err(Rejection::Unavailable { error, .. }) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_changes_all_the_time_is_no_outage() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[">0"]);
+    let current = Arc::new(AtomicU64::new(0));
+    let provided = Arc::clone(&current);
+    let limiter = denying_builder(&url_of(&server))
+        .credentials(move || {
+            let password = provided.load(SeqCst).to_string();
+            async { Ok(Credentials::password(password)) }
+        })
+        .build()
+        .expect("valid");
+    first_decision(&limiter, &LIMIT, "key").await;
+    let (is_over, longest) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Duration::ZERO)));
+    let calls = (0..8).map(|_| {
+        let (limiter, is_over, longest) =
+            (limiter.clone(), Arc::clone(&is_over), Arc::clone(&longest));
+        tokio::spawn(async move {
+            let mut decided = Instant::now();
+            while !is_over.load(SeqCst) {
+                match limiter.check(&LIMIT, "key", 1).await {
+                    Ok(_) => {
+                        let mut longest = longest.lock().expect("no panic");
+                        *longest = decided.elapsed().max(*longest);
+                        decided = Instant::now();
+                    }
+                    // The request was on its way, or the connection was.
+                    Err(Rejection::Unavailable {
+                        error: StoreError::Connection { .. }, ..
+                    }) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    for password in 1..=20 {
+        let (before, after) = (format!("<{}", password - 1), format!(">{password}"));
+        change(&mut connection, &[&after]);
+        current.store(password, SeqCst);
+        change(&mut connection, &[&before]);
+        cut(&mut connection);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    is_over.store(true, SeqCst);
+    for call in calls {
+        call.await.expect("decided");
+    }
+    let longest = *longest.lock().expect("no panic");
+    println!("no call was undecided for longer than {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
+}
+
+#[tokio::test]
+async fn a_refused_password_is_asked_for_once_more() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">new"]);
+    let passwords = Passwords::new(["old", "new"].map(Credentials::password));
+    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
+    let limiter = limiter.build().expect("valid");
+    limiter.check(&LIMIT, "key", 1).await.expect("the second password is right");
+    assert_eq!(passwords.asked(), 2);
+
+    let wrong = Passwords::new([Credentials::password("secret-one")]);
+    let limiter = denying_builder(&url_of(&server)).credentials(wrong.clone());
+    let limiter = limiter.build().expect("valid");
+    let error = error_of(&limiter).await;
+    assert!(
+        matches!(&error, StoreError::Server { code, .. } if **code == *"WRONGPASS"),
+        "{error:?}"
+    );
+    assert!(wrong.asked() >= 2 && !format!("{error:?}{error}").contains("secret-one"), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_can_name_their_user() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let credentials = Credentials::password("right").user("limits");
+    assert!(!format!("{credentials:?}").contains("right"), "{credentials:?}");
+    let limiter = denying_builder(&server.url).credentials(Passwords::new([credentials]));
+    limiter.build().expect("valid").check(&LIMIT, "key", 1).await.expect("admitted");
+    let clients: String =
+        redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
+    let own = clients.lines().find(|line| line.contains("name=ratelimit")).expect("its name");
+    assert!(own.contains("user=limits"), "{own}");
+    assert!(!own.contains("lib-name=") || own.contains("lib-name=ratelimit-runtime"), "{own}");
+}
+
+/// Returns a builder whose calls fall back after a short time.
+fn impatient(server: &Server) -> Builder {
+    RateLimiter::builder().redis(url_of(server)).deadline(Duration::from_millis(200))
+}
+
+#[tokio::test]
+async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    type Failing = fn() -> Result<Credentials, CredentialsError>;
+    let failings: [(&str, Failing); 2] = [
+        ("no token", || Err(io::Error::other("no token").into())),
+        ("panic", || panic!("on purpose")),
+    ];
+    for (text, failing) in failings {
+        let works = Arc::new(AtomicBool::new(false));
+        let state = Arc::clone(&works);
+        let provider = move || {
+            let works = state.load(SeqCst);
+            async move { if works { Ok(Credentials::password("right")) } else { failing() } }
+        };
+        let limiter = impatient(&server).credentials(provider.clone()).build().expect("valid");
+        let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
+        assert_eq!(decision.source, Source::Fallback, "{text}");
+        let denying = denying_builder(&url_of(&server)).credentials(provider);
+        let error = error_of(&denying.build().expect("valid")).await;
+        assert!(error.to_string().contains(text), "{error}");
+        works.store(true, SeqCst);
+        wait_until(async || {
+            let decision = limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+            decision.source == Source::Redis
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let limiter = impatient(&server).credentials(|| pending()).build().expect("valid");
+    for _ in 0..3 {
+        let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
+        assert_eq!(decision.source, Source::Fallback);
+    }
+}
+
+#[tokio::test]
+async fn open_connections_are_authenticated_before_the_credentials_expire() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[">right"]);
+    let credentials = Credentials::password("right").valid_for(Duration::from_millis(1_200));
+    let passwords = Passwords::new([credentials]);
+    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
+    let limiter = limiter.build().expect("valid");
+    limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+    let connections = stat(&mut connection, "total_connections_received:");
+    let logins = stat(&mut connection, "cmdstat_auth:calls=");
+    wait_until(async || passwords.asked() >= 3).await;
+    limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+    wait_until(async || stat(&mut connection, "cmdstat_auth:calls=") >= logins + 2).await;
+    assert_eq!(stat(&mut connection, "total_connections_received:"), connections);
+    drop(limiter);
+    let asked = passwords.asked();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(passwords.asked(), asked, "nobody asks for a limiter that is gone");
+}
+
+#[tokio::test]
+async fn a_password_in_a_file_is_read_at_each_login() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[">first"]);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |text: &str| std::fs::write(file.path(), text).expect("written");
+    write("first\n");
+    let builder = denying_builder(&url_of(&server)).credentials(PasswordFile::new(file.path()));
+    let limiter = builder.build().expect("valid");
+    limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+    change(&mut connection, &["resetpass", ">second"]);
+    write("second");
+    cut(&mut connection);
+    first_decision(&limiter, &LIMIT, "key").await;
+
+    let missing = file.path().with_extension("missing");
+    let limiter = denying_builder(&url_of(&server)).credentials(PasswordFile::new(&missing));
+    let error = error_of(&limiter.build().expect("valid")).await.to_string();
+    assert!(error.contains(&missing.display().to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn all_nodes_of_a_cluster_get_credentials() {
+    let cluster = Cluster::start(0);
+    for node in 0..cluster.len() {
+        change(&mut cluster.connection(node), &[">right"]);
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
+    let passwords = Passwords::new([Credentials::password("right")]);
+    let limiter = denying_builder(&url).credentials(passwords.clone()).build().expect("valid");
+    for key in 0..30 {
+        limiter.check(&LIMIT, key, 1).await.expect("admitted");
+    }
+    assert!(passwords.asked() >= 3, "each node has a login");
+}
+
+#[tokio::test]
+async fn the_third_protocol_logs_in_as_the_second_does() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let address = format!("127.0.0.1:{}/3?protocol=resp3", server.port());
+    for url in [format!("redis://limits:right@{address}"), format!("redis://{address}")] {
+        let limiter = denying_builder(&url).build().expect("valid");
+        limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+        let permit = limiter.acquire(&LIMIT, "key", 5).await.expect("admitted");
+        permit.settle(2);
+        limiter.flush().await.expect("settled");
+    }
+    let provided = Passwords::new([Credentials::password("right").user("limits")]);
+    let limiter = denying_builder(&format!("redis://{address}")).credentials(provided);
+    limiter.build().expect("valid").check(&LIMIT, "key", 1).await.expect("admitted");
+    let clients: String =
+        redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
+    let own: Vec<_> = clients.lines().filter(|line| line.contains("name=ratelimit")).collect();
+    assert!(own.iter().all(|line| line.contains(" db=3 ") && line.contains("resp=3")), "{own:?}");
+}
+
+#[test]
+fn a_url_with_a_password_beside_a_provider_is_an_error() {
+    let passwords = Passwords::new([]);
+    for url in
+        ["redis://limits:secret@host", "redis+cluster://:secret@host", "unix:///s?pass=secret"]
+    {
+        let error = denying_builder(url).credentials(passwords.clone()).build().err();
+        let Some(error @ BuildError::InvalidUrl { .. }) = error else { panic!("{url}: {error:?}") };
+        assert!(error.to_string().contains("`credentials`"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
