@@ -17,9 +17,9 @@
 //! cargo run --example operate -- redis://127.0.0.1 peek api acme
 //! ```
 //!
-//! Without a URL, the tool uses the Redis of `RATELIMIT_REDIS_URL`.
+//! Without a URL, the tool uses the Redis of `RATELIMIT_REDIS_URL`. It reads all settings of the environment.
 //! The services must read their rules from this Redis, with `Rules::redis()`. If they have a `key_prefix`, write it, as
-//! `--prefix shop`, or set `KEY_PREFIX`. The changes are signed with `USER`.
+//! `--prefix shop`, or set `RATELIMIT_KEY_PREFIX`. The changes are signed with `USER`.
 
 mod change;
 mod fleet;
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ratelimit_runtime::{OwnedKey, RateLimiter, Rules};
+use ratelimit_runtime::{OwnedKey, RateLimiter, RateLimiterSettings, Rules};
 
 use crate::text::{duration, read_duration, shown};
 
@@ -54,7 +54,7 @@ usage: operate [--prefix PREFIX] [URL] COMMAND
   block LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
   unblock LIMIT KEY           admits them again
 
-  --prefix PREFIX             the `key_prefix` of the services: rl, unless KEY_PREFIX is set
+  --prefix PREFIX             the `key_prefix` of the services: rl, unless RATELIMIT_KEY_PREFIX is set
   --yes                       changes rules also while no process has announced itself
 
 A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %. In it,
@@ -85,7 +85,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> anyhow::Result<()> {
-    let (mut arguments, mut prefix, mut is_sure) = (Vec::new(), env::var("KEY_PREFIX").ok(), false);
+    let (mut arguments, mut prefix, mut is_sure) = (Vec::new(), None, false);
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -94,24 +94,24 @@ async fn run() -> anyhow::Result<()> {
             _ => arguments.push(word),
         }
     }
-    let prefix = prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let from_environment = env::var("RATELIMIT_REDIS_URL");
-    let (url, command) = match (&arguments[..], &from_environment) {
-        ([url, command @ ..], _) if url.contains("://") => (*url, command),
-        (command, Ok(url)) => (&**url, command),
-        _ => bail!("{USAGE}"),
+    let mut settings = RateLimiterSettings::from_environment()?;
+    let prefix = prefix.or(settings.key_prefix.take()).unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
+    let command = match &arguments[..] {
+        [url, command @ ..] if url.contains("://") => {
+            settings.redis_url = Some((*url).to_owned());
+            command
+        }
+        command => command,
     };
+    ensure!(settings.redis_url.is_some(), "{USAGE}");
     let (command, lasts) = match command {
         // `set api for blocked` sets the rule of a key `for`.
         [set @ .., "for", lasts] if set.len() > 2 => (set, Some(read_duration(lasts)?)),
         command => (command, None),
     };
-    let mut builder = RateLimiter::builder().redis(url).rules(Rules::redis()).key_prefix(prefix);
-    if let Some(secret) = env::var("RATELIMIT_KEY_SECRET").ok().filter(|it| !it.is_empty()) {
-        builder = builder.key_secret(secret);
-    }
-    let limiter = builder.deadline(Duration::from_secs(5)).build()?;
+    let builder = settings.builder()?.rules(Rules::redis());
+    let limiter = builder.key_prefix(&*prefix).deadline(Duration::from_secs(5)).build()?;
     let hashed =
         command.iter().map(|word| hashed(&limiter, word)).collect::<Result<Vec<_>, _>>()?;
     let command: &[&str] = &hashed.iter().map(String::as_str).collect::<Vec<_>>();

@@ -318,8 +318,8 @@ pub use crate::limit::{
     Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Quota, Scope,
 };
 pub use crate::limiter::{
-    AnnotatedLimit, Builder, Operator, RateLimiter, SetGlobalError, current, in_scope, limits,
-    set_global,
+    AnnotatedLimit, Builder, Operator, RateLimiter, RateLimiterSettings, SetGlobalError, current,
+    in_scope, limits, set_global,
 };
 #[cfg(feature = "rules")]
 pub use crate::limiter::{

@@ -158,7 +158,7 @@ async fn an_operator_names_the_key_prefix_of_the_services() {
     let set = run(&server, &["set", "api", "blocked", "--prefix", "shop"]);
     assert_eq!(set, "in force in 1 process\n");
     let mut by_environment = operate(&server, &["get", "api"]);
-    by_environment.env("KEY_PREFIX", "shop");
+    by_environment.env("RATELIMIT_KEY_PREFIX", "shop");
     assert_eq!(output(by_environment), "blocked = true\n");
 
     let list = operate(&server, &["--prefix", "shpo", "list"]).output().expect("it runs");

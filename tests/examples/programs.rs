@@ -31,6 +31,13 @@ fn quickstart_prints_the_same_decisions_on_both_stores() {
 }
 
 #[test]
+fn configuration_is_read_by_figment_and_by_config() {
+    let text = output(example("configuration"));
+    assert!(text.starts_with("port 8080, limits in Embedded\n"), "{text}");
+    assert!(text.contains("with a mistake: unknown field: found `deadlin`"), "{text}");
+}
+
+#[test]
 fn spring_style_greets_twice() {
     let text = output(example("spring_style"));
     let lines: Vec<_> = text.lines().collect();

@@ -13,7 +13,10 @@ use http::{Request, Response};
 use metrics::{Gauge, Key};
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
-use ratelimit_runtime::{Limit, OnError, Rejection, Scope, current, rate_limit};
+use ratelimit_runtime::{
+    Builder, Limit, OnError, RateLimiter, RateLimiterSettings, Rejection, Scope, current,
+    rate_limit,
+};
 use support::log::Log;
 use support::recorder::GaugeRecorder;
 use support::server::Server;
@@ -27,9 +30,13 @@ const THERE: Limit = Limit::fixed("there", 1, Duration::from_secs(3600));
 
 /// Runs a test of this file in a process with this environment, and returns what it prints.
 fn output_of(test: &str, variable: &str, value: &str) -> String {
+    output_with(test, &[(variable, value)])
+}
+
+fn output_with(test: &str, environment: &[(&str, &str)]) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
     process.args([&*format!("startup::{test}"), "--exact", "--nocapture"]);
-    let process = process.env_remove("RATELIMIT_REDIS_URL").env(variable, value);
+    let process = process.env_remove(URL).envs(environment.iter().copied());
     let output = process.output().expect("a process");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("UTF-8")
@@ -95,6 +102,95 @@ fn processes_with_one_secret_hash_alike() {
     assert_eq!(hash_with("one of the secrets"), r#"Ok("hashed-bcc86160587faf110b71bd09e4f198da")"#);
     assert_ne!(hash_with(""), hash_with(""), "random ones");
     assert!(hash_with("too short").contains("16 bytes"));
+}
+
+/// Prints settings of its environment, its events, and the error of a builder that reads none.
+#[test]
+fn a_process_reads_its_settings() {
+    let log = tracing_subscriber::fmt().with_ansi(false).without_time();
+    let _guard = tracing::subscriber::set_default(log.finish());
+    match RateLimiterSettings::from_environment() {
+        Ok(settings) => {
+            let RateLimiterSettings { deadline, on_error, instances, max_keys, .. } = settings;
+            println!("settings: {deadline:?} {on_error:?} {instances:?} {max_keys:?} {settings:?}");
+            println!("built: {:?}", settings.builder().and_then(Builder::build).err());
+        }
+        Err(error) => println!("invalid: {error}"),
+    }
+    let _ = RateLimiter::builder().key_prefix("shop").build();
+}
+
+#[test]
+fn a_process_can_have_all_settings_in_its_environment() {
+    let output = output_with(
+        "a_process_reads_its_settings",
+        &[
+            (URL, "redis://127.0.0.1:1"),
+            ("RATELIMIT_PASSWORD_FILE", "/nowhere"),
+            ("RATELIMIT_KEY_SECRET", "sixteen letters.."),
+            ("RATELIMIT_KEY_PREFIX", "shop"),
+            ("RATELIMIT_DEADLINE", "50ms"),
+            ("RATELIMIT_ON_ERROR", "deny"),
+            ("RATELIMIT_INSTANCES", "4"),
+            ("RATELIMIT_MAX_KEYS", ""),
+            ("RATELIMIT_RULES", "redis"),
+            ("RATELIMIT_DEADLIN", "70ms"),
+        ],
+    );
+    let expected = "settings: Some(50ms) Some(Deny) Some(4) None RateLimiterSettings { .. }";
+    assert!(output.contains(expected), "{output}");
+    assert!(output.contains("built: None"), "{output}");
+    assert!(output.contains(r#"variables=["RATELIMIT_DEADLIN"]"#), "{output}");
+    assert!(!output.contains("sixteen letters"), "{output}");
+    assert!(output.contains("a builder does not read RATELIMIT_REDIS_URL"), "{output}");
+}
+
+#[test]
+fn an_invalid_setting_is_named_with_its_variable() {
+    for (variable, value, message) in [
+        ("RATELIMIT_DEADLINE", "50", "has no unit"),
+        ("RATELIMIT_ON_ERROR", "open", "none of `local`, `allow`, `deny`"),
+        ("RATELIMIT_INSTANCES", "-1", "`-1` is not a number in its range"),
+    ] {
+        let output = output_of("a_process_reads_its_settings", variable, value);
+        let (_, error) = output.split_once("invalid: ").unwrap_or_else(|| panic!("{output}"));
+        assert!(error.contains(variable) && error.contains(message), "{error}");
+        assert!(!output.contains("a builder does not read"), "{output}");
+    }
+    for (variable, value, message) in [
+        ("RATELIMIT_ROOT_CERTIFICATES", "/nowhere/ca.pem", "cannot read /nowhere/ca.pem"),
+        ("RATELIMIT_CLIENT_KEY", "/nowhere/key.pem", "set `client_certificate` as well"),
+        ("RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
+    ] {
+        let output = output_of("a_process_reads_its_settings", variable, value);
+        assert!(output.contains("built: Some(") && output.contains(message), "{output}");
+    }
+}
+
+#[test]
+fn a_configuration_has_the_same_settings() {
+    let text = r#"
+        redis_url = "redis://limiter@10.0.0.5"
+        password_file = "/run/secrets/redis-password"
+        key_prefix = "shop"
+        deadline = "50ms"
+        on_error = "allow"
+        instances = 4
+        max_keys = 100
+        rules = "redis"
+    "#;
+    let settings: RateLimiterSettings = toml::from_str(text).expect("valid");
+    assert_eq!(settings.deadline, Some(Duration::from_millis(50)));
+    assert_eq!((settings.on_error, settings.instances), (Some(OnError::Allow), Some(4)));
+    settings.builder().and_then(Builder::build).expect("valid");
+    for (text, message) in [
+        ("deadlin = \"50ms\"", "unknown field `deadlin`"),
+        ("deadline = \"50\"", "has no unit"),
+        ("on_error = \"open\"", "`local`, `allow`, `deny`"),
+    ] {
+        let error = toml::from_str::<RateLimiterSettings>(text).expect_err(text).to_string();
+        assert!(error.contains(message), "{error}");
+    }
 }
 
 const OPENS: &str = "Redis receives no requests until it replies to a probe";

@@ -299,13 +299,32 @@ impl Builder {
     /// of rules that cannot be read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
+        #[cfg(feature = "redis")]
+        let is_alone = self.redis.is_none() && self.sets_redis();
         let limiter = self.build_unreported()?;
+        #[cfg(feature = "redis")]
+        if is_alone && std::env::var_os("RATELIMIT_REDIS_URL").is_some_and(|url| !url.is_empty()) {
+            tracing::warn!(
+                "this rate limiter counts in this process, with settings for Redis: a builder does not read \
+                 RATELIMIT_REDIS_URL, so call `redis`, or begin with `RateLimiterSettings::from_environment()`"
+            );
+        }
         #[cfg(feature = "actix")]
         if limiter.source() == Source::Embedded {
             super::workers::check(std::panic::Location::caller());
         }
         report::describe();
         Ok(limiter)
+    }
+
+    /// Returns whether there are settings that only Redis uses.
+    #[cfg(feature = "redis")]
+    fn sets_redis(&self) -> bool {
+        let default = Self::default();
+        self.access.provider.is_some()
+            || self.key_prefix != default.key_prefix
+            || self.deadline != default.deadline
+            || self.max_pending != default.max_pending
     }
 
     /// Builds a limiter on the embedded store, as [`build_unreported`](Self::build_unreported) does.

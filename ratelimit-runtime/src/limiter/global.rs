@@ -5,16 +5,13 @@ use std::fmt;
 
 use once_cell::sync::OnceCell;
 
-use super::{Builder, RateLimiter};
+use super::settings::report_unknown;
+use super::{Builder, RateLimiter, RateLimiterSettings};
 use crate::limit::Scope;
 use crate::printing::error_by_text;
 use crate::reply::{BuildError, Source};
 use crate::report;
 use crate::sticky::StickyFlag;
-
-/// The environment variable with the Redis URL of the process-wide limiter.
-const URL_VARIABLE: &str = "RATELIMIT_REDIS_URL";
-const SECRET_VARIABLE: &str = "RATELIMIT_KEY_SECRET";
 
 static GLOBAL: OnceCell<RateLimiter> = OnceCell::new();
 
@@ -32,9 +29,9 @@ static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
 /// Sets the limiter that annotated functions of this process use.
 ///
 /// Call it once, when the application starts, and never in a library. If no limiter is set before the first
-/// call, that call builds one from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or on the embedded
-/// store if the variable is unset or empty. If the URL is invalid, all calls are rejected, except those of limits with
-/// [`Scope::Process`], and an `ERROR` event reports it once for each limit.
+/// call, that call builds one by the [settings](RateLimiterSettings) in the environment: on the Redis at
+/// `RATELIMIT_REDIS_URL`, or on the embedded store if the variable is unset or empty. If a setting is invalid, all calls
+/// are rejected, except those of limits with [`Scope::Process`], and an `ERROR` event reports it once for each limit.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};
@@ -54,9 +51,8 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 ///
 /// # Errors
 ///
-/// [`BuildError`] when the URL in `RATELIMIT_REDIS_URL` is invalid, or needs a feature that this build lacks, or
-/// `RATELIMIT_KEY_SECRET` has fewer than 16 bytes.
-/// The next call tries again.
+/// [`BuildError`] when a setting in the environment is invalid, or needs a feature that this build lacks. The next call
+/// tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
     with_current(|| Scope::Global, |limiter| Ok(limiter.clone()), Err)
 }
@@ -179,51 +175,31 @@ impl RateLimiter {
         SCOPE_REQUIRED.set();
     }
 
-    /// Builds the limiter that annotated functions use if no limiter is set: on the Redis at `RATELIMIT_REDIS_URL`, or
-    /// on the embedded store if the variable is unset or empty. `RATELIMIT_KEY_SECRET` is its
-    /// [`key_secret`](Builder::key_secret).
+    /// Builds the limiter that annotated functions use if no limiter is set: by the
+    /// [settings](RateLimiterSettings::from_environment) in the environment, so on the Redis at `RATELIMIT_REDIS_URL`, or
+    /// on the embedded store if the variable is unset or empty.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] when the URL is invalid, or needs a feature that this build lacks, or the secret has fewer than
-    /// 16 bytes.
+    /// [`BuildError`] when a setting is invalid, or needs a feature that this build lacks.
     pub fn from_environment() -> Result<Self, BuildError> {
-        builder_from_environment()?.build()
-    }
-}
-
-fn builder_from_environment() -> Result<Builder, BuildError> {
-    let mut builder = Builder::default();
-    if let Some(secret) = std::env::var_os(SECRET_VARIABLE).filter(|secret| !secret.is_empty()) {
-        builder = builder.key_secret(secret.into_encoded_bytes());
-    }
-    let url = match std::env::var(URL_VARIABLE) {
-        Ok(url) if !url.is_empty() => url,
-        Err(std::env::VarError::NotUnicode(_)) => {
-            return Err(BuildError::InvalidUrl { message: "it is not UTF-8".into() });
-        }
-        _ => return Ok(builder),
-    };
-    #[cfg(feature = "redis")]
-    return Ok(builder.redis(url));
-    #[cfg(not(feature = "redis"))]
-    {
-        let _ = (url, builder);
-        Err(BuildError::RedisDisabled)
+        RateLimiterSettings::from_environment()?.builder()?.build()
     }
 }
 
 /// Returns the process-wide limiter. Builds it if there is none.
 #[cold]
 fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
-    let mut is_new = false;
+    let mut unknown = None;
     let built = GLOBAL.get_or_try_init(|| {
-        is_new = true;
-        builder_from_environment()?.build_unreported()
+        let (settings, others) = RateLimiterSettings::read_environment()?;
+        unknown = Some(others);
+        settings.builder()?.build_unreported()
     });
     // Reported once the cell is set, because subscribers and recorders can call limited functions.
-    if let (Ok(limiter), true) = (&built, is_new) {
+    if let (Ok(limiter), Some(unknown)) = (&built, unknown) {
         report::describe();
+        report_unknown(&unknown);
         tracing::info!(
             store = ?limiter.source(),
             "rate limits {}",

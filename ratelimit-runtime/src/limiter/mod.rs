@@ -7,6 +7,7 @@ mod global;
 mod operator;
 #[cfg(feature = "rules")]
 mod rules;
+mod settings;
 mod shutdown;
 #[cfg(feature = "actix")]
 mod workers;
@@ -26,6 +27,7 @@ use self::rules::RuleFeed;
 pub use self::rules::{
     AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
+pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, Check, Checker, Part};

@@ -195,6 +195,14 @@ pub enum BuildError {
         /// The mistake in the URL.
         message: Arc<str>,
     },
+    /// A setting of a [`RateLimiterSettings`](crate::RateLimiterSettings) is invalid. The error does not repeat a secret.
+    #[non_exhaustive]
+    InvalidSetting {
+        /// The name of the setting.
+        name: Arc<str>,
+        /// What is wrong.
+        message: Arc<str>,
+    },
     /// `RATELIMIT_REDIS_URL` is set, but this build lacks the feature `redis`.
     RedisDisabled,
     /// The deadline is zero, so every decision would fail.
@@ -249,6 +257,11 @@ impl fmt::Display for BuildError {
                  `redis://[user:password@]host[:port][/database]`, `unix:///path`, \
                  `redis+sentinel://host,host/service` or `redis+cluster://host,host`, with `@ / : # % ?` in \
                  a password percent-encoded"
+            ),
+            Self::InvalidSetting { name, message } => write!(
+                f,
+                "the setting `{name}` of the rate limiter, in the environment `RATELIMIT_{}`, is invalid: {message}",
+                name.to_ascii_uppercase()
             ),
             Self::RedisDisabled => f.write_str(
                 "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \
