@@ -16,6 +16,9 @@ use support::cluster::Cluster;
 use support::limits::HOUR;
 use support::server::{Server, stat};
 use support::wait::wait_until;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::{denying_builder, first_decision};
 
@@ -209,6 +212,70 @@ async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
         assert_eq!(decision.source, Source::Fallback);
     }
+}
+
+#[tokio::test]
+async fn a_provider_that_is_slower_than_the_deadline_logs_in_all_the_same() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let provider = || async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Ok(Credentials::password("right"))
+    };
+    let limiter = impatient(&server).credentials(provider).build().expect("valid");
+    wait_until(async || {
+        let decision = limiter.check(&LIMIT, "key", 1).await.expect("admitted");
+        decision.source == Source::Redis
+    })
+    .await;
+}
+
+/// Passes one connection at a time on, and lets the server forget who it is when it is `reset`. Returns its port.
+async fn forgetful_proxy(server: u16, reset: Arc<Semaphore>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.expect("accepted");
+            let mut server = TcpStream::connect(("127.0.0.1", server)).await.expect("connected");
+            let passing = tokio::io::copy_bidirectional(&mut client, &mut server);
+            tokio::select! {
+                _ = passing => continue,
+                permit = reset.acquire() => permit.expect("open").forget(),
+            }
+            server.write_all(b"RESET\r\n").await.expect("sent");
+            let mut reply = [0; 8];
+            server.read_exact(&mut reply).await.expect("a reply");
+            assert_eq!(&reply, b"+RESET\r\n");
+            tokio::spawn(
+                async move { tokio::io::copy_bidirectional(&mut client, &mut server).await },
+            );
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_login_again_gets_one() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[">right"]);
+    redis::cmd("CONFIG").arg(&["SET", "requirepass", "x"]).exec(&mut connection).expect("CONFIG");
+    let reset = Arc::new(Semaphore::new(0));
+    let port = forgetful_proxy(server.port(), Arc::clone(&reset)).await;
+    let url = format!("redis://limits:right@127.0.0.1:{port}");
+    let limiter = denying_builder(&url).build().expect("valid");
+    for remaining in (0..5).map(|call| 999_999 - call) {
+        let decision = limiter.check(&LIMIT, "key", 1).await.expect("decided");
+        assert_eq!(decision.remaining, remaining, "each call is executed once");
+        let resets = stat(&mut connection, "cmdstat_reset:calls=");
+        reset.add_permits(1);
+        wait_until(async || stat(&mut connection, "cmdstat_reset:calls=") > resets).await;
+    }
+
+    let without = denying_builder(&server.url).build().expect("valid");
+    let error = error_of(&without).await;
+    assert!(matches!(&error, StoreError::Server { code, .. } if **code == *"NOAUTH"), "{error:?}");
 }
 
 #[tokio::test]

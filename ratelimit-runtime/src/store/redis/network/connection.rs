@@ -55,6 +55,8 @@ struct ConnectionState {
     socket: Weak<Socket>,
     driver: AbortHandle,
     address: ServerAddress,
+    /// Whether the connection has authenticated.
+    is_authenticated: bool,
 }
 
 impl Drop for ConnectionState {
@@ -77,6 +79,13 @@ impl Connection {
             client.send_packed_command(command).await
         };
         reply.and_then(Value::extract_error)
+    }
+
+    /// Returns whether the server replies that the connection has not authenticated, although it has: some servers ask
+    /// for that again.
+    pub(crate) fn was_logged_out(&self, reply: &Result<Value, RedisError>) -> bool {
+        let error = reply.as_ref().err();
+        self.0.is_authenticated && error.is_some_and(|error| error.code() == Some("NOAUTH"))
     }
 
     /// Returns whether the connection has ended, also with its runtime, as far as its driver knows.
@@ -290,7 +299,7 @@ async fn log_in(
     let (client, driver) = MultiplexedConnection::new_with_config(&none, stream, config).await?;
     let mut driver = Box::pin(driver);
     let login = before(&mut driver, authenticate(&client, target)).await;
-    let Login { round_trip, lifetime } =
+    let Login { round_trip, is_authenticated, lifetime } =
         login.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::ConnectionReset).into()))?;
     if round_trip > NEARBY_ROUND_TRIP {
         // Fails for a Unix socket, which does not need the option.
@@ -305,12 +314,14 @@ async fn log_in(
     });
     let (driver, (host, port)) = (driver.abort_handle(), target.host_and_port());
     let address = (host.to_owned(), port);
-    Ok(Connection(Arc::new(ConnectionState { client, activity, socket, driver, address })))
+    let state = ConnectionState { client, activity, socket, driver, address, is_authenticated };
+    Ok(Connection(Arc::new(state)))
 }
 
 /// A login that the server has accepted.
 struct Login {
     round_trip: Duration,
+    is_authenticated: bool,
     /// For how long the server accepts its credentials.
     lifetime: Option<Duration>,
 }
@@ -334,8 +345,9 @@ async fn authenticate(
         match needed {
             Err(error) if error.code() == Some("WRONGPASS") && mem::take(&mut may_repeat) => {}
             needed => {
+                let is_authenticated = credentials.is_some();
                 let lifetime = credentials.and_then(|credentials| credentials.lifetime);
-                return needed.map(|()| Login { round_trip, lifetime });
+                return needed.map(|()| Login { round_trip, is_authenticated, lifetime });
             }
         }
     }

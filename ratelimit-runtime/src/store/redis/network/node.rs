@@ -151,9 +151,15 @@ impl Node {
         asking: bool,
         is_sent: &mut bool,
     ) -> Result<Value, Failure> {
-        let connection = self.connection(runtime, open).await?;
+        let mut connection = self.connection(runtime, open.clone()).await?;
         *is_sent = true;
-        let reply = connection.send(command, asking).await;
+        let mut reply = connection.send(command, asking).await;
+        if connection.was_logged_out(&reply) {
+            // The server has executed nothing.
+            discard(runtime, &connection);
+            connection = self.connection(runtime, open).await?;
+            reply = connection.send(command, asking).await;
+        }
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             discard(runtime, &connection);
         }
