@@ -122,11 +122,11 @@ impl Redis {
     /// Succeeds if the store would decide now.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         let by = self.begin()?;
-        let pinged = match &self.topology {
-            Topology::One(node) => node.ping(by).await,
-            Topology::Cluster(cluster) => cluster.ping(by).await,
-        };
-        pinged.map_err(|failure| failure.into_store_error(&[]))
+        match &self.topology {
+            Topology::One(node) => node.ping(by).await?,
+            Topology::Cluster(cluster) => cluster.ping(by).await?,
+        }
+        Ok(())
     }
 
     /// Returns the name of a count, which is its key in Redis.

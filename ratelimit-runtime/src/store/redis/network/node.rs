@@ -29,12 +29,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::address::Target;
 use super::connection::{CONNECT_TIMEOUT, Connection, connect_to};
-use super::failure::{Failure, store_error};
+use super::failure::{failure_of, store_error};
 use super::sentinel::{PRIMARY_INTERVAL, Sentinels};
 use crate::background::{Background, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
+use crate::store::Failure;
 use crate::threads::{Mutex, lock};
 
 /// A connection on which a request has been unanswered for so many deadlines is discarded while the breaker is closed.
@@ -117,20 +118,21 @@ impl Node {
         let (was_open, mut is_sent) = (open.is_some(), false);
         let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
         let reply = complete_by(by, exchange).await;
+        let has_ended = reply.is_some() && is_sent;
         let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {
-            Err(Failure::NotSent(StoreError::CircuitOpen { .. })) | Ok(_) => {}
+            Err(Failure::NotExecuted(StoreError::CircuitOpen { .. })) | Ok(_) => {}
+            Err(failure) if has_ended => self.back_off_if_unfit(failure.error()),
             // Its late replies would otherwise make the next calls wait as well.
-            Err(Failure::NoReply(_)) if was_open => *lock(&runtime) = None,
-            Err(Failure::NoReply(_) | Failure::NotSent(_)) => self.ask_for_probe(),
-            Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
+            Err(_) if was_open && is_sent => *lock(&runtime) = None,
+            Err(_) => self.ask_for_probe(),
         }
         reply
     }
 
     fn timed_out(&self, is_sent: bool) -> Failure {
         let error = StoreError::Timeout { deadline: self.deadline };
-        if is_sent { Failure::NoReply(error) } else { Failure::NotSent(error) }
+        if is_sent { Failure::NoReply(error) } else { Failure::NotExecuted(error) }
     }
 
     /// Returns the address of the server, or the name of the service.
@@ -157,7 +159,7 @@ impl Node {
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             discard(runtime, &connection);
         }
-        reply.map_err(Failure::Redis)
+        reply.map_err(|error| failure_of(store_error(&error)))
     }
 
     /// Returns the connection of the current runtime, and why the breaker is open.
@@ -190,10 +192,10 @@ impl Node {
             discard(runtime, &connection);
         }
         if let Some(cause) = open {
-            return Err(Failure::NotSent(StoreError::CircuitOpen { cause }));
+            return Err(Failure::NotExecuted(StoreError::CircuitOpen { cause }));
         }
         let connected = self.connect(runtime).await;
-        connected.map_err(|error| Failure::NotSent(store_error(&error, &[])))
+        connected.map_err(|error| Failure::NotExecuted(store_error(&error)))
     }
 
     async fn connect(
@@ -391,10 +393,8 @@ impl Node {
                     self.timed_out(is_sent)
                 }
             };
-            let is_answer =
-                matches!(&failure, Failure::Redis(error) if !error.is_unrecoverable_error());
-            let cause = failure.into_store_error(&[]);
-            if is_answer {
+            let cause = failure.into();
+            if is_sent && matches!(cause, StoreError::Server { .. }) {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };
             }

@@ -29,12 +29,12 @@ use crate::algorithm::{Applied, Op, Receipt};
 use crate::clock::complete_by;
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
-use crate::store::redis::network::failure::{Failure, is_of_another_node};
+use crate::store::redis::network::failure::is_of_another_node;
 use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script::{self, take, take_7, take_outcome, take_receipt};
 use crate::store::redis::{Redis, Topology};
+use crate::store::{Charge, Failure};
 use crate::threads::{Mutex, lock};
 
 /// The most pending decisions that one server gets alone. Further calls queue.
@@ -182,7 +182,7 @@ impl Redis {
                 Ok(reply) => self.send_replies(node, entries, &reply),
                 Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
                 Err(failure) => {
-                    let error = failure.into_store_error(&[]);
+                    let error = StoreError::from(failure);
                     for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
                         let _ = reply_to.send(Err(error.clone()));
                     }

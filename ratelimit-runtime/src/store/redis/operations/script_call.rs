@@ -4,18 +4,18 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::reply::StoreError;
-use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
-use crate::store::redis::network::failure::{Failure, is_of_another_node};
+use crate::store::redis::network::failure::{about, is_of_another_node};
 use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script::{self, Script, ScriptOp, decode_acquired};
 use crate::store::redis::{Redis, Topology};
+use crate::store::{Charge, Failure};
 
 /// A call of a script.
 pub(crate) struct ScriptCall<'a> {
@@ -53,8 +53,7 @@ impl Redis {
         by: Instant,
     ) -> Result<Vec<u8>, StoreError> {
         loop {
-            let reply = self.exchange(call, by).await;
-            let reply = match reply.map_err(|failure| failure.into_store_error(&call.keys))? {
+            let reply = match self.exchange(call, by).await? {
                 Value::BulkString(reply) => return Ok(reply),
                 reply => reply,
             };
@@ -92,12 +91,17 @@ impl Redis {
             }
         };
         let reply = send(script.by_hash(keys, arguments)).await;
-        let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
+        let reply = match &reply {
             // The server has not executed anything, so the next attempt is the only charge.
-            return send(script.by_text(keys, arguments)).await;
-        }
-        reply
+            Err(Failure::Replied(StoreError::Server { code, .. })) if &**code == "NOSCRIPT" => {
+                send(script.by_text(keys, arguments)).await
+            }
+            _ => reply,
+        };
+        reply.map_err(|failure| match failure {
+            Failure::Replied(error) => Failure::Replied(about(error, keys)),
+            failure => failure,
+        })
     }
 
     pub(crate) async fn send(

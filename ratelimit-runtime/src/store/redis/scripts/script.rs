@@ -10,7 +10,7 @@ use crate::algorithm::{
 };
 use crate::limit::Terms;
 use crate::reply::StoreError;
-use crate::store::redis::network::failure::server_error;
+use crate::store::redis::network::failure::{about, server_error};
 use crate::store::{Charge, CorrectedCharge};
 
 /// Decides calls, each of all its limits.
@@ -289,7 +289,7 @@ pub(crate) fn error_of(message: &str, key: &[u8]) -> StoreError {
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let split = message.trim_start_matches('-').split_once(' ');
     let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
-    server_error(code, rest, &[key])
+    about(server_error(code, rest), &[key])
 }
 
 pub(crate) fn packed_clock(clock: u64) -> Vec<u8> {
