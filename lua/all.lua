@@ -20,10 +20,8 @@
 -- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
 -- are all decided, also after a rejected one. Each has a part, with the replies of its own limits, or 2^32 - 1 if one
 -- of them failed.
---
--- RUNTIME.slots is the function of calls in flight.
 
---@include prelude, several
+--@include prelude, several, slots
 
 -- The most calls that this script reserves, as in ratelimit-runtime/src/store/request.rs.
 local MAX_RESERVED = 64
@@ -42,7 +40,7 @@ local function decide()
     if is_open and string.byte(ask(1, KEYS[1], 'cancel', cost, given_up, { place, moment }), 8) ~= 1 then return end
   end
   for limit = 1, birth > 0 and #KEYS or 0 do
-    if limits[limit][1] == RUNTIME.slots then
+    if limits[limit][1] == slots then
       current = limit
       reply = reply .. ask(limit, KEYS[limit], 'hold', 0)
     end
@@ -83,7 +81,7 @@ local function decide()
           parts[1], now, reserved = part, 1, reserved + 1
         end
       end
-      if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == RUNTIME.slots then
+      if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == slots then
         -- The call lacks units in flight only: the process can be next.
         ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end

@@ -32,7 +32,9 @@ use crate::reply::StoreError;
 use crate::store::redis::network::cluster::hash_slot;
 use crate::store::redis::network::failure::is_of_another_node;
 use crate::store::redis::network::node::Node;
-use crate::store::redis::scripts::script::{self, take, take_7, take_outcome, take_receipt};
+use crate::store::redis::scripts::script::{
+    self, take, take_7, take_error, take_outcome, take_receipt,
+};
 use crate::store::redis::{Redis, Topology};
 use crate::store::{Charge, Failure};
 use crate::threads::{Mutex, lock};
@@ -303,9 +305,8 @@ impl BatchQueues {
     }
 }
 
-/// The kinds of replies to an entry.
+/// The kinds of replies to an entry that are not those to its calls.
 const FAILED: u8 = 0;
-const FULL: u8 = 1;
 const LEVEL: u8 = 2;
 
 /// Reads the reply entry by entry.
@@ -335,18 +336,12 @@ impl<'a> BatchReply<'a> {
         let bytes = &mut self.outcomes;
         let [kind] = take(bytes)?;
         if kind == FAILED {
-            let Some(Value::BulkString(message)) = self.errors.next() else { return None };
-            return Some(Err(script::error_of(&String::from_utf8_lossy(message), count_name)));
+            return Some(Err(take_error(&mut self.errors, count_name)?));
         }
         if kind > LEVEL {
             return None;
         }
-        let admitted = if kind == FULL && calls == 1 {
-            // The eighth byte is the verdict.
-            usize::from(bytes.get(7) == Some(&1))
-        } else {
-            (u32::from_be_bytes(take(bytes)?) as usize).min(calls)
-        };
+        let admitted = (u32::from_be_bytes(take(bytes)?) as usize).min(calls);
         // The last admitted call, with the slack of its outcome, and each rejected one.
         let (mut last, mut rejected, mut receipt) = (None, None, Receipt::default());
         if kind == LEVEL {

@@ -54,27 +54,21 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
-    if calls.is_mixed {
-        packed.extend(b"mixed\0");
-    } else {
-        op.put_word(&mut packed);
-    }
-    script::put_7(&mut packed, op.birth);
+    let word = if calls.is_mixed { "mixed" } else { op.word };
+    packed.extend(word.as_bytes());
+    packed.push(0);
+    script::put(&mut packed, [op.birth]);
     if may_reserve {
-        let given_up = ScriptOp::correct(calls.replacement().unwrap_or_default());
-        given_up.put_numbers(&mut packed);
-        given_up.put_moment(&mut packed);
+        ScriptOp::correct(calls.replacement().unwrap_or_default()).put_correction(&mut packed);
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
         packed.extend(count.to_be_bytes());
         if may_reserve {
-            script::put_7(&mut packed, *wait);
+            script::put(&mut packed, [*wait]);
         }
-        costs.iter().for_each(|cost| script::put_7(&mut packed, *cost));
+        costs.iter().for_each(|cost| script::put(&mut packed, [*cost]));
     }
-    let clock = clock.map_or_else(Vec::new, script::packed_clock);
-    let limits = charges.iter().map(|charge| script::packed_limit(charge));
-    [packed, clock].into_iter().chain(limits).collect()
+    script::arguments_of_several(packed, clock, charges.iter().map(|charge| &**charge))
 }
 
 /// Decodes a reply of `lua/all.lua`; `None` if it is malformed.

@@ -13,7 +13,7 @@ use crate::reply::{Source, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{failure_of, is_of_another_node};
 use crate::store::redis::scripts::script::{
-    self, REPLY, ScriptOp, decode_acquired, put_correction,
+    self, REPLY, ScriptOp, decode_acquired, put_correction, take_error,
 };
 use crate::store::{Charge, CorrectedCharge, Failure, Reply, Stated};
 
@@ -124,8 +124,7 @@ fn decode_results(reply: &Value, keys: &[&[u8]]) -> Option<Vec<Result<Outcome, F
     let mut results = Vec::with_capacity(keys.len());
     for (reply, key) in replies.chunks(REPLY).zip(keys) {
         results.push(if reply.iter().all(|byte| *byte == 0) {
-            let Some(Value::BulkString(message)) = parts.next() else { return None };
-            Err(failure_of(script::error_of(&String::from_utf8_lossy(message), key)))
+            Err(failure_of(take_error(&mut parts, key)?))
         } else {
             Ok(decode_acquired(reply)?.0)
         });

@@ -13,7 +13,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::script_call::unexpected;
 use crate::reply::StoreError;
 use crate::store::redis::network::failure::about;
-use crate::store::redis::scripts::program::without_comments;
+use crate::store::redis::scripts::program::compose;
 use crate::store::redis::{Redis, Topology};
 use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
 
@@ -192,7 +192,7 @@ impl Redis {
 
 /// Begins the call of a script. The server receives the script without its comments.
 fn call(command: &str, script: &str, keys: &[&String]) -> Cmd {
-    redis::cmd(command).arg(without_comments(script)).arg(keys.len()).arg(keys).take()
+    redis::cmd(command).arg(compose(script)).arg(keys.len()).arg(keys).take()
 }
 
 fn decode<T: FromRedisValue>(reply: Value) -> Result<T, StoreError> {

@@ -90,11 +90,11 @@ impl Redis {
                 None => self.send(&command, key, *is_atomic, by).await,
             }
         };
-        let reply = send(script.by_hash(keys, arguments)).await;
+        let reply = send(script.call(true, keys, arguments)).await;
         let reply = match &reply {
             // The server has not executed anything, so the next attempt is the only charge.
             Err(Failure::Replied(StoreError::Server { code, .. })) if &**code == "NOSCRIPT" => {
-                send(script.by_text(keys, arguments)).await
+                send(script.call(false, keys, arguments)).await
             }
             _ => reply,
         };
@@ -123,9 +123,9 @@ impl Redis {
 /// Reads the error of one limit in the reply of `lua/all.lua`.
 fn error_of_key(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
-    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let [Value::Int(index), message @ ..] = &parts[..] else { return None };
     let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
-    Some(script::error_of(&String::from_utf8_lossy(message), key))
+    script::take_error(&mut message.iter(), key)
 }
 
 pub(crate) fn unexpected() -> StoreError {
