@@ -15,8 +15,7 @@ use tokio::time::Instant;
 use self::network::address::Address;
 pub(crate) use self::network::certificates::Certificates;
 use self::network::cluster::{Cluster, hash_slot};
-use self::network::node::{Node, ServerLookup};
-use self::network::sentinel::Sentinels;
+use self::network::node::Node;
 use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
 pub use self::scripts::program::text as script_text;
@@ -62,13 +61,11 @@ impl Redis {
     ) -> Result<SharedStore, BuildError> {
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
-            Address::Server(target) => one(ServerLookup::At(target)),
-            Address::Sentinel { sentinels, service, primary } => {
-                one(ServerLookup::Primary(Sentinels::new(sentinels, service, primary)))
+            Address::Server(lookup) => {
+                Topology::One(Node::new(lookup, deadline, probe, &background))
             }
-            Address::Cluster { seeds } => {
+            Address::Cluster(seeds) => {
                 Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
             }
         };

@@ -2,42 +2,26 @@
 
 use std::collections::HashMap;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+#[cfg(feature = "tls")]
+use redis::ConnectionAddr;
+use redis::IntoConnectionInfo;
 
 use super::certificates::Certificates;
+use super::connection::{DEFAULT_PORT, Target};
+use super::node::ServerLookup;
+use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use crate::reply::BuildError;
 
 /// The servers that a URL names.
-#[derive(Clone)]
 pub(crate) enum Address {
-    Server(Target),
-    Sentinel {
-        sentinels: Vec<Target>,
-        service: Box<str>,
-        /// The user, the password, the database and the certificates of the primary. The Sentinels report its
-        /// address.
-        primary: Target,
-    },
-    Cluster {
-        seeds: Vec<Target>,
-    },
+    Server(ServerLookup),
+    /// Some nodes of a cluster.
+    Cluster(Vec<Target>),
 }
-
-/// One server: its address, user, password, database and certificates.
-#[derive(Clone)]
-pub(crate) struct Target {
-    info: ConnectionInfo,
-    #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Tls>,
-}
-
-/// The host and the port of a server.
-pub(crate) type ServerAddress = (String, u16);
 
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-const DEFAULT_PORT: u16 = 6379;
 
 impl Address {
     /// Parses `redis://…`, `unix://…`, and the URLs of several hosts: `redis+sentinel://…/service` and
@@ -85,7 +69,7 @@ impl Address {
             }
             // In a query, the client library reads `+` as a space.
             let url = format!("unix:///{path}?{}", query.replace('+', "%2B"));
-            return Ok(Self::Server(Target::open(&url, certificates)?));
+            return Ok(Self::Server(ServerLookup::At(target(&url, certificates)?)));
         }
         let (user, hosts) = authority.split_at(authority.find('@').map_or(0, |at| at + 1));
         if hosts.contains('@') {
@@ -94,7 +78,7 @@ impl Address {
             ));
         }
         let targets = |user: &str, default_port: u16, database: &str| {
-            let target = |host: &str| {
+            let of_host = |host: &str| {
                 if host.is_empty() {
                     return Err(invalid("no host"));
                 }
@@ -105,12 +89,12 @@ impl Address {
                     _ => format!(":{default_port}"),
                 };
                 let url = format!("{scheme}://{user}{host}{port}/{database}?{query}");
-                Target::open(&url, certificates)
+                target(&url, certificates)
             };
-            hosts.split(',').map(target).collect::<Result<Vec<_>, _>>()
+            hosts.split(',').map(of_host).collect::<Result<Vec<_>, _>>()
         };
         match topology {
-            "cluster" => Ok(Self::Cluster { seeds: targets(user, DEFAULT_PORT, path)? }),
+            "cluster" => Ok(Self::Cluster(targets(user, DEFAULT_PORT, path)?)),
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
                 let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -126,17 +110,19 @@ impl Address {
                     ("", "") => String::new(),
                     (user, password) => format!("{user}:{password}@"),
                 };
-                Ok(Self::Sentinel {
-                    sentinels: targets(&login, DEFAULT_SENTINEL_PORT, "")?,
-                    service: service.into(),
-                    primary: targets(user, DEFAULT_PORT, database)?.swap_remove(0),
-                })
+                let sentinels = targets(&login, DEFAULT_SENTINEL_PORT, "")?;
+                let primary = targets(user, DEFAULT_PORT, database)?.swap_remove(0);
+                let sentinels = Sentinels::new(sentinels, service.into(), primary);
+                Ok(Self::Server(ServerLookup::Primary(sentinels)))
             }
             _ if hosts.contains(',') => Err(invalid(
                 "several hosts: begin the URL of a cluster with `redis+cluster://`, of Sentinels with \
                  `redis+sentinel://`",
             )),
-            _ => Ok(Self::Server(targets(user, DEFAULT_PORT, path)?.swap_remove(0))),
+            _ => {
+                let target = targets(user, DEFAULT_PORT, path)?.swap_remove(0);
+                Ok(Self::Server(ServerLookup::At(target)))
+            }
         }
     }
 }
@@ -160,68 +146,36 @@ fn parameters<'a>(query: &'a str, names: &[&str]) -> Result<HashMap<&'a str, &'a
     Ok(parameters)
 }
 
-impl Target {
-    fn open(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
-        let info = url.into_connection_info().map_err(|error| {
-            // The message does not contain the URL, which can contain a password.
-            invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
-        })?;
-        let login = info.redis_settings();
-        if login.db() < 0 {
-            return Err(invalid("the number of its database is negative"));
+/// Parses the URL of one server.
+fn target(url: &str, certificates: &Certificates) -> Result<Target, BuildError> {
+    let info = url.into_connection_info().map_err(|error| {
+        // The message does not contain the URL, which can contain a password.
+        invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
+    })?;
+    let login = info.redis_settings().clone();
+    if login.db() < 0 {
+        return Err(invalid("the number of its database is negative"));
+    }
+    if login.username().is_some() && login.password().is_none() {
+        // The client library would not log in.
+        return Err(invalid("a user without a password: write `user:password@`"));
+    }
+    let address = info.addr().clone();
+    #[cfg(feature = "tls")]
+    let (address, tls) = match address {
+        ConnectionAddr::TcpTls { host, port, .. } => {
+            (ConnectionAddr::Tcp(host, port), Some(Tls::new(certificates)?))
         }
-        if login.username().is_some() && login.password().is_none() {
-            // The client library would not log in.
-            return Err(invalid("a user without a password: write `user:password@`"));
-        }
+        address => (address, None),
+    };
+    #[cfg(not(feature = "tls"))]
+    let _ = certificates;
+    Ok(Target {
+        address,
+        login,
         #[cfg(feature = "tls")]
-        let tls = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Some(Tls::new(certificates)?),
-            _ => None,
-        };
-        #[cfg(not(feature = "tls"))]
-        let _ = certificates;
-        Ok(Self {
-            info,
-            #[cfg(feature = "tls")]
-            tls,
-        })
-    }
-
-    pub(crate) fn address(&self) -> &ConnectionAddr {
-        self.info.addr()
-    }
-
-    /// Returns the user, the password and the database.
-    pub(crate) fn login(&self) -> &RedisConnectionInfo {
-        self.info.redis_settings()
-    }
-
-    /// Returns the same user, database and certificates at another address.
-    pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let mut target = self.clone();
-        target.info = target.info.set_addr(addr);
-        target
-    }
-
-    pub(crate) fn host_and_port(&self) -> (&str, u16) {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                (host, *port)
-            }
-            _ => ("", DEFAULT_PORT),
-        }
-    }
+        tls,
+    })
 }
 
 fn invalid(message: &str) -> BuildError {

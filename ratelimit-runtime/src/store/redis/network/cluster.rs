@@ -19,7 +19,7 @@ use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::address::Target;
+use super::connection::Target;
 use super::failure::is_of_another_node;
 use super::node::{Node, ServerLookup};
 use crate::background::Background;

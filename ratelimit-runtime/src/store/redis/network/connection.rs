@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use once_cell::sync::Lazy;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, RedisConnectionInfo, RedisError, Value};
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(unix)]
@@ -27,7 +27,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use super::address::{ServerAddress, Target};
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
 /// before it is used. Servers close idle connections after a second at the earliest.
@@ -36,6 +37,36 @@ const IDLE_US: u64 = 100_000;
 /// The number of times that a caller yields, so that the driver can read the bytes that an idle connection has
 /// received.
 const YIELDS: usize = 3;
+
+/// A server to connect to.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// A host and a port, or a Unix socket.
+    pub(crate) address: ConnectionAddr,
+    /// The user, the password and the database.
+    pub(crate) login: RedisConnectionInfo,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
+}
+
+/// The host and the port of a server.
+pub(crate) type ServerAddress = (String, u16);
+
+pub(crate) const DEFAULT_PORT: u16 = 6379;
+
+impl Target {
+    /// Returns the same user, database and certificates at another address.
+    pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
+        Self { address: ConnectionAddr::Tcp(host.to_owned(), port), ..self.clone() }
+    }
+
+    pub(crate) fn host_and_port(&self) -> (&str, u16) {
+        match &self.address {
+            ConnectionAddr::Tcp(host, port) => (host, *port),
+            _ => ("", DEFAULT_PORT),
+        }
+    }
+}
 
 /// A connection that belongs to one runtime. All clones share one connection, which closes with the last
 /// clone.
@@ -214,17 +245,15 @@ pub(crate) async fn connect_to(target: &Target) -> Result<Connection, RedisError
 }
 
 async fn open(target: &Target) -> Result<Connection, RedisError> {
-    match target.address() {
+    match &target.address {
         ConnectionAddr::Tcp(host, port) => {
-            let (stream, socket) = connect_tcp(host, *port).await?;
+            let stream = connect_to_any(in_order(lookup_host((&**host, *port)).await?)).await?;
+            let socket = SockRef::from(&stream).try_clone()?;
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &target.tls {
+                return log_in(target, tls.encrypt(host, stream).await?, socket).await;
+            }
             log_in(target, stream, socket).await
-        }
-        #[cfg(feature = "tls")]
-        ConnectionAddr::TcpTls { host, port, .. } => {
-            let (stream, socket) = connect_tcp(host, *port).await?;
-            let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
-            let tls = target.tls.as_ref().ok_or_else(unsupported)?;
-            log_in(target, tls.encrypt(host, stream).await?, socket).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
@@ -234,12 +263,6 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
         }
         _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
     }
-}
-
-async fn connect_tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
-    let stream = connect_to_any(in_order(lookup_host((host, port)).await?)).await?;
-    let socket = SockRef::from(&stream).try_clone()?;
-    Ok((stream, socket))
 }
 
 /// Returns the addresses of a host in the order in which all processes try them. A resolver returns them in another
@@ -285,7 +308,7 @@ async fn log_in(
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let start = Instant::now();
     let (client, driver) =
-        MultiplexedConnection::new_with_config(target.login(), stream, config).await?;
+        MultiplexedConnection::new_with_config(&target.login, stream, config).await?;
     if start.elapsed() > NEARBY_ROUND_TRIP {
         // Fails for a Unix socket, which does not need the option.
         let _ = socket.set_tcp_nodelay(true);

@@ -27,8 +27,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::address::Target;
-use super::connection::{CONNECT_TIMEOUT, Connection, connect_to};
+use super::connection::{CONNECT_TIMEOUT, Connection, Target, connect_to};
 use super::failure::{failure_of, store_error};
 use super::sentinel::{PRIMARY_INTERVAL, Sentinels};
 use crate::background::{Background, OwnValue, lock_own};
@@ -80,7 +79,7 @@ impl Node {
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &lookup {
-            ServerLookup::At(target) => target.address().to_string().into(),
+            ServerLookup::At(target) => target.address.to_string().into(),
             ServerLookup::Primary(sentinels) => sentinels.service.clone(),
         };
         Arc::new(Self {
