@@ -20,8 +20,8 @@ use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
 pub use self::scripts::program::text as script_text;
 use self::scripts::script;
-use super::{Calls, Charge, Reply, RollbackHook};
-use crate::algorithm::Op;
+use super::{Calls, Charge, Reply, RollbackHook, Stated};
+use crate::algorithm::{Op, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
@@ -89,14 +89,19 @@ impl Redis {
         let overloaded = |_| StoreError::Overloaded { max_pending: self.max_pending };
         let _pending = self.free.try_acquire().map_err(overloaded)?;
         let Some(charge) = calls.only_charge() else { return self.decide(&calls, by).await };
-        if charge.statement.is_some() && calls.op == Op::ACQUIRE {
-            return self.take_slot(&charge, by).await;
+        let takes_slot = charge.statement.is_some() && calls.op == Op::ACQUIRE;
+        if matches!(calls.op, Op::Take { .. }) && !takes_slot {
+            let decided = self.decide_one(calls.op, charge, by).await?;
+            return Ok(Reply::to_call(calls.op, decided, Source::Redis));
         }
-        let decided = match calls.op {
-            Op::Take { .. } => self.decide_one(calls.op, charge, by).await?,
-            _ => self.apply_one(script_op(calls.op, charge.cost), &charge, by).await?,
-        };
-        Ok(Reply::to_call(calls.op, decided, Source::Redis))
+        let op = script_op(calls.op, charge.cost);
+        let (outcome, receipt) = self.apply_one(op, &charge, by).await?;
+        let mut reply = Reply::to_call(calls.op, (outcome, Receipt::default()), Source::Redis);
+        if takes_slot {
+            let granted = if outcome.is_allowed() { charge.cost } else { 0 };
+            reply.statements.push(Some(Stated::new(receipt, granted)));
+        }
+        Ok(reply)
     }
 
     /// Returns the hash slot of a charge; 0 on one server.

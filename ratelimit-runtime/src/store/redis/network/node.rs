@@ -218,7 +218,12 @@ impl Node {
         let (node, runtime, own) = (Arc::clone(self), Arc::clone(runtime), attempt.clone());
         tokio::spawn(async move {
             // One timeout limits the lookup and the connection, because all calls wait for this attempt.
-            let connected = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
+            let connected = timeout(3 * CONNECT_TIMEOUT, async {
+                match &node.lookup {
+                    ServerLookup::At(target) => connect_to(target).await,
+                    ServerLookup::Primary(sentinels) => sentinels.connect().await,
+                }
+            });
             let connected = connected.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             });
@@ -247,15 +252,6 @@ impl Node {
         tracing::info!(node = %self.name, "connected to Redis");
         let node = Arc::clone(self);
         tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
-    }
-}
-
-impl ServerLookup {
-    async fn connect(&self) -> Result<Connection, RedisError> {
-        match self {
-            Self::At(target) => connect_to(target).await,
-            Self::Primary(sentinels) => sentinels.connect().await,
-        }
     }
 }
 

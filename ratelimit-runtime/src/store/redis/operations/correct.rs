@@ -5,17 +5,16 @@ use std::slice;
 use std::sync::Arc;
 
 use redis::Value;
-use tokio::time::Instant;
 
-use super::script_call::{ScriptCall, script_op, unexpected};
-use crate::algorithm::{Correction, Op, Outcome, Receipt};
-use crate::reply::{Source, StoreError};
+use super::script_call::{ScriptCall, unexpected};
+use crate::algorithm::{Correction, Outcome, Receipt};
+use crate::reply::StoreError;
 use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{failure_of, is_of_another_node};
 use crate::store::redis::scripts::script::{
     self, REPLY, ScriptOp, decode_acquired, put_correction, take_error,
 };
-use crate::store::{Charge, CorrectedCharge, Failure, Reply, Stated};
+use crate::store::{Charge, CorrectedCharge, Failure, Stated};
 
 impl Redis {
     /// Corrects charges, each once at most: up to [`MAX_CORRECTED`](crate::store::MAX_CORRECTED) of one
@@ -68,20 +67,6 @@ impl Redis {
             Err(failure) => Err(failure.into()),
         };
         results.into_iter().map(decoded).collect()
-    }
-
-    /// Takes units of one call, and states what the process held before.
-    pub(crate) async fn take_slot(
-        &self,
-        charge: &Charge,
-        by: Instant,
-    ) -> Result<Reply, StoreError> {
-        let op = script_op(Op::ACQUIRE, charge.cost);
-        let (outcome, receipt) = self.apply_one(op, charge, by).await?;
-        let granted = if outcome.is_allowed() { charge.cost } else { 0 };
-        let decided = (outcome, Receipt::default());
-        let statements = vec![Some(Stated::new(receipt, granted))];
-        Ok(Reply { statements, ..Reply::to_call(Op::ACQUIRE, decided, Source::Redis) })
     }
 
     /// Corrects charges by one script.
