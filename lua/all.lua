@@ -15,7 +15,7 @@
 --              see `answer.lua`, with receipts if the take needs them. A receipt is zeros if the cost is 0. Equal calls
 --              that are admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`.
 --              If the moment cannot be given up, there are no parts; if the key is blocked, the moment is not given up.
---              Or, if a limit failed, its index and its error
+--              Or, if the key of a limit has a foreign value, the index of the limit and the error
 --
 -- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
 -- are all decided, also after a rejected one. Each has a part, with the replies of its own limits, or 2^32 - 1 if one
@@ -107,7 +107,9 @@ local function decide()
   end
 end
 
--- A command that fails raises an error, which does not name the key.
+-- The error of a key with a foreign value does not name the key. Other errors are those of the script.
 local done, failed = pcall(decide)
-if not done then return { current, type(failed) == 'table' and failed.err or failed } end
-return reply
+if done then return reply end
+local message = type(failed) == 'table' and failed.err or failed
+if string.find(message, 'BADSTATE') or string.find(message, 'WRONGTYPE') then return { current, message } end
+error(failed, 0)

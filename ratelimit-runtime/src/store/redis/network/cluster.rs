@@ -127,9 +127,10 @@ impl Cluster {
                 _ => ("", ""),
             };
             let is_redirect = ["MOVED", "ASK"].contains(&code);
-            let redirect = (is_redirect && redirects < MAX_REDIRECTS)
-                .then(|| self.redirect_target(message, &node))
-                .flatten();
+            let follows = is_redirect && redirects < MAX_REDIRECTS;
+            let redirect = if follows { self.redirect_target(message, &node) } else { None };
+            let is_of_another = is_redirect || is_of_another_node(failure.error());
+            let has_time = Instant::now() + MIGRATION_PAUSE < by;
             match (code, redirect) {
                 (_, Some(next)) => {
                     asking = code == "ASK";
@@ -138,14 +139,12 @@ impl Cluster {
                     }
                     (node, redirects) = (next, redirects + 1);
                 }
-                ("TRYAGAIN", _) if is_atomic && Instant::now() + MIGRATION_PAUSE < by => {
+                ("TRYAGAIN", _) if is_atomic && has_time => sleep(MIGRATION_PAUSE).await,
+                _ if is_of_another && has_time => {
+                    self.refresh();
                     sleep(MIGRATION_PAUSE).await;
-                }
-                _ if is_redirect || is_of_another_node(failure.error()) => {
-                    match self.next_node(slot, by).await {
-                        Some(next) => (node, asking) = (next, false),
-                        None => return reply,
-                    }
+                    let Ok(next) = self.node_of_slot(slot, by).await else { return reply };
+                    (node, asking) = (next, false);
                 }
                 // The node may have left the cluster, or may serve other slots now.
                 _ => {
@@ -154,17 +153,6 @@ impl Cluster {
                 }
             }
         }
-    }
-
-    /// Waits until the slots can be known again. Returns the node that serves `slot` then; `None` if there is no time
-    /// left to send a command.
-    pub(crate) async fn next_node(self: &Arc<Self>, slot: u16, by: Instant) -> Option<Arc<Node>> {
-        self.refresh();
-        if Instant::now() + MIGRATION_PAUSE >= by {
-            return None;
-        }
-        sleep(MIGRATION_PAUSE).await;
-        self.node_of_slot(slot, by).await.ok()
     }
 
     /// Returns the nodes that serve slots, in an order that stays.
@@ -222,7 +210,7 @@ impl Cluster {
     /// Returns the node that a redirect from `sender` leads to. Its message is a slot and an address. `None` if the
     /// host is `?`, so that only the slots tell.
     fn redirect_target(&self, message: &str, sender: &Arc<Node>) -> Option<Arc<Node>> {
-        let (host, port) = message.split_once(' ')?.1.rsplit_once(':')?;
+        let (host, port) = message.split(' ').nth(1)?.rsplit_once(':')?;
         let host = match host {
             "?" => return None,
             // The redirect leads to another port of the sender.

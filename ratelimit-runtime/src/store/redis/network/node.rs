@@ -327,7 +327,7 @@ impl Node {
     }
 
     /// Opens the breaker if an error shows that the server does not decide calls.
-    pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
+    fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
         if is_unfit(error) {
             let was_open = self.open_breaker(error);
             // Before the report, whose subscriber may panic: the probe closes the breaker.

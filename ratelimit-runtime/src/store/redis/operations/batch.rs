@@ -157,7 +157,7 @@ impl Redis {
             entries
         } else {
             match self.send_batch(node, &entries).await {
-                Ok(reply) => self.send_replies(node, entries, &reply),
+                Ok(reply) => send_replies(node, entries, &reply),
                 Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
                 Err(failure) => {
                     let error = StoreError::from(failure);
@@ -206,33 +206,30 @@ impl Redis {
         }
         tasks
     }
+}
 
-    /// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
-    fn send_replies(
-        &self,
-        node: Option<&Arc<Node>>,
-        entries: Vec<BatchEntry>,
-        reply: &Value,
-    ) -> Vec<BatchEntry> {
-        let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
-        for BatchEntry { op, charge, by, reply_to } in entries {
-            let outcomes = reply.as_mut().and_then(|reply| reply.next(op, &charge, reply_to.len()));
-            let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
-            if let Err(error) = &outcomes {
-                if node.is_some() && is_of_another_node(error) {
-                    elsewhere.push(BatchEntry { op, charge, by, reply_to });
-                    continue;
-                }
-                self.back_off_if_unfit(error);
-            }
-            for (index, reply_to) in reply_to.into_iter().enumerate() {
-                let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
-                // Fails if the caller has dropped the call.
-                let _ = reply_to.send(outcome.map_err(Clone::clone));
-            }
+/// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
+fn send_replies(
+    node: Option<&Arc<Node>>,
+    entries: Vec<BatchEntry>,
+    reply: &Value,
+) -> Vec<BatchEntry> {
+    let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
+    for entry in entries {
+        let BatchEntry { op, charge, reply_to, .. } = &entry;
+        let outcomes = reply.as_mut().and_then(|reply| reply.next(*op, charge, reply_to.len()));
+        let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
+        if node.is_some() && outcomes.as_ref().is_err_and(is_of_another_node) {
+            elsewhere.push(entry);
+            continue;
         }
-        elsewhere
+        for (index, reply_to) in entry.reply_to.into_iter().enumerate() {
+            let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
+            // Fails if the caller has dropped the call.
+            let _ = reply_to.send(outcome.map_err(Clone::clone));
+        }
     }
+    elsewhere
 }
 
 #[derive(Default)]

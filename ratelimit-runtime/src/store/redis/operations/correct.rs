@@ -85,11 +85,7 @@ impl Redis {
         };
         let reply = self.exchange(&call, by).await?;
         let results = decode_results(&reply, &call.keys);
-        let results = results.ok_or_else(|| Failure::Replied(unexpected()))?;
-        for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            self.back_off_if_unfit(error.error());
-        }
-        Ok(results)
+        results.ok_or_else(|| Failure::Replied(unexpected()))
     }
 }
 

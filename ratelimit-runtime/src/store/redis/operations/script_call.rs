@@ -11,7 +11,7 @@ use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::reply::StoreError;
 use crate::store::redis::network::cluster::hash_slot;
-use crate::store::redis::network::failure::{about, is_of_another_node};
+use crate::store::redis::network::failure::about;
 use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script::{self, Script, ScriptOp, decode_acquired};
 use crate::store::redis::{Redis, Topology};
@@ -52,27 +52,9 @@ impl Redis {
         call: &ScriptCall<'_>,
         by: Instant,
     ) -> Result<Vec<u8>, StoreError> {
-        loop {
-            let reply = match self.exchange(call, by).await? {
-                Value::BulkString(reply) => return Ok(reply),
-                reply => reply,
-            };
-            let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
-            self.back_off_if_unfit(&error);
-            let Some(cluster) = self.cluster().filter(|_| is_of_another_node(&error)) else {
-                return Err(error);
-            };
-            let slot = hash_slot(call.keys.first().copied().unwrap_or_default());
-            if cluster.next_node(slot, by).await.is_none() {
-                return Err(error);
-            }
-        }
-    }
-
-    /// Opens the breaker if an error that a script has caught shows that the server decides no calls.
-    pub(crate) fn back_off_if_unfit(&self, error: &StoreError) {
-        if let Topology::One(node) = &self.topology {
-            node.back_off_if_unfit(error);
+        match self.exchange(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            reply => Err(error_of_key(&reply, &call.keys).unwrap_or_else(unexpected)),
         }
     }
 
