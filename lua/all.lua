@@ -15,15 +15,13 @@
 --              see `answer.lua`, with receipts if the take needs them. A receipt is zeros if the cost is 0. Equal calls
 --              that are admitted now are one part. A part of 0 calls is the reply to the rejected call, or to a `peek`.
 --              If the moment cannot be given up, there are no parts; if the key is blocked, the moment is not given up.
---              Or, if a limit failed, its index and its error
+--              Or, if the key of a limit has a foreign value, the index of the limit and the error
 --
 -- The op `mixed` takes calls of different callers, each a run: its limits are those for which its cost is not 0. They
 -- are all decided, also after a rejected one. Each has a part, with the replies of its own limits, or 2^32 - 1 if one
 -- of them failed.
---
--- RUNTIME.slots is the function of calls in flight.
 
---@include prelude, several
+--@include prelude, several, slots
 
 -- The most calls that this script reserves, as in ratelimit-runtime/src/store/request.rs.
 local MAX_RESERVED = 64
@@ -42,7 +40,7 @@ local function decide()
     if is_open and string.byte(ask(1, KEYS[1], 'cancel', cost, given_up, { place, moment }), 8) ~= 1 then return end
   end
   for limit = 1, birth > 0 and #KEYS or 0 do
-    if limits[limit][1] == RUNTIME.slots then
+    if limits[limit][1] == slots then
       current = limit
       reply = reply .. ask(limit, KEYS[limit], 'hold', 0)
     end
@@ -83,7 +81,7 @@ local function decide()
           parts[1], now, reserved = part, 1, reserved + 1
         end
       end
-      if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == RUNTIME.slots then
+      if lacks == 1 and birth > 0 and is_first and limits[lacking][1] == slots then
         -- The call lacks units in flight only: the process can be next.
         ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end
@@ -109,7 +107,9 @@ local function decide()
   end
 end
 
--- A command that fails raises an error, which does not name the key.
+-- The error of a key with a foreign value does not name the key. Other errors are those of the script.
 local done, failed = pcall(decide)
-if not done then return { current, type(failed) == 'table' and failed.err or failed } end
-return reply
+if done then return reply end
+local message = type(failed) == 'table' and failed.err or failed
+if string.find(message, 'BADSTATE') or string.find(message, 'WRONGTYPE') then return { current, message } end
+error(failed, 0)

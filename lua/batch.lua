@@ -10,9 +10,8 @@
 -- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The
 --                  reply to an entry begins with its kind (1):
 --                  0  the entry failed
---                  1  with a count of 1, the reply to the call follows, see `answer.lua`; with a larger count, the
---                     number of admitted calls (4), the reply to the last admitted call if there is one, with the
---                     receipt of all of them, and the reply to the rejected calls if there are any
+--                  1  the number of admitted calls (4), the reply to the last admitted call if there is one, with the
+--                     receipt of all of them, and the reply to the rejected calls if there are any, see `answer.lua`
 --                  2  the number of admitted calls (4) and the level of the bucket (7), see `usual.lua`
 
 --@include prelude
@@ -60,7 +59,8 @@ local replies = each(function(entry, key)
     if reply then return reply end
   end
   if count > 1 then return ask_equal(limit, key, cost, birth, count) end
-  return '\1' .. ask(limit, key, 'take', cost, birth)
+  local reply = ask(limit, key, 'take', cost, birth)
+  return (string.byte(reply, 8) == 1 and '\1\0\0\0\1' or '\1\0\0\0\0') .. reply
 end, '\0')
 replies[1] = pack('>I7', clock) .. replies[1]
 return replies

@@ -5,13 +5,12 @@
 -- ARGV     `name=value`, in any order. The defaults are `op=take`, `cost=1`, `birth=0` and `operand=0`. With `clock`,
 --          the script uses that time. Times are in microseconds
 -- Reply    list of `name=value`; or an error
+--
+-- The runtime defines `LAYOUT` and `NAMES`, the format and the names of the values of ARGV[1] of the script.
 
 local function script(ARGV)
   --@include one
 end
-
--- The values of ARGV[1] of the script, and their format.
-local NAMES, LAYOUT = { RUNTIME.names }, RUNTIME.layout
 
 local given = { op = 'take', cost = '1', birth = '0', operand = '0' }
 for _, argument in ipairs(ARGV) do
@@ -25,15 +24,15 @@ if not string.find(' take peek correct hold ', ' ' .. given.op .. ' ', 1, true) 
 end
 local clock, values = given.clock, {}
 given.clock = nil
-for index, name in ipairs(NAMES) do
+for name in string.gmatch(NAMES, '%S+') do
   local value = given[name]
   if name ~= 'op' then value = tonumber(value) end
   if not value then return { err = 'ERR ' .. name .. '= is missing or no number' } end
-  values[index], given[name] = value, nil
+  values[#values + 1], given[name] = value, nil
 end
 local unknown = next(given)
 if unknown then
-  return { err = 'ERR ' .. unknown .. ': the arguments are ' .. table.concat(NAMES, ', ') .. ', clock' }
+  return { err = 'ERR ' .. unknown .. ': the arguments are ' .. NAMES .. ' clock' }
 end
 -- `LAYOUT` adds the zero byte after `op`.
 local arguments = { struct.pack(LAYOUT, _G.unpack(values)) }

@@ -6,11 +6,11 @@
 -- ARGV[2]  see `prelude.lua`
 -- Reply    see `answer.lua`
 --
--- RUNTIME.algorithm is the function of the limit, and RUNTIME.layout the format of ARGV[1].
+-- The runtime defines `algorithm`, the function of the limit, and `LAYOUT`, the format of ARGV[1].
 
---@include prelude, RUNTIME.algorithm
+--@include prelude
 
 local key, block = KEYS[1], nil
 local allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt =
-  RUNTIME.algorithm(call, pack, unpack, key, clock, given, unpack(RUNTIME.layout, ARGV[1]))
+  algorithm(call, pack, unpack, key, clock, given, unpack(LAYOUT, ARGV[1]))
 --@inline answer

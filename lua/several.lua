@@ -1,14 +1,12 @@
 -- The common part of the scripts that decide several limits: reads the limits, and defines `ask`.
 --
 -- ARGV[limit + 2]  a limit: the index of its function (1), and its terms
---
--- RUNTIME.algorithms are all functions, and RUNTIME.layouts the formats of their terms.
 
---@include prelude, answer, RUNTIME.algorithms
+--@include prelude, answer, sliding, fixed, sliding_counter, bucket, slots
 
--- The functions of the algorithms, and the formats of their terms for `unpack`.
-local algorithms = { RUNTIME.algorithms }
-local layouts = { RUNTIME.layouts }
+-- The functions of the algorithms, and the formats of their terms for `unpack`. A bucket that leases has more terms.
+local algorithms = { sliding, fixed, sliding_counter, bucket, bucket, slots }
+local layouts = { '>i7i7', '>i7i7i7', '>i7i7i7i7', '>i7i7i7', '>i7i7i7i7i7', '>i7i7i7i7i7i7i7' }
 
 -- Of each limit the function and its last arguments.
 local limits, unpack_list = {}, _G.unpack

@@ -17,9 +17,9 @@ const BUILT_IN: [&str; 13] = [
     "tonumber", "type", "KEYS",
 ];
 
-/// The names that the runtime writes into a file, and the files of the algorithms.
-const RUNTIME: &str = "RUNTIME";
-const ALGORITHMS: [&str; 4] = ["sliding", "fixed", "sliding_counter", "bucket"];
+/// The names that the runtime defines before these files.
+const RUNTIME: [&str; 3] = ["algorithm", "LAYOUT", "NAMES"];
+const AFTER_THE_RUNTIME: [&str; 2] = ["one", "by_hand"];
 
 /// The file that `by_hand.lua` includes into a function. The two share no names.
 const APART: &str = "one";
@@ -54,7 +54,7 @@ impl File {
             };
             let (word, named) = directive.split_once(' ').unwrap_or((directive, ""));
             match word {
-                "include" => includes.extend(named.split(", ").flat_map(files_of)),
+                "include" => includes.extend(named.split(", ").map(str::to_owned)),
                 "inline" => {
                     // The arguments of the function are used here.
                     code.extend(["_G(", &arguments_of(named, texts), ")\n"]);
@@ -75,14 +75,6 @@ impl File {
     }
 }
 
-/// Returns the files that a word of an `--@include` names.
-fn files_of(word: &str) -> Vec<String> {
-    if word.starts_with(RUNTIME) {
-        return ALGORITHMS.map(str::to_owned).to_vec();
-    }
-    vec![word.to_owned()]
-}
-
 fn arguments_of(function: &str, texts: &BTreeMap<String, String>) -> String {
     let text = texts.get(function).unwrap_or_else(|| panic!("lua/{function}.lua is missing"));
     let definition = text.split_once(&format!("\nlocal function {function}("));
@@ -97,7 +89,9 @@ fn a_file_uses_only_its_own_names_and_those_of_its_includes() {
     for (name, file) in &files {
         let exports = |include: &String| files[include].names.exported.iter();
         let mut known: BTreeSet<&str> = BUILT_IN.into();
-        known.extend([RUNTIME]);
+        if AFTER_THE_RUNTIME.contains(&&**name) {
+            known.extend(RUNTIME);
+        }
         // The keys and arguments of an included file are those of `prelude.lua`, which `batch.lua` changes.
         if !included.contains(name) || name == "prelude" {
             known.insert("ARGV");

@@ -19,7 +19,7 @@ use crate::limit::Limit;
 use crate::reply::StoreError;
 use crate::scripts::{AHEAD, Mistakes, START, Server, charge};
 use crate::server::StoredCount;
-use crate::store::{Charge, CorrectError};
+use crate::store::{Charge, Failure};
 
 /// The length of a step of time, in microseconds: a charge leaves the window after three steps.
 const TICK: u64 = 4_000_000;
@@ -194,7 +194,7 @@ impl Model for Settling {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         state.used.add(bound(action));
-        let not_executed = || CorrectError::NotExecuted(StoreError::ShuttingDown);
+        let not_executed = || Failure::NotExecuted(StoreError::ShuttingDown);
         match action {
             Action::Acquire => {
                 let birth = state.used.get(Bound::Calls).into();
@@ -231,7 +231,7 @@ impl Model for Settling {
                 state.replied(if is_forgotten { Ok(()) } else { Err(not_executed()) });
             }
             Action::Lose => {
-                let no_reply = CorrectError::NoReply(StoreError::ShuttingDown);
+                let no_reply = Failure::NoReply(StoreError::ShuttingDown);
                 let is_mistaken = self.fault == Some(Fault::LostIsSentAgain);
                 let error = if is_mistaken { not_executed() } else { no_reply };
                 let pending = state.replied(Err(error))?;
@@ -465,9 +465,9 @@ impl State {
     }
 
     /// The pending request ends, with the same result for each of its corrections. Returns the request.
-    fn replied(&mut self, result: Result<(), CorrectError>) -> Option<Pending> {
+    fn replied(&mut self, result: Result<(), Failure>) -> Option<Pending> {
         let pending = self.pending.take()?;
-        let is_lost = matches!(result, Err(CorrectError::NoReply(_)));
+        let is_lost = matches!(result, Err(Failure::NoReply(_)));
         let results = vec![result; pending.due.len().max(1)];
         let ended = self.queue.replied(0, results, self.real).into_iter();
         ended.filter(|_| is_lost).for_each(|(lost, _)| self.lose(lost));

@@ -16,7 +16,7 @@ use std::mem;
 use super::agenda::Agenda;
 use crate::key::KeyId;
 use crate::reply::StoreError;
-use crate::store::{CorrectError, MAX_CORRECTED};
+use crate::store::{Failure, MAX_CORRECTED};
 
 /// The most corrections that wait for one server. As many blocks again wait at most.
 pub(super) const MAX_WAITING: usize = 65_536;
@@ -172,9 +172,9 @@ impl<E: Queueable> Corrections<E> {
     pub(super) fn replied<T>(
         &mut self,
         slot: u16,
-        results: Vec<Result<T, CorrectError>>,
+        results: Vec<Result<T, Failure>>,
         real: u64,
-    ) -> Vec<(E, Result<T, CorrectError>)> {
+    ) -> Vec<(E, Result<T, Failure>)> {
         let Some(lane) = self.lanes.get_mut(&slot) else { return Vec::new() };
         let Some(sent) = lane.sent.take() else { return Vec::new() };
         self.requests -= 1;
@@ -182,7 +182,7 @@ impl<E: Queueable> Corrections<E> {
         let (mut done, mut again) = (Vec::new(), Vec::new());
         for (entry, result) in sent.into_iter().zip(results) {
             match result {
-                Err(CorrectError::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
+                Err(Failure::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
                     again.push(entry);
                 }
                 result => done.push((entry, result)),
@@ -355,12 +355,12 @@ impl<E: Queueable> Lane<E> {
     }
 
     /// Records whether a request was executed.
-    fn record<T>(&mut self, results: &[Result<T, CorrectError>], real: u64) {
-        let is_silent = |it: &Result<T, _>| matches!(it, Err(CorrectError::NoReply(_)));
-        let is_refused = |it: &Result<T, _>| matches!(it, Err(CorrectError::NotExecuted(_)));
+    fn record<T>(&mut self, results: &[Result<T, Failure>], real: u64) {
+        let is_silent = |it: &Result<T, _>| matches!(it, Err(Failure::NoReply(_)));
+        let is_refused = |it: &Result<T, _>| matches!(it, Err(Failure::NotExecuted(_)));
         // A request that was not sent does not show that the server replies; a refusal does.
-        let is_unsent = |it: &Result<T, CorrectError>| {
-            let Err(CorrectError::NotExecuted(error)) = it else { return false };
+        let is_unsent = |it: &Result<T, Failure>| {
+            let Err(Failure::NotExecuted(error)) = it else { return false };
             !matches!(error, StoreError::Server { .. })
         };
         self.is_silent =

@@ -46,7 +46,7 @@ use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{Charge, CorrectError, CorrectedCharge, GivenBack, SharedStore};
+use crate::store::{Charge, CorrectedCharge, Failure, GivenBack, SharedStore};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]
@@ -130,7 +130,7 @@ enum ReplyTo {
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
 
-type CorrectResult = Result<Outcome, CorrectError>;
+type CorrectResult = Result<Outcome, Failure>;
 
 impl Owner {
     pub(crate) fn new(
@@ -421,7 +421,7 @@ impl Core {
             let (core, here, count) = (Arc::clone(self), Arc::clone(self), due.len());
             let correct = async move { core.store.correct(&due).await };
             send(correct, move |results| {
-                let unanswered = || vec![Err(CorrectError::NoReply(ended())); count];
+                let unanswered = || vec![Err(Failure::NoReply(ended())); count];
                 here.replied(slot, results.unwrap_or_else(unanswered));
             });
             leave(left);
@@ -453,14 +453,14 @@ impl Core {
                 }
             }
             (Err(error), ReplyTo::Nobody) => {
-                let was_sent = !matches!(error, CorrectError::NotExecuted(_));
+                let was_sent = !matches!(error, Failure::NotExecuted(_));
                 queue.losses.lost += 1;
                 queue.losses.cause = was_sent.then(|| error.error().clone());
             }
             (Err(_), _) => {}
         }
         drop(queue);
-        if !matches!(result, Err(CorrectError::NotExecuted(_))) {
+        if !matches!(result, Err(Failure::NotExecuted(_))) {
             foreign(|| self.notices.corrected(charge.key_id, correction));
             foreign(|| self.notices.changed(charge.key_id, block));
         }
@@ -472,7 +472,7 @@ impl Core {
                 foreign(|| report::settlement_lost(&charge.terms.identity.name));
             }
             (result, ReplyTo::Whoever(sender) | ReplyTo::Caller(sender)) => {
-                let result = result.map_err(|error| error.error().clone());
+                let result = result.map_err(StoreError::from);
                 foreign(|| drop(sender.send(result)));
             }
         }
@@ -482,7 +482,7 @@ impl Core {
     /// Gives up a correction that was never sent.
     fn lose(&self, lost: QueuedCorrection) {
         let full = StoreError::SettlementsLost { lost: 1, cause: None };
-        self.end(lost, Err(CorrectError::NotExecuted(full)));
+        self.end(lost, Err(Failure::NotExecuted(full)));
     }
 
     fn real(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::algorithm::Op;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::reply::StoreError;
-use crate::store::{Calls, Charge, CorrectError, Stated, Statement};
+use crate::store::{Calls, Charge, Failure, Stated, Statement};
 
 /// A number, the key, the kind, and whether something is left to correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,14 +62,14 @@ fn send(lanes: &mut Lanes, real: u64) -> Option<Vec<u32>> {
     Some(if sent == Sent::Probe { Vec::new() } else { numbers.collect() })
 }
 
-fn reply(lanes: &mut Lanes, result: &Result<(), CorrectError>, real: u64) -> Vec<u32> {
+fn reply(lanes: &mut Lanes, result: &Result<(), Failure>, real: u64) -> Vec<u32> {
     let count = lanes.sent(SLOT).count();
     let done = lanes.replied(SLOT, vec![result.clone(); count], real);
     done.into_iter().map(|(it, _)| it.0).collect()
 }
 
-fn refused() -> Result<(), CorrectError> {
-    Err(CorrectError::NotExecuted(StoreError::ShuttingDown))
+fn refused() -> Result<(), Failure> {
+    Err(Failure::NotExecuted(StoreError::ShuttingDown))
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_lane_pauses_and_probes() {
     let mut lanes = Lanes::default();
     add(&mut lanes, 0, 1, Kind::GiveBack);
     add(&mut lanes, 1, 2, Kind::GiveBack);
-    let silence = Err(CorrectError::NoReply(StoreError::ShuttingDown));
+    let silence = Err(Failure::NoReply(StoreError::ShuttingDown));
     assert_eq!(send(&mut lanes, 0), Some(vec![0, 1]));
     assert_eq!(reply(&mut lanes, &silence, 10), [0, 1]);
     assert!(lanes.is_empty(), "nothing is sent again");
@@ -127,7 +127,7 @@ fn a_lane_pauses_and_probes() {
 #[test]
 fn a_refusal_shows_that_the_server_replies() {
     let mut lanes = Lanes::default();
-    let silence = Err(CorrectError::NoReply(StoreError::ShuttingDown));
+    let silence = Err(Failure::NoReply(StoreError::ShuttingDown));
     add(&mut lanes, 0, 1, Kind::GiveBack);
     assert_eq!(send(&mut lanes, 0), Some(vec![0]));
     add(&mut lanes, 1, 1, Kind::GiveBack);
@@ -135,7 +135,7 @@ fn a_refusal_shows_that_the_server_replies() {
     reply(&mut lanes, &silence, 0);
     assert_eq!(send(&mut lanes, PAUSE), Some(vec![]), "a probe");
     let error = StoreError::Server { code: "NOPERM".into(), message: "".into() };
-    reply(&mut lanes, &Err(CorrectError::NotExecuted(error)), PAUSE);
+    reply(&mut lanes, &Err(Failure::NotExecuted(error)), PAUSE);
     assert_eq!(send(&mut lanes, 2 * PAUSE), Some(vec![1, 2]));
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::SharedStore;
 pub(crate) use self::request::{
-    Calls, Charge, CorrectError, CorrectedCharge, EqualCalls, MAX_CORRECTED, MAX_RESERVED, Reply,
+    Calls, Charge, CorrectedCharge, EqualCalls, Failure, MAX_CORRECTED, MAX_RESERVED, Reply,
     Stated, Statement,
 };
 #[cfg(feature = "rules")]

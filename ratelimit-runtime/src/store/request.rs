@@ -1,5 +1,5 @@
 //! A request to a store, and its reply: calls, what a process states about a count of calls in flight, and corrections.
-//! Why a store has not made a correction says whether it can be sent again.
+//! A [`Failure`] says whether the request can be sent again.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ impl CorrectedCharge {
 pub(crate) const MAX_CORRECTED: usize = 64;
 
 /// Calls of the same counts, which a store decides atomically and in their order, until one is rejected. All counts
-/// admit a call and are charged, or no count is charged. Charges are behind an [`Arc`], so that a clone, a queue and
-/// the future of a check hold a pointer.
+/// admit a call and are charged, or no count is charged. A store may leave calls after the first undecided. Charges are
+/// behind an [`Arc`], so that a clone, a queue and the future of a check hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     /// A take, whose wait is in [`EqualCalls`]; or a peek, or a measuring of one count: then nothing is charged, and no
@@ -233,10 +233,10 @@ impl Stated {
     }
 }
 
-/// Why a correction was not made.
+/// Why a request failed.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the embedded store does not fail"))]
-pub(crate) enum CorrectError {
+pub(crate) enum Failure {
     /// The store has certainly not executed the request, so the request can be sent again.
     NotExecuted(StoreError),
     /// The store has not replied, so it may have executed the request.
@@ -245,10 +245,16 @@ pub(crate) enum CorrectError {
     Replied(StoreError),
 }
 
-impl CorrectError {
+impl Failure {
     /// Returns the error for a caller of the limiter.
     pub(crate) fn error(&self) -> &StoreError {
         let (Self::NotExecuted(error) | Self::NoReply(error) | Self::Replied(error)) = self;
         error
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        failure.error().clone()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Calls, Charge, CorrectError, CorrectedCharge, Reply, RollbackHook, Stated};
+use super::{Calls, Charge, CorrectedCharge, Failure, Reply, RollbackHook, Stated};
 #[cfg(feature = "rules")]
 use super::{ScanPosition, StoredRules};
 use crate::algorithm::Outcome;
@@ -34,7 +34,7 @@ macro_rules! methods {
 
 methods! {
     async fn execute(Calls) -> Result<Reply, StoreError>;
-    async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, CorrectError>>;
+    async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, Failure>>;
     async fn hold(&[Arc<Charge>]) -> Vec<Result<Stated, StoreError>>;
     async fn ping() -> Result<(), StoreError>;
     fn slot(&Charge) -> u16;

@@ -18,14 +18,13 @@ pub(crate) use self::network::credentials::{Access, Provider};
 pub use self::network::credentials::{
     Credentials, CredentialsError, CredentialsProvider, PasswordFile,
 };
-use self::network::node::{Node, ServerLookup};
-use self::network::sentinel::Sentinels;
+use self::network::node::Node;
 use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
 pub use self::scripts::program::text as script_text;
 use self::scripts::script;
-use super::{Calls, Charge, Reply, RollbackHook};
-use crate::algorithm::Op;
+use super::{Calls, Charge, Reply, RollbackHook, Stated};
+use crate::algorithm::{Op, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
 use crate::key::{Key, put_count_name};
@@ -65,13 +64,11 @@ impl Redis {
     ) -> Result<SharedStore, BuildError> {
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
         let topology = match Address::parse(url, access)? {
-            Address::Server(target) => one(ServerLookup::At(target)),
-            Address::Sentinel { sentinels, service, primary } => {
-                one(ServerLookup::Primary(Sentinels::new(sentinels, service, primary)))
+            Address::Server(lookup) => {
+                Topology::One(Node::new(lookup, deadline, probe, &background))
             }
-            Address::Cluster { seeds } => {
+            Address::Cluster(seeds) => {
                 Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
             }
         };
@@ -95,14 +92,19 @@ impl Redis {
         let overloaded = |_| StoreError::Overloaded { max_pending: self.max_pending };
         let _pending = self.free.try_acquire().map_err(overloaded)?;
         let Some(charge) = calls.only_charge() else { return self.decide(&calls, by).await };
-        if charge.statement.is_some() && calls.op == Op::ACQUIRE {
-            return self.take_slot(&charge, by).await;
+        let takes_slot = charge.statement.is_some() && calls.op == Op::ACQUIRE;
+        if matches!(calls.op, Op::Take { .. }) && !takes_slot {
+            let decided = self.decide_one(calls.op, charge, by).await?;
+            return Ok(Reply::to_call(calls.op, decided, Source::Redis));
         }
-        let decided = match calls.op {
-            Op::Take { .. } => self.decide_one(calls.op, charge, by).await?,
-            _ => self.apply_one(script_op(calls.op, charge.cost), &charge, by).await?,
-        };
-        Ok(Reply::to_call(calls.op, decided, Source::Redis))
+        let op = script_op(calls.op, charge.cost);
+        let (outcome, receipt) = self.apply_one(op, &charge, by).await?;
+        let mut reply = Reply::to_call(calls.op, (outcome, Receipt::default()), Source::Redis);
+        if takes_slot {
+            let granted = if outcome.is_allowed() { charge.cost } else { 0 };
+            reply.statements.push(Some(Stated::new(receipt, granted)));
+        }
+        Ok(reply)
     }
 
     /// Returns the hash slot of a charge; 0 on one server.
@@ -125,11 +127,11 @@ impl Redis {
     /// Succeeds if the store would decide now.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         let by = self.begin()?;
-        let pinged = match &self.topology {
-            Topology::One(node) => node.ping(by).await,
-            Topology::Cluster(cluster) => cluster.ping(by).await,
-        };
-        pinged.map_err(|failure| failure.into_store_error(&[]))
+        match &self.topology {
+            Topology::One(node) => node.ping(by).await?,
+            Topology::Cluster(cluster) => cluster.ping(by).await?,
+        }
+        Ok(())
     }
 
     /// Returns the name of a count, which is its key in Redis.

@@ -2,42 +2,23 @@
 
 use std::collections::HashMap;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
+use redis::IntoConnectionInfo;
 
-use super::credentials::{Access, Credentials, Provider};
+use super::connection::{DEFAULT_PORT, Target};
+use super::credentials::{Access, Provider};
+use super::node::ServerLookup;
+use super::sentinel::Sentinels;
 use super::tls::Tls;
 use crate::reply::BuildError;
 
 /// The servers that a URL names.
-#[derive(Clone)]
 pub(crate) enum Address {
-    Server(Target),
-    Sentinel {
-        sentinels: Vec<Target>,
-        service: Box<str>,
-        /// The user, the password, the database and the certificates of the primary. The Sentinels report its
-        /// address.
-        primary: Target,
-    },
-    Cluster {
-        seeds: Vec<Target>,
-    },
+    Server(ServerLookup),
+    /// Some nodes of a cluster.
+    Cluster(Vec<Target>),
 }
-
-/// One server: its address, user, password, database and certificates.
-#[derive(Clone)]
-pub(crate) struct Target {
-    info: ConnectionInfo,
-    pub(crate) tls: Option<Tls>,
-    /// In place of the password of the URL.
-    provider: Option<Provider>,
-}
-
-/// The host and the port of a server.
-pub(crate) type ServerAddress = (String, u16);
 
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-const DEFAULT_PORT: u16 = 6379;
 
 impl Address {
     /// Parses `redis://…`, `unix://…`, and the URLs of several hosts: `redis+sentinel://…/service` and
@@ -84,7 +65,7 @@ impl Address {
             }
             // In a query, the client library reads `+` as a space.
             let url = format!("unix:///{path}?{}", query.replace('+', "%2B"));
-            return Ok(Self::Server(Target::open(&url, None, provider)?));
+            return Ok(Self::Server(ServerLookup::At(target(&url, None, provider)?)));
         }
         let (user, hosts) = authority.split_at(authority.find('@').map_or(0, |at| at + 1));
         if hosts.contains('@') {
@@ -93,7 +74,7 @@ impl Address {
             ));
         }
         let targets = |user: &str, default_port: u16, database: &str, provider| {
-            let target = |host: &str| {
+            let of_host = |host: &str| {
                 if host.is_empty() {
                     return Err(invalid("no host"));
                 }
@@ -104,12 +85,12 @@ impl Address {
                     _ => format!(":{default_port}"),
                 };
                 let url = format!("redis://{user}{host}{port}/{database}?{query}");
-                Target::open(&url, tls.clone(), provider)
+                target(&url, tls.clone(), provider)
             };
-            hosts.split(',').map(target).collect::<Result<Vec<_>, _>>()
+            hosts.split(',').map(of_host).collect::<Result<Vec<_>, _>>()
         };
         match topology {
-            "cluster" => Ok(Self::Cluster { seeds: targets(user, DEFAULT_PORT, path, provider)? }),
+            "cluster" => Ok(Self::Cluster(targets(user, DEFAULT_PORT, path, provider)?)),
             "sentinel" => {
                 let (service, database) = path.split_once('/').unwrap_or((path, ""));
                 let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -125,17 +106,19 @@ impl Address {
                     ("", "") => String::new(),
                     (user, password) => format!("{user}:{password}@"),
                 };
-                Ok(Self::Sentinel {
-                    sentinels: targets(&login, DEFAULT_SENTINEL_PORT, "", None)?,
-                    service: service.into(),
-                    primary: targets(user, DEFAULT_PORT, database, provider)?.swap_remove(0),
-                })
+                let sentinels = targets(&login, DEFAULT_SENTINEL_PORT, "", None)?;
+                let primary = targets(user, DEFAULT_PORT, database, provider)?.swap_remove(0);
+                let sentinels = Sentinels::new(sentinels, service.into(), primary);
+                Ok(Self::Server(ServerLookup::Primary(sentinels)))
             }
             _ if hosts.contains(',') => Err(invalid(
                 "several hosts: begin the URL of a cluster with `redis+cluster://`, of Sentinels with \
                  `redis+sentinel://`",
             )),
-            _ => Ok(Self::Server(targets(user, DEFAULT_PORT, path, provider)?.swap_remove(0))),
+            _ => {
+                let target = targets(user, DEFAULT_PORT, path, provider)?.swap_remove(0);
+                Ok(Self::Server(ServerLookup::At(target)))
+            }
         }
     }
 }
@@ -159,64 +142,22 @@ fn parameters<'a>(query: &'a str, names: &[&str]) -> Result<HashMap<&'a str, &'a
     Ok(parameters)
 }
 
-impl Target {
-    fn open(url: &str, tls: Option<Tls>, provider: Option<&Provider>) -> Result<Self, BuildError> {
-        let info = url.into_connection_info().map_err(|error| {
-            // The message does not contain the URL, which can contain a password.
-            invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
-        })?;
-        let login = info.redis_settings();
-        if login.db() < 0 {
-            return Err(invalid("the number of its database is negative"));
-        }
-        match (login.username(), login.password(), provider) {
-            (Some(_), None, None) => {
-                Err(invalid("a user without a password: write `user:password@`"))
-            }
-            (_, Some(_), Some(_)) => Err(invalid(
-                "it has a password, and `credentials` provides another: remove one of them",
-            )),
-            _ => Ok(Self { info, tls, provider: provider.cloned() }),
-        }
+/// Parses the URL of one server. `provider` takes the place of its password.
+fn target(url: &str, tls: Option<Tls>, provider: Option<&Provider>) -> Result<Target, BuildError> {
+    let info = url.into_connection_info().map_err(|error| {
+        // The message does not contain the URL, which can contain a password.
+        invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
+    })?;
+    let login = info.redis_settings().clone();
+    if login.db() < 0 {
+        return Err(invalid("the number of its database is negative"));
     }
-
-    pub(crate) fn address(&self) -> &ConnectionAddr {
-        self.info.addr()
-    }
-
-    /// Returns the user, the database and the protocol.
-    pub(crate) fn login(&self) -> &RedisConnectionInfo {
-        self.info.redis_settings()
-    }
-
-    /// Returns whether each login has credentials of its own.
-    pub(crate) fn is_provided(&self) -> bool {
-        self.provider.is_some()
-    }
-
-    /// Returns the credentials of a login; `None` if the server needs none.
-    pub(crate) async fn credentials(&self) -> Result<Option<Credentials>, RedisError> {
-        let provided = match (&self.provider, self.login().password()) {
-            (Some(provider), _) => provider.ask().await?,
-            (None, Some(password)) => Credentials::password(password),
-            (None, None) => return Ok(None),
-        };
-        let user = provided.user.clone().or_else(|| self.login().username().map(Into::into));
-        Ok(Some(Credentials { user, ..provided }))
-    }
-
-    /// Returns the same user, database and certificates at another address.
-    pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
-        let mut target = self.clone();
-        target.info = target.info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
-        target
-    }
-
-    pub(crate) fn host_and_port(&self) -> (&str, u16) {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => (host, *port),
-            _ => ("", DEFAULT_PORT),
-        }
+    match (login.username(), login.password(), provider) {
+        (Some(_), None, None) => Err(invalid("a user without a password: write `user:password@`")),
+        (_, Some(_), Some(_)) => Err(invalid(
+            "it has a password, and `credentials` provides another: remove one of them",
+        )),
+        _ => Ok(Target { address: info.addr().clone(), login, tls, provider: provider.cloned() }),
     }
 }
 

@@ -15,15 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::address::Target;
-use super::failure::{Failure, store_error};
+use super::connection::Target;
+use super::failure::is_of_another_node;
 use super::node::{Node, ServerLookup};
 use crate::background::Background;
 use crate::reply::StoreError;
+use crate::store::Failure;
 use crate::store::redis::scripts::script;
 use crate::threads::{Mutex, lock};
 
@@ -87,15 +88,14 @@ impl Cluster {
     /// script as a whole: the script catches the errors of commands. Records that a node refuses such scripts.
     pub(crate) fn refuses(self: &Arc<Self>, failure: &Failure) -> bool {
         self.refresh();
-        let response_error = ErrorKind::Server(ServerErrorKind::ResponseError);
-        if failure.kind() == Some(response_error)
-            && self.takes_batches_by_node.swap(false, Ordering::Relaxed)
-        {
+        let StoreError::Server { code, .. } = failure.error() else { return false };
+        let is_refused = matches!(failure, Failure::Replied(_)) && &**code == "ERR";
+        if is_refused && self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
             tracing::info!(
                 "the cluster refuses scripts over several hash slots, so calls share scripts only if they are equal"
             );
         }
-        matches!(failure.kind(), Some(ErrorKind::Server(_) | ErrorKind::Extension))
+        true
     }
 
     /// Returns the number of nodes that may serve slots; at least 1.
@@ -122,26 +122,29 @@ impl Cluster {
         loop {
             let reply = node.send(command, asking, by).await;
             let Err(failure) = &reply else { return reply };
-            let redirect = self.redirect_target(failure, &node);
-            let redirect = redirect.filter(|_| redirects < MAX_REDIRECTS);
-            match (failure.kind(), redirect) {
-                (Some(ErrorKind::Server(ServerErrorKind::Moved)), Some(next)) => {
-                    self.refresh();
-                    (node, asking, redirects) = (next, false, redirects + 1);
-                }
-                (Some(ErrorKind::Server(ServerErrorKind::Ask)), Some(next)) => {
-                    (node, asking, redirects) = (next, true, redirects + 1);
-                }
-                (Some(ErrorKind::Server(ServerErrorKind::TryAgain)), _)
-                    if is_atomic && Instant::now() + MIGRATION_PAUSE < by =>
-                {
-                    sleep(MIGRATION_PAUSE).await;
-                }
-                (kind, _) if is_redirect(kind) || failure.is_of_another_node() => {
-                    match self.next_node(slot, by).await {
-                        Some(next) => (node, asking) = (next, false),
-                        None => return reply,
+            let (code, message) = match failure.error() {
+                StoreError::Server { code, message } => (&**code, &**message),
+                _ => ("", ""),
+            };
+            let is_redirect = ["MOVED", "ASK"].contains(&code);
+            let follows = is_redirect && redirects < MAX_REDIRECTS;
+            let redirect = if follows { self.redirect_target(message, &node) } else { None };
+            let is_of_another = is_redirect || is_of_another_node(failure.error());
+            let has_time = Instant::now() + MIGRATION_PAUSE < by;
+            match (code, redirect) {
+                (_, Some(next)) => {
+                    asking = code == "ASK";
+                    if !asking {
+                        self.refresh();
                     }
+                    (node, redirects) = (next, redirects + 1);
+                }
+                ("TRYAGAIN", _) if is_atomic && has_time => sleep(MIGRATION_PAUSE).await,
+                _ if is_of_another && has_time => {
+                    self.refresh();
+                    sleep(MIGRATION_PAUSE).await;
+                    let Ok(next) = self.node_of_slot(slot, by).await else { return reply };
+                    (node, asking) = (next, false);
                 }
                 // The node may have left the cluster, or may serve other slots now.
                 _ => {
@@ -150,17 +153,6 @@ impl Cluster {
                 }
             }
         }
-    }
-
-    /// Waits until the slots can be known again. Returns the node that serves `slot` then; `None` if there is no time
-    /// left to send a command.
-    pub(crate) async fn next_node(self: &Arc<Self>, slot: u16, by: Instant) -> Option<Arc<Node>> {
-        self.refresh();
-        if Instant::now() + MIGRATION_PAUSE >= by {
-            return None;
-        }
-        sleep(MIGRATION_PAUSE).await;
-        self.node_of_slot(slot, by).await.ok()
     }
 
     /// Returns the nodes that serve slots, in an order that stays.
@@ -207,18 +199,18 @@ impl Cluster {
             self.refresh();
             let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
             if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
-                let unserved = "no node of the cluster serves the slot of the key";
-                let unserved = || store_error(&(ErrorKind::Io, unserved).into(), &[]);
+                let message = "no node of the cluster serves the slot of the key".into();
                 let error = lock(&self.slots_error).clone();
-                return Err(Failure::NotSent(error.unwrap_or_else(unserved)));
+                let error = error.unwrap_or(StoreError::Connection { message });
+                return Err(Failure::NotExecuted(error));
             }
         }
     }
 
-    /// Returns the node that a redirect from `sender` leads to; `None` if its host is `?`, so that only the slots tell.
-    fn redirect_target(&self, failure: &Failure, sender: &Arc<Node>) -> Option<Arc<Node>> {
-        let Failure::Redis(error) = failure else { return None };
-        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    /// Returns the node that a redirect from `sender` leads to. Its message is a slot and an address. `None` if the
+    /// host is `?`, so that only the slots tell.
+    fn redirect_target(&self, message: &str, sender: &Arc<Node>) -> Option<Arc<Node>> {
+        let (host, port) = message.split(' ').nth(1)?.rsplit_once(':')?;
         let host = match host {
             "?" => return None,
             // The redirect leads to another port of the sender.
@@ -268,7 +260,7 @@ impl Cluster {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
                 Err(failure) => {
-                    let error = failure.into_store_error(&[]);
+                    let error = failure.into();
                     if !matches!(error, StoreError::Timeout { .. } | StoreError::CircuitOpen { .. })
                     {
                         *lock(&self.slots_error) = Some(error);
@@ -313,10 +305,6 @@ impl Cluster {
 fn ip_in(rest: &[Value]) -> Option<String> {
     let mut values: HashMap<String, String> = redis::from_redis_value_ref(rest.get(1)?).ok()?;
     values.remove("ip")
-}
-
-fn is_redirect(kind: Option<ErrorKind>) -> bool {
-    matches!(kind, Some(ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)))
 }
 
 /// The number of hash slots.

@@ -31,8 +31,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::address::{ServerAddress, Target};
-use super::credentials::Credentials;
+use super::credentials::{Credentials, Provider};
+use super::tls::Tls;
 use crate::clock::before;
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
@@ -42,6 +42,48 @@ const IDLE_US: u64 = 100_000;
 /// The number of times that a caller yields, so that the driver can read the bytes that an idle connection has
 /// received.
 const YIELDS: usize = 3;
+
+/// A server to connect to.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// A host and a port, or a Unix socket.
+    pub(crate) address: ConnectionAddr,
+    /// The user, the password, the database and the protocol.
+    pub(crate) login: RedisConnectionInfo,
+    pub(crate) tls: Option<Tls>,
+    /// In place of the password.
+    pub(crate) provider: Option<Provider>,
+}
+
+/// The host and the port of a server.
+pub(crate) type ServerAddress = (String, u16);
+
+pub(crate) const DEFAULT_PORT: u16 = 6379;
+
+impl Target {
+    /// Returns the same user, database and certificates at another address.
+    pub(crate) fn with_address(&self, host: &str, port: u16) -> Self {
+        Self { address: ConnectionAddr::Tcp(host.to_owned(), port), ..self.clone() }
+    }
+
+    /// Returns the credentials of a login; `None` if the server needs none.
+    async fn credentials(&self) -> Result<Option<Credentials>, RedisError> {
+        let provided = match (&self.provider, self.login.password()) {
+            (Some(provider), _) => provider.ask().await?,
+            (None, Some(password)) => Credentials::password(password),
+            (None, None) => return Ok(None),
+        };
+        let user = provided.user.clone().or_else(|| self.login.username().map(Into::into));
+        Ok(Some(Credentials { user, ..provided }))
+    }
+
+    pub(crate) fn host_and_port(&self) -> (&str, u16) {
+        match &self.address {
+            ConnectionAddr::Tcp(host, port) => (host, *port),
+            _ => ("", DEFAULT_PORT),
+        }
+    }
+}
 
 /// A connection that belongs to one runtime. All clones share one connection, which closes with the last
 /// clone.
@@ -229,9 +271,10 @@ pub(crate) async fn connect_to(target: &Target) -> Result<Connection, RedisError
 }
 
 async fn open(target: &Target) -> Result<Connection, RedisError> {
-    match target.address() {
+    match &target.address {
         ConnectionAddr::Tcp(host, port) => {
-            let (stream, socket) = connect_tcp(host, *port).await?;
+            let stream = connect_to_any(in_order(lookup_host((&**host, *port)).await?)).await?;
+            let socket = SockRef::from(&stream).try_clone()?;
             match &target.tls {
                 Some(tls) => log_in(target, tls.encrypt(host, stream).await?, socket).await,
                 None => log_in(target, stream, socket).await,
@@ -245,12 +288,6 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
         }
         _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
     }
-}
-
-async fn connect_tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
-    let stream = connect_to_any(in_order(lookup_host((host, port)).await?)).await?;
-    let socket = SockRef::from(&stream).try_clone()?;
-    Ok((stream, socket))
 }
 
 /// Returns the addresses of a host in the order in which all processes try them. A resolver returns them in another
@@ -332,7 +369,7 @@ async fn authenticate(
     client: &MultiplexedConnection,
     target: &Target,
 ) -> Result<Login, RedisError> {
-    let (mut client, mut may_repeat) = (client.clone(), target.is_provided());
+    let (mut client, mut may_repeat) = (client.clone(), target.provider.is_some());
     loop {
         let credentials = target.credentials().await?;
         let (commands, needed) = login_commands(target, credentials.as_ref());
@@ -355,7 +392,7 @@ async fn authenticate(
 
 /// Returns the commands of a login, and how many of them must succeed.
 fn login_commands(target: &Target, credentials: Option<&Credentials>) -> (Pipeline, usize) {
-    let (login, mut commands) = (target.login(), redis::pipe());
+    let (login, mut commands) = (&target.login, redis::pipe());
     if login.protocol() == ProtocolVersion::RESP3 {
         commands.cmd("HELLO").arg(3);
         if let Some(Credentials { user, password, .. }) = credentials {

@@ -8,33 +8,33 @@
 //! A server that does not answer has an open circuit breaker: no call connects or sends a request on a
 //! silent connection, so a server that is down costs no time.
 //!
-//! A node has two jobs of the background thread: one opens and closes the circuit breaker, and one follows
-//! the primary.
+//! A node has two jobs of the background thread: one probes the server, and one follows the primary.
 //!
 //! A call that has no reply or no connection shows only that its own runtime does not reach the server: the runtime may
-//! be blocked, or the server may have as many clients as it accepts. So it asks for a probe, which the watch sends from
-//! its own runtime. If the server does not answer the probe, the breaker opens for all runtimes: until the server
-//! answers a later probe, only a connection that replies is used.
+//! be blocked, or the server may have as many clients as it accepts. So it asks for a probe, which the background
+//! thread sends from its own runtime. If the server does not answer the probe, the breaker opens for all runtimes.
+//! Until the server answers a later probe, only a connection that replies is used.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as RealInstant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::address::Target;
-use super::connection::{CONNECT_TIMEOUT, Connection, connect_to};
-use super::failure::{Failure, store_error};
+use super::connection::{CONNECT_TIMEOUT, Connection, Target, connect_to};
+use super::failure::{failure_of, store_error};
 use super::sentinel::{PRIMARY_INTERVAL, Sentinels};
 use crate::background::{Background, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
+use crate::store::Failure;
 use crate::threads::{Mutex, lock};
 
 /// A connection on which a request has been unanswered for so many deadlines is discarded while the breaker is closed.
@@ -57,8 +57,6 @@ pub(crate) struct Node {
     probe: Cmd,
     background: Arc<Background>,
     state: Mutex<OwnValue<NodeState>>,
-    /// Whether the background thread has the jobs of [`watch`].
-    is_watched: AtomicBool,
     /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
     has_connected: AtomicBool,
 }
@@ -69,8 +67,8 @@ struct NodeState {
     runtimes: HashMap<Id, RuntimeConnection>,
     /// Why the circuit breaker is open.
     open: Option<Arc<StoreError>>,
-    /// Asks for a probe.
-    asked: Option<mpsc::Sender<()>>,
+    /// Whether a job probes the server.
+    is_probed: bool,
 }
 
 impl Node {
@@ -81,7 +79,7 @@ impl Node {
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &lookup {
-            ServerLookup::At(target) => target.address().to_string().into(),
+            ServerLookup::At(target) => target.address.to_string().into(),
             ServerLookup::Primary(sentinels) => sentinels.service.clone(),
         };
         Arc::new(Self {
@@ -91,7 +89,6 @@ impl Node {
             probe,
             background: Arc::clone(background),
             state: Mutex::default(),
-            is_watched: AtomicBool::new(false),
             has_connected: AtomicBool::new(false),
         })
     }
@@ -112,25 +109,26 @@ impl Node {
         by: Instant,
     ) -> Result<Value, Failure> {
         let (runtime, open) = self.state();
-        // After a fork, or if the thread could not start, a call starts the thread of the watch.
+        // After a fork, or if the thread could not start, a call starts the thread that follows the primary.
         self.background.revive();
         let (was_open, mut is_sent) = (open.is_some(), false);
         let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
         let reply = complete_by(by, exchange).await;
+        let has_ended = reply.is_some() && is_sent;
         let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {
-            Err(Failure::NotSent(StoreError::CircuitOpen { .. })) | Ok(_) => {}
+            Ok(_) => {}
+            Err(failure) if has_ended => self.back_off_if_unfit(failure.error()),
             // Its late replies would otherwise make the next calls wait as well.
-            Err(Failure::NoReply(_)) if was_open => *lock(&runtime) = None,
-            Err(Failure::NoReply(_) | Failure::NotSent(_)) => self.ask_for_probe(),
-            Err(Failure::Redis(error)) => self.back_off_if_unfit(&store_error(error, &[])),
+            Err(_) if was_open && is_sent => *lock(&runtime) = None,
+            Err(_) => self.ask_for_probe(),
         }
         reply
     }
 
     fn timed_out(&self, is_sent: bool) -> Failure {
         let error = StoreError::Timeout { deadline: self.deadline };
-        if is_sent { Failure::NoReply(error) } else { Failure::NotSent(error) }
+        if is_sent { Failure::NoReply(error) } else { Failure::NotExecuted(error) }
     }
 
     /// Returns the address of the server, or the name of the service.
@@ -163,7 +161,7 @@ impl Node {
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             discard(runtime, &connection);
         }
-        reply.map_err(Failure::Redis)
+        reply.map_err(|error| failure_of(store_error(&error)))
     }
 
     /// Returns the connection of the current runtime, and why the breaker is open.
@@ -196,10 +194,10 @@ impl Node {
             discard(runtime, &connection);
         }
         if let Some(cause) = open {
-            return Err(Failure::NotSent(StoreError::CircuitOpen { cause }));
+            return Err(Failure::NotExecuted(StoreError::CircuitOpen { cause }));
         }
         let connected = self.connect(runtime).await;
-        connected.map_err(|error| Failure::NotSent(store_error(&error, &[])))
+        connected.map_err(|error| Failure::NotExecuted(store_error(&error)))
     }
 
     async fn connect(
@@ -226,7 +224,12 @@ impl Node {
         let (node, runtime, own) = (Arc::clone(self), Arc::clone(runtime), attempt.clone());
         tokio::spawn(async move {
             // One timeout limits the lookup and the connection, because all calls wait for this attempt.
-            let connected = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
+            let connected = timeout(3 * CONNECT_TIMEOUT, async {
+                match &node.lookup {
+                    ServerLookup::At(target) => connect_to(target).await,
+                    ServerLookup::Primary(sentinels) => sentinels.connect().await,
+                }
+            });
             let connected = connected.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             });
@@ -243,27 +246,18 @@ impl Node {
         attempt
     }
 
-    /// Reports a new connection. Starts the watch if the server is a primary that can move.
+    /// Reports a new connection. After the first one, follows the server if it is a primary that can move.
     fn report_connection(self: &Arc<Self>, connection: Connection) {
-        if matches!(self.lookup, ServerLookup::Primary(_)) {
-            self.start_watch();
-        }
         if self.has_connected.swap(true, Ordering::Relaxed) {
             tracing::debug!(node = %self.name, "connected to Redis");
-        } else {
-            tracing::info!(node = %self.name, "connected to Redis");
-            let node = Arc::clone(self);
-            tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
+            return;
         }
-    }
-}
-
-impl ServerLookup {
-    async fn connect(&self) -> Result<Connection, RedisError> {
-        match self {
-            Self::At(target) => connect_to(target).await,
-            Self::Primary(sentinels) => sentinels.connect().await,
+        if let ServerLookup::Primary(_) = self.lookup {
+            self.background.spawn_resident(self, |node| follow(Arc::downgrade(&node)));
         }
+        tracing::info!(node = %self.name, "connected to Redis");
+        let node = Arc::clone(self);
+        tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
     }
 }
 
@@ -328,34 +322,21 @@ fn is_valid(attempt: &Attempt) -> bool {
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
 impl Node {
-    /// Asks the watch for a probe. Starts the watch if it does not run.
+    /// Starts to probe the server, unless a job does so. Each call that fails asks, because the job can panic, or fail
+    /// to start.
     fn ask_for_probe(self: &Arc<Self>) {
-        self.start_watch();
-        if let Some(asked) = &lock_own(&self.state).asked {
-            // A full channel has a request already.
-            let _ = asked.try_send(());
-        }
-    }
-
-    fn start_watch(self: &Arc<Self>) {
-        if self.is_watched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        self.background.spawn_resident(self, |node| {
-            let (sender, asked) = mpsc::channel(1);
-            lock_own(&node.state).asked = Some(sender);
-            probe(Arc::downgrade(&node), asked)
-        });
-        if let ServerLookup::Primary(_) = self.lookup {
-            self.background.spawn_resident(self, |node| follow(Arc::downgrade(&node)));
+        let is_probed = mem::replace(&mut lock_own(&self.state).is_probed, true);
+        if !is_probed {
+            let probe = Probe(Arc::downgrade(self));
+            self.background.spawn(async move { probe.run().await });
         }
     }
 
     /// Opens the breaker if an error shows that the server does not decide calls.
-    pub(crate) fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
+    fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
         if is_unfit(error) {
             let was_open = self.open_breaker(error);
-            // Before the report, whose subscriber may panic: the watch closes the breaker.
+            // Before the report, whose subscriber may panic: the probe closes the breaker.
             self.ask_for_probe();
             if !was_open {
                 report::breaker(&self.name, Some(error));
@@ -397,10 +378,8 @@ impl Node {
                     self.timed_out(is_sent)
                 }
             };
-            let is_answer =
-                matches!(&failure, Failure::Redis(error) if !error.is_unrecoverable_error());
-            let cause = failure.into_store_error(&[]);
-            if is_answer {
+            let cause = failure.into();
+            if is_sent && matches!(cause, StoreError::Server { .. }) {
                 // Callers receive other errors from the server.
                 return if is_unfit(&cause) { Err(cause) } else { Ok(()) };
             }
@@ -411,34 +390,37 @@ impl Node {
     }
 }
 
-/// Sends the probes that calls ask for. While the breaker is open, sends one after each pause. Ends with the node.
-async fn probe(node: Weak<Node>, mut asked: mpsc::Receiver<()>) {
-    // It may be open: for want of a thread, or after a panic.
-    let Some(mut is_open) = node.upgrade().map(|node| lock_own(&node.state).open.is_some()) else {
-        return;
-    };
-    let mut failures = 0;
-    loop {
-        if !is_open && asked.recv().await.is_none() {
-            return;
+/// The job that probes a server.
+struct Probe(Weak<Node>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        if let Some(node) = self.0.upgrade() {
+            lock_own(&node.state).is_probed = false;
         }
-        let Some(node) = node.upgrade() else { return };
-        let answer = node.answers_probe().await;
-        is_open = answer.is_err();
-        match answer {
-            Ok(()) => {
-                failures = 0;
-                node.close_breaker();
-            }
-            Err(cause) => {
+    }
+}
+
+impl Probe {
+    /// Sends a probe, and another one after each pause while the breaker is open. Ends with the node.
+    async fn run(&self) {
+        let mut failures = 0;
+        while let Some(node) = self.0.upgrade() {
+            if let Err(cause) = node.answers_probe().await {
                 failures += 1;
                 if !node.open_breaker(&cause) {
                     report::breaker(&node.name, Some(&cause));
                 }
+            } else {
+                failures = 0;
+                node.close_breaker();
+            }
+            drop(node);
+            sleep(pause_after(failures)).await;
+            if self.0.upgrade().is_none_or(|node| lock_own(&node.state).open.is_none()) {
+                return;
             }
         }
-        drop(node);
-        sleep(pause_after(failures)).await;
     }
 }
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
-use super::address::{ServerAddress, Target};
-use super::connection::{Connection, connect_to};
+use super::connection::{Connection, ServerAddress, Target, connect_to};
 
 /// The time in which a Sentinel must connect and reply. After that, the next Sentinel receives the request.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);

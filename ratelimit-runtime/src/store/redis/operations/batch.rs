@@ -11,11 +11,11 @@
 //! proxies refuse such scripts. Then each entry has a script of its own.
 //!
 //! Calls are added to a queue and taken under one lock, under which a sender also ends. So a queue with calls has a
-//! sender, and a queue without calls and senders does not exist.
+//! sender. The senders own the queue: if their runtime shuts down, the callers receive an error.
 
 use std::collections::{HashMap, VecDeque};
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
@@ -29,12 +29,14 @@ use crate::algorithm::{Applied, Op, Receipt};
 use crate::clock::complete_by;
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
-use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
-use crate::store::redis::network::failure::{Failure, is_of_another_node};
+use crate::store::redis::network::failure::is_of_another_node;
 use crate::store::redis::network::node::Node;
-use crate::store::redis::scripts::script::{self, take, take_7, take_outcome, take_receipt};
+use crate::store::redis::scripts::script::{
+    self, take, take_7, take_error, take_outcome, take_receipt,
+};
 use crate::store::redis::{Redis, Topology};
+use crate::store::{Charge, Failure};
 use crate::threads::{Mutex, lock};
 
 /// The most pending decisions that one server gets alone. Further calls queue.
@@ -44,7 +46,7 @@ const UNQUEUED: usize = 4;
 const UNQUEUED_BY_NODE: usize = 8;
 
 /// The number of tasks that send the calls of a queue.
-const SENDERS: u32 = 2;
+const SENDERS: usize = 2;
 
 /// The most entries of a script, because Redis does nothing else while it runs a script.
 const MAX_ENTRIES: usize = 64;
@@ -89,11 +91,9 @@ impl Redis {
         let (reply_to, reply) = oneshot::channel();
         let id =
             (Handle::current().id(), node.as_ref().map_or(0, |node| Arc::as_ptr(node) as usize));
-        if self.queues.add(id, BatchEntry { op, charge, by, reply_to: OneOrMany::from([reply_to]) })
-        {
-            // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
-            let sender = BatchSender { store: Arc::clone(self), id, node, has_ended: false };
-            tokio::spawn(sender.run());
+        let entry = BatchEntry { op, charge, by, reply_to: OneOrMany::from([reply_to]) };
+        if let Some(queue) = self.queues.add(id, entry) {
+            tokio::spawn(send_batches(Arc::clone(self), node, queue));
         }
         match complete_by(by, reply).await {
             Some(Ok(result)) => result,
@@ -106,37 +106,15 @@ impl Redis {
     }
 }
 
-/// A task that sends one batch after the other, until no call is pending.
-struct BatchSender {
-    store: Arc<Redis>,
-    id: QueueId,
-    /// The node of a cluster that serves the keys.
-    node: Option<Arc<Node>>,
-    has_ended: bool,
-}
-
-impl Drop for BatchSender {
-    /// If the runtime has shut down and no sender is left, drops the pending calls, so that their callers receive an
-    /// error.
-    fn drop(&mut self) {
-        if !self.has_ended {
-            drop(self.store.queues.abandon(self.id));
+/// Sends one batch after the other, until no call is pending. `node` is the node of a cluster that serves the keys.
+async fn send_batches(store: Arc<Redis>, node: Option<Arc<Node>>, queue: Arc<BatchQueue>) {
+    let (patience, mut queue) = (store.deadline / WAITS_PER_DEADLINE, Some(queue));
+    while let Some(entries) = store.queues.take(&mut queue) {
+        let (store, node) = (Arc::clone(&store), node.clone());
+        let mut batch = Box::pin(async move { store.decide_batch(node.as_ref(), entries).await });
+        if timeout(patience, &mut batch).await.is_err() {
+            tokio::spawn(batch);
         }
-    }
-}
-
-impl BatchSender {
-    async fn run(mut self) {
-        let patience = self.store.deadline / WAITS_PER_DEADLINE;
-        while let Some(entries) = self.store.queues.take(self.id) {
-            let (store, node) = (Arc::clone(&self.store), self.node.clone());
-            let mut batch =
-                Box::pin(async move { store.decide_batch(node.as_ref(), entries).await });
-            if timeout(patience, &mut batch).await.is_err() {
-                tokio::spawn(batch);
-            }
-        }
-        self.has_ended = true;
     }
 }
 
@@ -179,10 +157,10 @@ impl Redis {
             entries
         } else {
             match self.send_batch(node, &entries).await {
-                Ok(reply) => self.send_replies(node, entries, &reply),
+                Ok(reply) => send_replies(node, entries, &reply),
                 Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
                 Err(failure) => {
-                    let error = failure.into_store_error(&[]);
+                    let error = StoreError::from(failure);
                     for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
                         let _ = reply_to.send(Err(error.clone()));
                     }
@@ -228,84 +206,66 @@ impl Redis {
         }
         tasks
     }
+}
 
-    /// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
-    fn send_replies(
-        &self,
-        node: Option<&Arc<Node>>,
-        entries: Vec<BatchEntry>,
-        reply: &Value,
-    ) -> Vec<BatchEntry> {
-        let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
-        for BatchEntry { op, charge, by, reply_to } in entries {
-            let outcomes = reply.as_mut().and_then(|reply| reply.next(op, &charge, reply_to.len()));
-            let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
-            if let Err(error) = &outcomes {
-                if node.is_some() && is_of_another_node(error) {
-                    elsewhere.push(BatchEntry { op, charge, by, reply_to });
-                    continue;
-                }
-                self.back_off_if_unfit(error);
-            }
-            for (index, reply_to) in reply_to.into_iter().enumerate() {
-                let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
-                // Fails if the caller has dropped the call.
-                let _ = reply_to.send(outcome.map_err(Clone::clone));
-            }
+/// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
+fn send_replies(
+    node: Option<&Arc<Node>>,
+    entries: Vec<BatchEntry>,
+    reply: &Value,
+) -> Vec<BatchEntry> {
+    let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
+    for entry in entries {
+        let BatchEntry { op, charge, reply_to, .. } = &entry;
+        let outcomes = reply.as_mut().and_then(|reply| reply.next(*op, charge, reply_to.len()));
+        let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
+        if node.is_some() && outcomes.as_ref().is_err_and(is_of_another_node) {
+            elsewhere.push(entry);
+            continue;
         }
-        elsewhere
+        for (index, reply_to) in entry.reply_to.into_iter().enumerate() {
+            let outcome = outcomes.as_ref().map(|outcomes| outcomes[index]);
+            // Fails if the caller has dropped the call.
+            let _ = reply_to.send(outcome.map_err(Clone::clone));
+        }
     }
+    elsewhere
 }
 
 #[derive(Default)]
-pub(crate) struct BatchQueues(Mutex<HashMap<QueueId, BatchQueue>>);
+pub(crate) struct BatchQueues(Mutex<HashMap<QueueId, Weak<BatchQueue>>>);
 
-#[derive(Default)]
-struct BatchQueue {
-    calls: VecDeque<BatchEntry>,
-    senders: u32,
-}
+/// Pending calls. The owners are their senders.
+type BatchQueue = Mutex<VecDeque<BatchEntry>>;
 
 impl BatchQueues {
-    /// Adds a call. Returns whether the caller starts a sender for it; otherwise, one that runs takes it.
-    fn add(&self, id: QueueId, call: BatchEntry) -> bool {
+    /// Adds a call. Returns the queue if the caller starts a sender for it; otherwise, one that runs takes the call.
+    fn add(&self, id: QueueId, call: BatchEntry) -> Option<Arc<BatchQueue>> {
         let mut queues = lock(&self.0);
-        let queue = queues.entry(id).or_default();
-        queue.calls.push_back(call);
-        let starts = queue.senders < SENDERS;
-        queue.senders += u32::from(starts);
-        starts
+        let queue = queues.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let queue = Arc::default();
+            queues.retain(|_, queue| queue.strong_count() > 0);
+            queues.insert(id, Arc::downgrade(&queue));
+            queue
+        });
+        lock(&queue).push_back(call);
+        let senders = Arc::strong_count(&queue) - 1;
+        (senders < SENDERS).then_some(queue)
     }
 
     /// Takes calls for a sender. If there are none, the sender has ended.
-    fn take(&self, id: QueueId) -> Option<Vec<BatchEntry>> {
-        let mut queues = lock(&self.0);
-        let queue = queues.get_mut(&id)?;
-        let taken = BatchEntry::take(&mut queue.calls);
+    fn take(&self, queue: &mut Option<Arc<BatchQueue>>) -> Option<Vec<BatchEntry>> {
+        let _queues = lock(&self.0);
+        let taken = BatchEntry::take(&mut lock(queue.as_ref()?));
         if taken.is_none() {
-            queue.senders -= 1;
-            if queue.senders == 0 {
-                queues.remove(&id);
-            }
+            *queue = None;
         }
         taken
     }
-
-    /// Ends a sender whose runtime has shut down. Returns the calls that no sender is left for.
-    fn abandon(&self, id: QueueId) -> VecDeque<BatchEntry> {
-        let mut queues = lock(&self.0);
-        let Some(queue) = queues.get_mut(&id) else { return VecDeque::new() };
-        queue.senders -= 1;
-        if queue.senders > 0 {
-            return VecDeque::new();
-        }
-        queues.remove(&id).map(|queue| queue.calls).unwrap_or_default()
-    }
 }
 
-/// The kinds of replies to an entry.
+/// The kinds of replies to an entry that are not those to its calls.
 const FAILED: u8 = 0;
-const FULL: u8 = 1;
 const LEVEL: u8 = 2;
 
 /// Reads the reply entry by entry.
@@ -335,18 +295,12 @@ impl<'a> BatchReply<'a> {
         let bytes = &mut self.outcomes;
         let [kind] = take(bytes)?;
         if kind == FAILED {
-            let Some(Value::BulkString(message)) = self.errors.next() else { return None };
-            return Some(Err(script::error_of(&String::from_utf8_lossy(message), count_name)));
+            return Some(Err(take_error(&mut self.errors, count_name)?));
         }
         if kind > LEVEL {
             return None;
         }
-        let admitted = if kind == FULL && calls == 1 {
-            // The eighth byte is the verdict.
-            usize::from(bytes.get(7) == Some(&1))
-        } else {
-            (u32::from_be_bytes(take(bytes)?) as usize).min(calls)
-        };
+        let admitted = (u32::from_be_bytes(take(bytes)?) as usize).min(calls);
         // The last admitted call, with the slack of its outcome, and each rejected one.
         let (mut last, mut rejected, mut receipt) = (None, None, Receipt::default());
         if kind == LEVEL {
@@ -406,18 +360,22 @@ mod tests {
     async fn calls_have_a_sender_until_none_is_left() {
         let (queues, id) = (BatchQueues::default(), (Handle::current().id(), 0));
         let (calls, replies): (Vec<_>, Vec<_>) = (0..5).map(|_| call()).unzip();
-        let started: Vec<_> = calls.into_iter().map(|call| queues.add(id, call)).collect();
+        let mut senders: Vec<_> = calls.into_iter().map(|call| queues.add(id, call)).collect();
+        let started: Vec<_> = senders.iter().map(Option::is_some).collect();
         assert_eq!(started, [true, true, false, false, false]);
-        let taken = queues.take(id).expect("calls");
+        let taken = queues.take(&mut senders[0]).expect("calls");
         let calls: Vec<_> = taken.iter().map(|entry| entry.reply_to.len()).collect();
         assert_eq!(calls, [5], "equal calls are one entry");
-        assert!(queues.take(id).is_none());
-        assert!(!lock(&queues.0).is_empty(), "another sender is left");
+        assert!(queues.take(&mut senders[0]).is_none());
+        // Another sender is left.
+        let (next, reply) = call();
+        let first = queues.add(id, next);
+        assert!(first.is_some());
+        drop((senders, first));
+        reply.await.expect_err("no sender is left");
         let (next, _reply) = call();
-        assert!(queues.add(id, next));
-        assert!(queues.abandon(id).is_empty());
-        assert_eq!(queues.abandon(id).len(), 1);
-        assert!(lock(&queues.0).is_empty());
+        assert!(queues.add(id, next).is_some());
+        assert_eq!(lock(&queues.0).len(), 1);
         drop(replies);
     }
 }

@@ -18,7 +18,8 @@ use crate::store::redis::scripts::script::{self, ScriptOp, take, take_outcome, t
 use crate::store::{Calls, Charge, EqualCalls, GivenBack, Reply, Stated};
 
 impl Redis {
-    /// Decides calls in their order, until one is rejected.
+    /// Decides calls in their order, until one is rejected. If their counts are in several hash slots, decides only the
+    /// first call.
     pub(crate) async fn decide(
         self: &Arc<Self>,
         calls: &Calls,
@@ -26,10 +27,11 @@ impl Redis {
     ) -> Result<Reply, StoreError> {
         let mut pairs = calls.charges.windows(2);
         if pairs.all(|pair| self.slot(&pair[0]) == self.slot(&pair[1])) {
-            self.decide_in_slot(calls, by).await
-        } else {
-            self.decide_by_slots(calls, by).await
+            return self.decide_in_slot(calls, by).await;
         }
+        let costs = calls.costs_of(0).into_iter().flatten();
+        let charges = calls.charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
+        self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by).await
     }
 
     /// Decides calls whose counts are in one hash slot.
@@ -52,27 +54,21 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
-    if calls.is_mixed {
-        packed.extend(b"mixed\0");
-    } else {
-        op.put_word(&mut packed);
-    }
-    script::put_7(&mut packed, op.birth);
+    let word = if calls.is_mixed { "mixed" } else { op.word };
+    packed.extend(word.as_bytes());
+    packed.push(0);
+    script::put(&mut packed, [op.birth]);
     if may_reserve {
-        let given_up = ScriptOp::correct(calls.replacement().unwrap_or_default());
-        given_up.put_numbers(&mut packed);
-        given_up.put_moment(&mut packed);
+        ScriptOp::correct(calls.replacement().unwrap_or_default()).put_correction(&mut packed);
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
         packed.extend(count.to_be_bytes());
         if may_reserve {
-            script::put_7(&mut packed, *wait);
+            script::put(&mut packed, [*wait]);
         }
-        costs.iter().for_each(|cost| script::put_7(&mut packed, *cost));
+        costs.iter().for_each(|cost| script::put(&mut packed, [*cost]));
     }
-    let clock = clock.map_or_else(Vec::new, script::packed_clock);
-    let limits = charges.iter().map(|charge| script::packed_limit(charge));
-    [packed, clock].into_iter().chain(limits).collect()
+    script::arguments_of_several(packed, clock, charges.iter().map(|charge| &**charge))
 }
 
 /// Decodes a reply of `lua/all.lua`; `None` if it is malformed.
@@ -147,39 +143,10 @@ fn decode_mixed(bytes: &mut &[u8], calls: &Calls, reply: &mut Reply) -> Option<(
 type CountReply = (Outcome, Receipt, Option<Stated>);
 
 impl Redis {
-    /// Decides calls in their order, until one is rejected.
-    async fn decide_by_slots(
-        self: &Arc<Self>,
-        Calls { op, charges, runs, .. }: &Calls,
-        by: Instant,
-    ) -> Result<Reply, StoreError> {
-        let takes_slots = *op == Op::ACQUIRE && charges.iter().any(|it| it.statement.is_some());
-        let mut reply = Reply::new(OneOrMany::new(), Source::Redis);
-        let each = runs.iter().flat_map(|run| iter::repeat_n(&run.costs, run.count as usize));
-        for costs in each {
-            let charges = charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
-            let call = match self.decide_call(*op, &charges.collect::<Vec<_>>(), by).await {
-                Ok(call) => call,
-                Err(error) if reply.outcomes.is_empty() => return Err(error),
-                // What was charged before is granted. The other calls are decided later.
-                Err(_) => break,
-            };
-            let is_late = Instant::now() + self.deadline / 2 >= by;
-            let is_last = takes_slots || is_late || !call.is_allowed();
-            reply.outcomes.extend(call.outcomes);
-            reply.receipts.extend(call.receipts);
-            reply.statements = call.statements;
-            if is_last {
-                break;
-            }
-        }
-        Ok(reply)
-    }
-
     /// Decides one call: peeks at its counts, and charges them hash slot by hash slot if all admit it. If a concurrent
     /// call takes units in between, gives the charges back. Until then, other calls can be rejected because of these
     /// charges.
-    async fn decide_call(
+    async fn decide_by_slots(
         self: &Arc<Self>,
         op: Op,
         charges: &[Arc<Charge>],

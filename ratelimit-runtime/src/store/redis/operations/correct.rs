@@ -5,17 +5,16 @@ use std::slice;
 use std::sync::Arc;
 
 use redis::Value;
-use tokio::time::Instant;
 
-use super::script_call::{ScriptCall, script_op, unexpected};
-use crate::algorithm::{Correction, Op, Outcome, Receipt};
-use crate::reply::{Source, StoreError};
+use super::script_call::{ScriptCall, unexpected};
+use crate::algorithm::{Correction, Outcome, Receipt};
+use crate::reply::StoreError;
 use crate::store::redis::Redis;
-use crate::store::redis::network::failure::{correct_error, is_of_another_node};
+use crate::store::redis::network::failure::{failure_of, is_of_another_node};
 use crate::store::redis::scripts::script::{
-    self, REPLY, ScriptOp, decode_acquired, put_correction,
+    self, REPLY, ScriptOp, decode_acquired, put_correction, take_error,
 };
-use crate::store::{Charge, CorrectError, CorrectedCharge, Reply, Stated};
+use crate::store::{Charge, CorrectedCharge, Failure, Stated};
 
 impl Redis {
     /// Corrects charges, each once at most: up to [`MAX_CORRECTED`](crate::store::MAX_CORRECTED) of one
@@ -25,7 +24,7 @@ impl Redis {
     pub(crate) async fn correct(
         &self,
         charges: &[CorrectedCharge],
-    ) -> Vec<Result<Outcome, CorrectError>> {
+    ) -> Vec<Result<Outcome, Failure>> {
         let error = match self.correct_once(charges).await {
             Ok(results) => return results,
             Err(error) => error,
@@ -33,12 +32,12 @@ impl Redis {
         if charges.len() == 1 || !is_of_one_key(&error) {
             return vec![Err(error); charges.len()];
         }
-        let mut results: Vec<Result<Outcome, CorrectError>> = Vec::with_capacity(charges.len());
+        let mut results: Vec<Result<Outcome, Failure>> = Vec::with_capacity(charges.len());
         for corrected in charges {
             // The corrections of a key keep their order.
             let refused = charges.iter().zip(&results).find(|(before, result)| {
                 before.charge.key_id == corrected.charge.key_id
-                    && matches!(result, Err(CorrectError::NotExecuted(_)))
+                    && matches!(result, Err(Failure::NotExecuted(_)))
             });
             if let Some((_, refused)) = refused {
                 results.push(refused.clone());
@@ -60,36 +59,22 @@ impl Redis {
         }
         let stated = |charge| CorrectedCharge::by(Arc::clone(charge), Correction::default());
         let results = self.correct(&charges.iter().map(stated).collect::<Vec<_>>()).await;
-        let decoded = |result: Result<Outcome, CorrectError>| match result {
+        let decoded = |result: Result<Outcome, Failure>| match result {
             // The receipt is in place of the remaining units and of the wait.
             Ok(Outcome { remaining: birth, retry_us: place, .. }) => {
                 Ok(Stated::new(Receipt { birth, place }, 0))
             }
-            Err(error) => Err(error.error().clone()),
+            Err(failure) => Err(failure.into()),
         };
         results.into_iter().map(decoded).collect()
-    }
-
-    /// Takes units of one call, and states what the process held before.
-    pub(crate) async fn take_slot(
-        &self,
-        charge: &Charge,
-        by: Instant,
-    ) -> Result<Reply, StoreError> {
-        let op = script_op(Op::ACQUIRE, charge.cost);
-        let (outcome, receipt) = self.apply_one(op, charge, by).await?;
-        let granted = if outcome.is_allowed() { charge.cost } else { 0 };
-        let decided = (outcome, Receipt::default());
-        let statements = vec![Some(Stated::new(receipt, granted))];
-        Ok(Reply { statements, ..Reply::to_call(Op::ACQUIRE, decided, Source::Redis) })
     }
 
     /// Corrects charges by one script.
     async fn correct_once(
         &self,
         charges: &[CorrectedCharge],
-    ) -> Result<Vec<Result<Outcome, CorrectError>>, CorrectError> {
-        let by = self.begin().map_err(CorrectError::NotExecuted)?;
+    ) -> Result<Vec<Result<Outcome, Failure>>, Failure> {
+        let by = self.begin().map_err(Failure::NotExecuted)?;
         let entries = charges.iter().map(|corrected| (&*corrected.charge, corrected));
         let call = ScriptCall {
             script: &script::CORRECT,
@@ -98,35 +83,29 @@ impl Redis {
             is_atomic: charges.len() == 1,
             node: None,
         };
-        let reply = self.exchange(&call, by).await;
-        let reply = reply.map_err(|failure| failure.into_correct_error(&call.keys))?;
+        let reply = self.exchange(&call, by).await?;
         let results = decode_results(&reply, &call.keys);
-        let results = results.ok_or_else(|| CorrectError::Replied(unexpected()))?;
-        for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            self.back_off_if_unfit(error.error());
-        }
-        Ok(results)
+        results.ok_or_else(|| Failure::Replied(unexpected()))
     }
 }
 
 /// Returns whether nothing was executed because of one of several keys: it has migrated to another node, or the user
 /// may not use it.
-fn is_of_one_key(error: &CorrectError) -> bool {
-    let CorrectError::NotExecuted(error) = error else { return false };
+fn is_of_one_key(error: &Failure) -> bool {
+    let Failure::NotExecuted(error) = error else { return false };
     matches!(error, StoreError::Server { code, .. } if ["TRYAGAIN", "NOPERM"].contains(&&**code))
         || is_of_another_node(error)
 }
 
 /// Decodes the list that `lua/each.lua` returns; `None` if it is malformed.
-fn decode_results(reply: &Value, keys: &[&[u8]]) -> Option<Vec<Result<Outcome, CorrectError>>> {
+fn decode_results(reply: &Value, keys: &[&[u8]]) -> Option<Vec<Result<Outcome, Failure>>> {
     let Value::Array(parts) = reply else { return None };
     let mut parts = parts.iter();
     let Some(Value::BulkString(replies)) = parts.next() else { return None };
     let mut results = Vec::with_capacity(keys.len());
     for (reply, key) in replies.chunks(REPLY).zip(keys) {
         results.push(if reply.iter().all(|byte| *byte == 0) {
-            let Some(Value::BulkString(message)) = parts.next() else { return None };
-            Err(correct_error(script::error_of(&String::from_utf8_lossy(message), key)))
+            Err(failure_of(take_error(&mut parts, key)?))
         } else {
             Ok(decode_acquired(reply)?.0)
         });

@@ -12,8 +12,8 @@ use redis::{Cmd, FromRedisValue, Value};
 
 use super::script_call::unexpected;
 use crate::reply::StoreError;
-use crate::store::redis::network::failure::Failure;
-use crate::store::redis::scripts::program::without_comments;
+use crate::store::redis::network::failure::about;
+use crate::store::redis::scripts::program::compose;
 use crate::store::redis::{Redis, Topology};
 use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
 
@@ -159,13 +159,13 @@ impl Redis {
     ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern(start)).arg("COUNT").arg(LOOKED_AT);
-        let (by, store_error) = (self.begin()?, |failure: Failure| failure.into_store_error(&[]));
+        let by = self.begin()?;
         let nodes = match &self.topology {
             Topology::One(node) => vec![Arc::clone(node)],
-            Topology::Cluster(cluster) => cluster.primaries(by).await.map_err(store_error)?,
+            Topology::Cluster(cluster) => cluster.primaries(by).await?,
         };
         let Some(node) = nodes.get(server) else { return Ok((Vec::new(), None)) };
-        let reply = node.send(&scan, false, by).await.map_err(store_error)?;
+        let reply = node.send(&scan, false, by).await?;
         let (cursor, names) = decode(reply)?;
         let next = match cursor {
             0 if server + 1 == nodes.len() => None,
@@ -186,13 +186,13 @@ impl Redis {
 
     async fn send_for_rules(&self, command: &Cmd, key: &str) -> Result<Value, StoreError> {
         let reply = self.send(command, key.as_bytes(), true, self.begin()?).await;
-        reply.map_err(|failure| failure.into_store_error(&[key.as_bytes()]))
+        reply.map_err(|failure| about(failure.into(), &[key.as_bytes()]))
     }
 }
 
 /// Begins the call of a script. The server receives the script without its comments.
 fn call(command: &str, script: &str, keys: &[&String]) -> Cmd {
-    redis::cmd(command).arg(without_comments(script)).arg(keys.len()).arg(keys).take()
+    redis::cmd(command).arg(compose(script)).arg(keys.len()).arg(keys).take()
 }
 
 fn decode<T: FromRedisValue>(reply: Value) -> Result<T, StoreError> {

@@ -4,18 +4,18 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::reply::StoreError;
-use crate::store::Charge;
 use crate::store::redis::network::cluster::hash_slot;
-use crate::store::redis::network::failure::{Failure, is_of_another_node};
+use crate::store::redis::network::failure::about;
 use crate::store::redis::network::node::Node;
 use crate::store::redis::scripts::script::{self, Script, ScriptOp, decode_acquired};
 use crate::store::redis::{Redis, Topology};
+use crate::store::{Charge, Failure};
 
 /// A call of a script.
 pub(crate) struct ScriptCall<'a> {
@@ -52,28 +52,9 @@ impl Redis {
         call: &ScriptCall<'_>,
         by: Instant,
     ) -> Result<Vec<u8>, StoreError> {
-        loop {
-            let reply = self.exchange(call, by).await;
-            let reply = match reply.map_err(|failure| failure.into_store_error(&call.keys))? {
-                Value::BulkString(reply) => return Ok(reply),
-                reply => reply,
-            };
-            let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
-            self.back_off_if_unfit(&error);
-            let Some(cluster) = self.cluster().filter(|_| is_of_another_node(&error)) else {
-                return Err(error);
-            };
-            let slot = hash_slot(call.keys.first().copied().unwrap_or_default());
-            if cluster.next_node(slot, by).await.is_none() {
-                return Err(error);
-            }
-        }
-    }
-
-    /// Opens the breaker if an error that a script has caught shows that the server decides no calls.
-    pub(crate) fn back_off_if_unfit(&self, error: &StoreError) {
-        if let Topology::One(node) = &self.topology {
-            node.back_off_if_unfit(error);
+        match self.exchange(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            reply => Err(error_of_key(&reply, &call.keys).unwrap_or_else(unexpected)),
         }
     }
 
@@ -91,13 +72,18 @@ impl Redis {
                 None => self.send(&command, key, *is_atomic, by).await,
             }
         };
-        let reply = send(script.by_hash(keys, arguments)).await;
-        let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
+        let reply = send(script.call(true, keys, arguments)).await;
+        let reply = match &reply {
             // The server has not executed anything, so the next attempt is the only charge.
-            return send(script.by_text(keys, arguments)).await;
-        }
-        reply
+            Err(Failure::Replied(StoreError::Server { code, .. })) if &**code == "NOSCRIPT" => {
+                send(script.call(false, keys, arguments)).await
+            }
+            _ => reply,
+        };
+        reply.map_err(|failure| match failure {
+            Failure::Replied(error) => Failure::Replied(about(error, keys)),
+            failure => failure,
+        })
     }
 
     pub(crate) async fn send(
@@ -119,9 +105,9 @@ impl Redis {
 /// Reads the error of one limit in the reply of `lua/all.lua`.
 fn error_of_key(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
-    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let [Value::Int(index), message @ ..] = &parts[..] else { return None };
     let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
-    Some(script::error_of(&String::from_utf8_lossy(message), key))
+    script::take_error(&mut message.iter(), key)
 }
 
 pub(crate) fn unexpected() -> StoreError {

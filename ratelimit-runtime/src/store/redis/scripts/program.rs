@@ -1,4 +1,4 @@
-//! The texts of the scripts: which files of `lua/` they consist of, and the words that the runtime writes into them.
+//! The texts of the scripts: which files of `lua/` they consist of.
 //!
 //! The numbers that the function of a limit in `lua/` takes have names, which the texts of the scripts contain; this
 //! file packs them into the arguments that the store sends.
@@ -10,60 +10,48 @@
 //! - `--@inline x`: the body of the function `x`, the last of `lua/x.lua`, stands here. Variables with the names of its
 //!   arguments are in scope. Saves the time to create and to call the function.
 //!
-//! A word such as `RUNTIME.layout` stands for a text of the runtime, also in a directive. The scripts contain no
-//! comments: a server that does not know a script receives and compiles less.
+//! The scripts contain no comments: a server that does not know a script receives and compiles less.
 //!
 //! `tests/scripts/` checks the names and the directives of all files.
+
+use std::collections::HashSet;
 
 use crate::limit::{Algorithm, Terms};
 use crate::store::{Charge, Statement};
 
 /// The format of the operation, its cost, its birth and its operand, which precede the arguments of a form.
 const CALL: &str = "si7I7I7";
-const CALL_NAMES: [&str; 4] = ["op", "cost", "birth", "operand"];
+const CALL_NAMES: &str = "op cost birth operand";
 
 impl Form {
     /// Returns the script that decides one call.
     pub(crate) fn script(self) -> String {
-        compose("one", &|word| self.value(word))
+        self.compose("one")
     }
 
     /// Returns the script that decides one call, with text as its arguments and as its reply.
     fn by_hand(self) -> String {
-        compose("by_hand", &|word| self.value(word))
+        self.compose("by_hand")
     }
 
-    /// Returns the value of a word in a script of one call.
-    fn value(self, word: &str) -> Option<String> {
-        Some(match word {
-            "algorithm" => self.function().to_owned(),
-            "layout" => format!("'>{CALL}{}'", self.layout()),
-            "names" => {
-                let arguments = self.arguments().iter().map(|(name, _)| *name);
-                listed(CALL_NAMES.into_iter().chain(arguments).map(|name| format!("'{name}'")))
-            }
-            _ => return None,
-        })
+    /// Returns a script of one call. Its main file uses the function of this form, and the format and the names of the
+    /// values that a call has.
+    fn compose(self, main: &str) -> String {
+        let (function, layout, mut names) = (self.function(), self.layout(), CALL_NAMES.to_owned());
+        for (name, _) in self.arguments() {
+            names.extend([" ", name]);
+        }
+        compose(&format!(
+            "--@include {function}\n\
+             local algorithm, LAYOUT, NAMES = {function}, '>{CALL}{layout}', '{names}'\n\
+             --@include {main}"
+        ))
     }
 }
 
-/// Returns the value of a word in a script of several limits.
-fn value_of_each(word: &str) -> Option<String> {
-    Some(match word {
-        "algorithms" => listed(Form::EACH.map(|form| form.function().to_owned())),
-        "layouts" => listed(Form::EACH.map(|form| format!("'>{}'", form.layout()))),
-        "slots" => Form::Slots.function().to_owned(),
-        _ => return None,
-    })
-}
-
-fn listed(items: impl IntoIterator<Item = String>) -> String {
-    items.into_iter().collect::<Vec<_>>().join(", ")
-}
-
-/// Returns a script of several limits.
+/// Returns a script of several limits by the name of its main file.
 pub(crate) fn several(name: &str) -> String {
-    compose(name, &value_of_each)
+    compose(&format!("--@include {name}"))
 }
 
 /// Returns the script that decides calls of keys in any hash slots of a node, which it does not declare.
@@ -227,76 +215,43 @@ pub(crate) fn text_of(name: &str) -> &'static str {
     FILES.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text)
 }
 
-/// Composes a script from its main file. `value` returns the text that a word stands for, without `RUNTIME.`.
-pub(crate) fn compose(main: &str, value: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut script = Composition { value, included: Vec::new(), text: String::new() };
-    script.include(main);
+/// Composes a script: follows the directives of a text, and leaves comments out.
+pub(crate) fn compose(text: &str) -> String {
+    let mut script = Composition::default();
+    script.add(text);
     script.text
 }
 
-/// Returns a script that is one file, without its comments.
-#[cfg(feature = "rules")]
-pub(crate) fn without_comments(text: &str) -> String {
-    text.lines().filter(|line| is_code(line)).flat_map(|line| [line, "\n"]).collect()
-}
-
-fn is_code(line: &str) -> bool {
-    let code = line.trim_start();
-    !code.is_empty() && !code.starts_with("--")
-}
-
-struct Composition<'a> {
-    value: &'a dyn Fn(&str) -> Option<String>,
-    included: Vec<String>,
+#[derive(Default)]
+struct Composition {
+    included: HashSet<String>,
     text: String,
 }
 
-impl Composition<'_> {
-    fn include(&mut self, name: &str) {
-        if !self.included.iter().any(|known| known == name) {
-            self.included.push(name.to_owned());
-            self.add(text_of(name));
-        }
-    }
-
-    fn inline(&mut self, name: &str) {
-        let function = format!("\nlocal function {name}(");
-        let Some((before, function)) = text_of(name).split_once(&function) else { return };
-        self.add(before);
-        let body = function.split_once(")\n").and_then(|(_, body)| body.strip_suffix("end\n"));
-        self.add(body.unwrap_or_default());
-    }
-
+impl Composition {
     fn add(&mut self, text: &str) {
         for line in text.lines() {
             let code = line.trim_start();
             if let Some(names) = code.strip_prefix("--@include ") {
-                self.with_values(names).split(", ").for_each(|name| self.include(name));
+                for name in names.split(", ") {
+                    if self.included.insert(name.to_owned()) {
+                        self.add(text_of(name));
+                    }
+                }
             } else if let Some(name) = code.strip_prefix("--@inline ") {
-                self.inline(name);
-            } else if is_code(line) {
-                let line = self.with_values(line);
-                self.text.push_str(&line);
-                self.text.push('\n');
+                self.add(body_of(name));
+            } else if !code.is_empty() && !code.starts_with("--") {
+                self.text.extend([line, "\n"]);
             }
         }
     }
+}
 
-    /// Replaces the words of the runtime. A word that is not known stays as it is.
-    fn with_values(&self, line: &str) -> String {
-        let mut parts = line.split("RUNTIME.");
-        let mut replaced = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let end = part.find(|byte: char| !byte.is_ascii_lowercase() && byte != '_');
-            let (word, rest) = part.split_at(end.unwrap_or(part.len()));
-            match (self.value)(word) {
-                Some(value) => replaced.push_str(&value),
-                None => replaced.extend(["RUNTIME.", word]),
-            }
-            replaced.push_str(rest);
-        }
-        replaced
-    }
+/// Returns the body of the function of a file.
+fn body_of(name: &str) -> &'static str {
+    let function = text_of(name).split_once(&format!("\nlocal function {name}("));
+    let body = function.and_then(|(_, function)| function.split_once(")\n"));
+    body.and_then(|(_, body)| body.strip_suffix("end\n")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -334,7 +289,8 @@ mod tests {
             let arguments = arguments_of(form.function());
             let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
             let own = form.arguments().iter().map(|(name, _)| *name);
-            let passed: Vec<&str> = COMMON.split(", ").chain(CALL_NAMES).chain(own).collect();
+            let passed: Vec<&str> =
+                COMMON.split(", ").chain(CALL_NAMES.split(' ')).chain(own).collect();
             let (taken, left) = arguments.split_at(passed.len());
             assert_eq!(taken, passed, "{form:?}");
             // The script of a limit that does not lease does not pass the last two.
@@ -370,10 +326,8 @@ mod tests {
     #[test]
     fn every_script_can_be_printed() {
         for form in Form::EACH {
-            let name = form.function();
-            assert!(
-                text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
-            );
+            let text = text(form.function()).expect("a script");
+            assert!(text.contains(&several("one")), "{form:?}");
         }
         for name in ["leased_bucket", "all", "batch", "batch_of_node", "correct"] {
             assert!(text(name).is_some(), "{name}");
@@ -389,6 +343,14 @@ mod form_tests {
     use super::*;
     use crate::key::KeyId;
     use crate::limit::Limit;
+
+    #[test]
+    fn the_lists_of_the_scripts_are_those_of_the_forms() {
+        let functions = Form::EACH.map(|form| form.function().to_owned());
+        for list in [functions, Form::EACH.map(|form| format!("'>{}'", form.layout()))] {
+            assert!(text_of("several").contains(&format!(" = {{ {} }}\n", list.join(", "))));
+        }
+    }
 
     #[test]
     fn each_form_is_at_its_index() {
@@ -438,8 +400,7 @@ mod compose_tests {
 
     #[test]
     fn a_file_stands_once_in_a_script_and_before_the_files_that_include_it() {
-        let script =
-            compose("correct", &|word| (word == "algorithms").then(|| "bucket".to_owned()));
+        let script = several("correct");
         let functions = ["each", "answer", "least_levels", "bucket", "ask"];
         let positions = functions.map(|function| {
             let definition = format!("local function {function}(");
@@ -452,8 +413,8 @@ mod compose_tests {
 
     #[test]
     fn a_script_has_no_comments_and_no_directives() {
-        let script = compose("one", &|_| Some("fixed".into()));
-        assert!(script.contains("\nlocal function fixed("));
-        assert!(!script.contains("--") && !script.contains("\n\n") && !script.contains("RUNTIME"));
+        let script = Form::Fixed.script();
+        assert!(script.starts_with("local function fixed("));
+        assert!(!script.contains("--") && !script.contains("\n\n"));
     }
 }

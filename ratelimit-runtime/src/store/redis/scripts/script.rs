@@ -2,7 +2,7 @@
 //! texts.
 
 use once_cell::sync::Lazy;
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::program::{self, Form};
 use crate::algorithm::{
@@ -10,7 +10,7 @@ use crate::algorithm::{
 };
 use crate::limit::Terms;
 use crate::reply::StoreError;
-use crate::store::redis::network::failure::server_error;
+use crate::store::redis::network::failure::{about, server_error};
 use crate::store::{Charge, CorrectedCharge};
 
 /// Decides calls, each of all its limits.
@@ -44,19 +44,12 @@ impl Script {
         Self { text, hash }
     }
 
-    /// Returns the command that calls the script by its hash. It fails if the server does not know the script.
-    pub(crate) fn by_hash(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
-        command("EVALSHA", &self.hash, keys, arguments)
+    /// Returns the command that calls the script by its hash, which fails if the server does not know the script; or by
+    /// its text: the server then knows the script.
+    pub(crate) fn call(&self, by_hash: bool, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
+        let (name, script) = if by_hash { ("EVALSHA", &self.hash) } else { ("EVAL", &self.text) };
+        redis::cmd(name).arg(script).arg(keys.len()).arg(keys).arg(arguments).take()
     }
-
-    /// Returns the command that calls the script by its text. The server then knows the script.
-    pub(crate) fn by_text(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
-        command("EVAL", &self.text, keys, arguments)
-    }
-}
-
-fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
-    redis::cmd(name).arg(script).arg(keys.len()).arg(keys).arg(arguments).take()
 }
 
 /// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
@@ -75,8 +68,9 @@ pub(crate) fn probe_of_node() -> Cmd {
 /// An operation, as scripts receive it: `lua/prelude.lua` explains its parts.
 #[derive(Clone, Copy)]
 pub(crate) struct ScriptOp {
-    word: &'static str,
-    cost: i64,
+    pub(crate) word: &'static str,
+    /// In two's complement.
+    cost: u64,
     pub(crate) birth: u64,
     operand: u64,
     /// The moment that a correction gives back; otherwise 0.
@@ -98,7 +92,6 @@ impl ScriptOp {
 
     /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
     pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
-        let cost = cost as i64;
         match op {
             Op::Take { .. } => Self { word: "take", cost, birth, ..Self::NOTHING },
             Op::Measure => Self { word: "peek", cost, operand: 1, ..Self::NOTHING },
@@ -117,33 +110,21 @@ impl ScriptOp {
                 (receipt.birth, receipt.place, moment)
             }
         };
-        Self { cost: change, birth, operand, moment, ..Self::NOTHING }
+        Self { cost: change as u64, birth, operand, moment, ..Self::NOTHING }
     }
 
-    /// Appends the word, and the zero byte that ends it.
-    pub(crate) fn put_word(self, out: &mut Vec<u8>) {
-        out.extend(self.word.as_bytes());
-        out.push(0);
-    }
-
-    /// Appends all numbers except the moment.
-    pub(crate) fn put_numbers(self, out: &mut Vec<u8>) {
-        out.extend(&self.cost.to_be_bytes()[1..]);
-        put_7(out, self.birth);
-        put_7(out, self.operand);
-    }
-
-    /// Appends the moment.
-    pub(crate) fn put_moment(self, out: &mut Vec<u8>) {
-        put_7(out, self.moment);
+    /// Appends the numbers of a correction.
+    pub(crate) fn put_correction(self, out: &mut Vec<u8>) {
+        put(out, [self.cost, self.birth, self.operand, self.moment]);
     }
 }
 
 /// Returns the arguments of the script that decides one call.
 pub(crate) fn arguments_of_one(op: ScriptOp, charge: &Charge, clock: Option<u64>) -> Vec<Vec<u8>> {
     let mut call = Vec::with_capacity(64);
-    op.put_word(&mut call);
-    op.put_numbers(&mut call);
+    call.extend(op.word.as_bytes());
+    call.push(0);
+    put(&mut call, [op.cost, op.birth, op.operand]);
     Form::of(&charge.terms).put_terms(&mut call, charge);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
@@ -169,14 +150,29 @@ pub(crate) fn arguments_of_each<'a, E>(
         packed.push(limit as u8 + 1);
         put(&mut packed, entry);
     }
+    arguments_of_several(packed, clock, limits)
+}
+
+/// Returns the arguments of a script of several limits: its calls, the clock, and the limits.
+pub(crate) fn arguments_of_several<'a>(
+    calls: Vec<u8>,
+    clock: Option<u64>,
+    limits: impl IntoIterator<Item = &'a Charge>,
+) -> Vec<Vec<u8>> {
+    let packed_limit = |charge: &Charge| {
+        let form = Form::of(&charge.terms);
+        let mut out = Vec::with_capacity(32);
+        out.push(form.index() as u8 + 1);
+        form.put_terms(&mut out, charge);
+        out
+    };
     let clock = clock.map_or_else(Vec::new, packed_clock);
-    [packed, clock].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
+    [calls, clock].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
 }
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
 pub(crate) fn put_calls(out: &mut Vec<u8>, op: ScriptOp, count: u32) {
-    out.extend(&op.cost.to_be_bytes()[1..]);
-    put_7(out, op.birth);
+    put(out, [op.cost, op.birth]);
     out.extend(count.to_be_bytes());
 }
 
@@ -188,32 +184,17 @@ const RESET: u64 = MOST - 1;
 pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
     let CorrectedCharge { charge, correction, block } = corrected;
     let states = charge.statement.is_some_and(|statement| statement.process > 0);
-    let op = match block {
-        BlockChange::None if states => ScriptOp::STATE,
-        BlockChange::Reset if charge.terms.is_in_flight() => ScriptOp::RESET,
-        _ => ScriptOp::correct(*correction),
+    let correction = ScriptOp::correct(*correction);
+    let (op, time) = match *block {
+        BlockChange::None if states => (ScriptOp::STATE, RESET),
+        BlockChange::None => (correction, 0),
+        BlockChange::BlockFor(time) => (correction, time),
+        BlockChange::Unblock => (correction, OPEN),
+        BlockChange::Reset if charge.terms.is_in_flight() => (ScriptOp::RESET, RESET),
+        BlockChange::Reset => (correction, RESET),
     };
-    op.put_numbers(out);
-    op.put_moment(out);
-    put_7(
-        out,
-        match *block {
-            BlockChange::None if states => RESET,
-            BlockChange::None => 0,
-            BlockChange::BlockFor(time) => time,
-            BlockChange::Unblock => OPEN,
-            BlockChange::Reset => RESET,
-        },
-    );
-}
-
-/// Packs a limit for `lua/several.lua`.
-pub(crate) fn packed_limit(charge: &Charge) -> Vec<u8> {
-    let form = Form::of(&charge.terms);
-    let mut out = Vec::with_capacity(32);
-    out.push(form.index() as u8 + 1);
-    form.put_terms(&mut out, charge);
-    out
+    op.put_correction(out);
+    put(out, [time]);
 }
 
 /// The length of the reply of one limit, in bytes.
@@ -282,22 +263,28 @@ pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u6
     }
 }
 
-/// Converts the error message of one entry.
-pub(crate) fn error_of(message: &str, key: &[u8]) -> StoreError {
+/// Reads the error message of one entry; `None` if it is malformed.
+pub(crate) fn take_error<'a>(
+    errors: &mut impl Iterator<Item = &'a Value>,
+    key: &[u8],
+) -> Option<StoreError> {
+    let Value::BulkString(message) = errors.next()? else { return None };
+    let message = &*String::from_utf8_lossy(message);
     // Redis writes the code, a space and the message. Before Redis 7, the position in the script can come first.
     let is_code =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let split = message.trim_start_matches('-').split_once(' ');
     let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
-    server_error(code, rest, &[key])
+    Some(about(server_error(code, rest), &[key]))
 }
 
-pub(crate) fn packed_clock(clock: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(7);
-    put_7(&mut out, clock);
-    out
+fn packed_clock(clock: u64) -> Vec<u8> {
+    clock.to_be_bytes()[1..].to_vec()
 }
 
-pub(crate) fn put_7(out: &mut Vec<u8>, number: u64) {
-    out.extend(&number.to_be_bytes()[1..]);
+/// Appends numbers of 7 bytes.
+pub(crate) fn put<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    for number in numbers {
+        out.extend(&number.to_be_bytes()[1..]);
+    }
 }
