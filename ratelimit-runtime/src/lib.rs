@@ -314,7 +314,8 @@ pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Client, HashedKey, Key, KeySecret, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
-    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Quota, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Quota,
+    Scope,
 };
 pub use crate::limiter::{
     AnnotatedLimit, Builder, Operator, RateLimiter, SetGlobalError, current, in_scope, limits,

@@ -149,7 +149,7 @@ impl Expansion<'_> {
             }
             (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
             (None, Kind::Constant(path)) if may_lease => {
-                quote_spanned!(hygienic()=> #rt::Limit::get_lease(&#path))
+                quote_spanned!(hygienic()=> #rt::Limit::policy(&#path).lease)
             }
             (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };

@@ -156,7 +156,7 @@ impl Checker {
         };
         if line.is_none()
             && let ([limit], [charge]) = (&*call.limits, &*call.charges)
-            && !limit.get_shadow()
+            && !limit.policy().shadow
             && let Some(rejection) = backend.cached_rejection(charge)
         {
             return decided(call, Ok(rejection));

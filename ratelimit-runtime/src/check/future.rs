@@ -45,7 +45,7 @@ impl Check {
         let decision = Decision::new(limit.terms().capacity, outcome, Source::Embedded);
         let (name, quota) = (limit.terms().identity.name, limit.quota());
         let rejection = Rejection::Limited { name, quota, decision };
-        Self::from(if limit.get_shadow() { Ok(decision) } else { Err(rejection) })
+        Self::from(if limit.policy().shadow { Ok(decision) } else { Err(rejection) })
     }
 
     /// Creates the check of a call that `decide` decides and reports.

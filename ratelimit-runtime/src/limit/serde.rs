@@ -194,7 +194,9 @@ impl PeriodField {
 /// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Policy { scope, on_error, shadow, lease, hidden, blocked, has_burst, .. } = self.policy;
+        let Policy {
+            scope, on_error, shadow, wait, lease, hold, hidden, blocked, has_burst, ..
+        } = self.policy;
         if blocked {
             let name = self.name();
             return Err(ser::Error::custom(format_args!(
@@ -213,12 +215,12 @@ impl Serialize for Limit {
             period: (!is_in_flight).then(|| PeriodField::of(self.period())),
             burst: has_burst.then(|| self.capacity()),
             in_flight: is_in_flight.then_some(amount),
-            hold: self.get_hold().map(PeriodField::of),
+            hold: hold.map(PeriodField::of),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align,
             scope: (scope != Scope::Global).then_some(scope),
             on_error,
-            wait: self.policy.wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
+            wait: wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
             lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
