@@ -146,22 +146,15 @@ impl Future for Admit {
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Acquire(CallFuture<Permit>);
+pub struct Acquire<T = Permit>(CallFuture<T>);
 
 /// The future of [`RateLimiter::acquire_all`](crate::RateLimiter::acquire_all). Resolves to
 /// `Result<Vec<Permit>, Rejection>`.
-#[must_use = "futures do nothing unless polled"]
-pub struct AcquireAll(CallFuture<Vec<Permit>>);
+pub type AcquireAll = Acquire<Vec<Permit>>;
 
-impl From<StartedCall> for Acquire {
+impl<T: From<AdmittedCall>> From<StartedCall> for Acquire<T> {
     fn from(call: StartedCall) -> Self {
-        Self(call.map(Permit::from))
-    }
-}
-
-impl From<StartedCall> for AcquireAll {
-    fn from(call: StartedCall) -> Self {
-        Self(call.map(Vec::from))
+        Self(call.map(T::from))
     }
 }
 
@@ -186,21 +179,12 @@ impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     }
 }
 
-impl Future for Acquire {
-    type Output = Result<Permit, Rejection>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl Future for AcquireAll {
-    type Output = Result<Vec<Permit>, Rejection>;
+impl<T: From<AdmittedCall> + Unpin> Future for Acquire<T> {
+    type Output = Result<T, Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
 }
 
-debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [] Acquire, "AcquireAll" [] AcquireAll);
+debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [T] Acquire<T>);

@@ -45,8 +45,7 @@ impl Checker {
             backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(key));
             return Check::rejected_here(limit, &outcome);
         }
-        let part: AnyPart<'_> = Part::of(limit, key, cost);
-        part.report_here(backend, started, &outcome).into()
+        self.report_here(started, &[Part::of(limit, key, cost)], &[charge], &[outcome])
     }
 }
 
@@ -111,7 +110,7 @@ impl Checker {
             || !is_allowed && self.backend.settings.reports.reports_rejections()
         {
             let parts: Few<_> = parts.iter().map(Part::any).collect();
-            return Some(self.report_few(started, &parts, charges, outcomes));
+            return Some(self.report_here(started, &parts, charges, outcomes));
         }
         if is_allowed {
             let capacity = limit.terms().capacity;
@@ -122,17 +121,17 @@ impl Checker {
         Some(Check::rejected_here(limit, outcome))
     }
 
-    /// Reports a call as it was decided.
+    /// Reports a call as this process has decided it. Returns what the caller receives.
     #[inline(never)]
-    fn report_few(
+    fn report_here(
         &self,
         started: Started,
         parts: &[AnyPart<'_>],
         charges: &[LocalCharge<'_>],
         outcomes: &[Outcome],
     ) -> Check {
-        for part in parts {
-            report::expect(part.limit);
+        if parts.len() > 1 {
+            parts.iter().for_each(|part| report::expect(part.limit));
         }
         let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
         let mut report = Report::since(started);
