@@ -39,8 +39,7 @@ const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 #[derive(Clone)]
 #[must_use = "call `build` to get the limiter"]
 pub struct Builder {
-    #[cfg(feature = "redis")]
-    redis: Option<String>,
+    pub(super) redis: Option<String>,
     #[cfg(feature = "redis")]
     certificates: Certificates,
     max_pending: usize,
@@ -296,11 +295,11 @@ impl Builder {
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
         let deadline = self.deadline.min(MAX_DEADLINE);
         let background = Arc::default();
-        #[cfg(not(feature = "redis"))]
-        let shared = None;
-        #[cfg(feature = "redis")]
         let shared = match &self.redis {
             None => None,
+            #[cfg(not(feature = "redis"))]
+            Some(_) => return Err(BuildError::RedisDisabled),
+            #[cfg(feature = "redis")]
             Some(url) => Some(Redis::new(
                 url,
                 &self.certificates,
@@ -335,7 +334,6 @@ impl Builder {
 impl Default for Builder {
     fn default() -> Self {
         Self {
-            #[cfg(feature = "redis")]
             redis: None,
             #[cfg(feature = "redis")]
             certificates: Certificates::default(),

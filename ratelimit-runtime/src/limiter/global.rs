@@ -204,13 +204,8 @@ fn builder_from_environment() -> Result<Builder, BuildError> {
         }
         _ => return Ok(builder),
     };
-    #[cfg(feature = "redis")]
-    return Ok(builder.redis(url));
-    #[cfg(not(feature = "redis"))]
-    {
-        let _ = (url, builder);
-        Err(BuildError::RedisDisabled)
-    }
+    builder.redis = Some(url);
+    Ok(builder)
 }
 
 /// Returns the process-wide limiter. Builds it if there is none.
