@@ -6,12 +6,14 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
             ::ratelimit_runtime::__private::cost(1),
         ) {
             (__rate_limit_cost, __rate_limit_key_2, __rate_limit_cost_2) => {
-                match ::ratelimit_runtime::__private::Format((
+                match ::ratelimit_runtime::__private::Format(|
+                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+                {
                     ::ratelimit_runtime::__private::Hole(
                             ::ratelimit_runtime::__private::AnyHole(&user),
                         )
-                        .piece(),
-                )) {
+                        .write_to(__rate_limit_out);
+                }) {
                     __rate_limit_key => {
                         let _ = (&__rate_limit_key, __rate_limit_cost);
                         ::ratelimit_runtime::__private::check(
@@ -26,6 +28,8 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                                                     ::core::file!(), ":", ::core::line!(), ":",
                                                     ::core::column!()
                                                 ),
+                                                ::ratelimit_runtime::__private::SiteName::Default,
+                                                false,
                                             );
                                             __RATE_LIMIT_SITE
                                                 .visit(const {
@@ -44,11 +48,13 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                                     ::ratelimit_runtime::__private::CallPart::of(
                                         &{
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::named(
+                                                ::ratelimit_runtime::__private::Site::new(
                                                 ::core::concat!(
                                                     ::core::file!(), ":", ::core::line!(), ":",
                                                     ::core::column!()
                                                 ),
+                                                ::ratelimit_runtime::__private::SiteName::Chosen,
+                                                false,
                                             );
                                             __RATE_LIMIT_SITE
                                                 .visit(const {

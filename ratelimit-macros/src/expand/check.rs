@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
+use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
 use crate::guard::{Charge, KeyAndCost, Shared};
@@ -224,46 +224,43 @@ fn one_unit() -> TokenStream {
     quote_spanned!(hygienic()=> 1_u64)
 }
 
-/// The most parts of a format string in one tuple.
-const LONGEST_TUPLE: usize = 8;
-
 /// The key of a format string. It borrows the values.
 pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
-    let pieces = pieces.iter().flat_map(|piece| match piece {
-        KeyPiece::Text(text) => text_pieces(rt, text),
+    let out = variable("out");
+    let written = pieces.iter().map(|piece| match piece {
+        KeyPiece::Text(text) => written_text(&out, text),
         KeyPiece::Argument { spec, root, fields } => {
             let value = quote_spanned!(hygienic()=> #root #(.#fields)*);
-            vec![if spec.value() == "{}" {
+            if spec.value() == "{}" {
                 // A value that is not `Display` is an error at the format string.
                 let any = quote_spanned!(hygienic()=> #rt::__private::AnyHole(&#value));
                 let any = spanned_at(spec, any);
-                let hole = spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
-                let piece = Ident::new("piece", hygienic().located_at(spec.span()));
-                quote_spanned!(hygienic()=> #hole.#piece())
+                let hole =
+                    spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
+                let write = Ident::new("write_to", hygienic().located_at(spec.span()));
+                quote_spanned!(hygienic()=> #hole.#write(#out);)
             } else {
-                quote_spanned!(hygienic()=> #rt::__private::Shown(::core::format_args!(#spec, #value)))
-            }]
+                quote_spanned! {hygienic()=>
+                    #rt::__private::write_formatted(#out, ::core::format_args!(#spec, #value));
+                }
+            }
         }
     });
-    let mut pieces: Vec<TokenStream> = pieces.collect();
-    while pieces.len() > LONGEST_TUPLE {
-        let tuples = pieces.chunks(LONGEST_TUPLE);
-        pieces = tuples.map(|pieces| quote_spanned!(hygienic()=> (#(#pieces,)*))).collect();
-    }
-    quote_spanned!(hygienic()=> #rt::__private::Format((#(#pieces,)*)))
+    let written: TokenStream = written.collect();
+    quote_spanned!(hygienic()=> #rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
 }
 
-/// Splits a text at its colons, which separate parts of the key.
-fn text_pieces(rt: &TokenStream, text: &LitStr) -> Vec<TokenStream> {
-    let (value, mut pieces) = (text.value(), Vec::new());
-    for (index, part) in value.split(':').enumerate() {
+/// Writes a text. Its colons separate parts of the key.
+fn written_text(out: &Ident, text: &LitStr) -> TokenStream {
+    let mut written = TokenStream::new();
+    for (index, part) in text.value().split(':').enumerate() {
         if index > 0 {
-            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Colon));
+            written.extend(quote_spanned!(hygienic()=> #out.separator();));
         }
         if !part.is_empty() {
-            let part = LitStr::new(part, text.span());
-            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Text(#part)));
+            let bytes = LitByteStr::new(part.as_bytes(), text.span());
+            written.extend(quote_spanned!(hygienic()=> #out.bytes(#bytes);));
         }
     }
-    pieces
+    written
 }

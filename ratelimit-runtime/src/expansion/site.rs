@@ -28,7 +28,7 @@ pub struct Site {
 
 /// Where the name of a limit comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SiteName {
+pub enum SiteName {
     /// From the path of the function.
     Default,
     /// The user chose it.
@@ -38,40 +38,11 @@ enum SiteName {
 }
 
 impl Site {
-    /// Creates the site of a function whose limit has the default name.
+    /// Creates the site of a limit at a place, whose amounts each call computes or not.
     #[must_use]
-    pub const fn new(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Default)
-    }
-
-    /// Creates the site of a function whose limit has a name that the user chose.
-    #[must_use]
-    pub const fn named(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Chosen)
-    }
-
-    /// Creates the site of a function whose limit is a constant.
-    #[must_use]
-    pub const fn constant(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Constant)
-    }
-
-    /// Returns this site for a limit whose amounts each call computes.
-    #[must_use]
-    pub const fn computed(mut self) -> Self {
-        self.is_computed = true;
-        self
-    }
-
-    const fn with_name(place: &'static str, name: SiteName) -> Self {
-        Self {
-            place,
-            name,
-            is_computed: false,
-            limit: OnceCell::new(),
-            tally: Tally::new(),
-            has_clamped: AtomicBool::new(false),
-        }
+    pub const fn new(place: &'static str, name: SiteName, is_computed: bool) -> Self {
+        let (tally, has_clamped) = (Tally::new(), AtomicBool::new(false));
+        Self { place, name, is_computed, limit: OnceCell::new(), tally, has_clamped }
     }
 
     /// Returns the limit with its site. Registers it once, and warns if another function shares its name by mistake.

@@ -218,11 +218,15 @@ fn is_invisible(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Colon, Format, Shown, Text};
+    use crate::key::{Format, write_formatted};
 
     #[test]
     fn a_key_is_read_as_it_is_written() {
-        let format = (Text("user"), Colon, Shown(format_args!("{}", "a:b")));
+        let format = |out: &mut KeyWriter<'_>| {
+            out.bytes(b"user");
+            out.separator();
+            write_formatted(out, format_args!("a:b"));
+        };
         let keys: [&dyn Key; 17] = [
             &b"\xff\xc3\xa4%\xc3(".as_slice(),
             &("\n\0\u{7f}\u{85}\u{202e}%0A", b"\xe2\x80".as_slice()),
