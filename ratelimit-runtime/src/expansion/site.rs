@@ -5,14 +5,13 @@
 //! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
 //! count separately.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use once_cell::sync::OnceCell;
 
 use super::CallLimit;
 use crate::limit::{Access, Lease, Limit, LimitError};
 use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
+use crate::sticky::StickyFlag;
 
 /// An annotated function with a limit.
 pub struct Site {
@@ -23,7 +22,7 @@ pub struct Site {
     /// The limit of the first call. Generic functions have one site for all types.
     limit: OnceCell<Limit>,
     tally: Tally,
-    has_clamped: AtomicBool,
+    has_clamped: StickyFlag,
 }
 
 /// Where the name of a limit comes from.
@@ -41,7 +40,7 @@ impl Site {
     /// Creates the site of a limit at a place, whose amounts each call computes or not.
     #[must_use]
     pub const fn new(place: &'static str, name: SiteName, is_computed: bool) -> Self {
-        let (tally, has_clamped) = (Tally::new(), AtomicBool::new(false));
+        let (tally, has_clamped) = (Tally::new(), StickyFlag::new());
         Self { place, name, is_computed, limit: OnceCell::new(), tally, has_clamped }
     }
 
@@ -63,19 +62,19 @@ impl Site {
         burst: Option<u64>,
         lease: Lease,
     ) -> Limit {
-        let limit = template.try_amounts(threshold, burst).unwrap_or_else(|LimitError(message)| {
-            if !self.has_clamped.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    limit = template.name(),
-                    threshold,
-                    burst,
-                    message,
-                    "the amounts of a call are too large, and the largest possible ones are used instead"
-                );
-            }
-            template.with_largest_amounts(threshold)
-        });
-        limit.varying(lease)
+        let (limit, error) = template.with_computed(threshold, burst, lease);
+        if let Some(LimitError(message)) = error
+            && self.has_clamped.set()
+        {
+            tracing::warn!(
+                limit = template.name(),
+                threshold,
+                burst,
+                message,
+                "the amounts of a call are too large, and the largest possible ones are used instead"
+            );
+        }
+        limit
     }
 
     /// Returns whether a rejection names the limit.

@@ -49,17 +49,25 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with the largest amounts up to `threshold` that it can count, and of a bucket the largest
-    /// burst that fills within 100 years.
-    pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
-        let policy = Policy { blocked: false, ..self.policy };
-        Self { terms: Terms::largest(self.terms.identity, threshold), policy }
-    }
-
-    /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.
-    pub(crate) fn varying(mut self, lease: Lease) -> Self {
-        self.policy.varies = true;
-        self.with_lease(lease)
+    /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that are too large are an
+    /// error beside the limit with the largest amounts up to `threshold` that it can count, and of a bucket with the
+    /// largest burst that fills within 100 years.
+    pub(crate) fn with_computed(
+        &self,
+        threshold: u64,
+        burst: Option<u64>,
+        lease: Lease,
+    ) -> (Self, Option<LimitError>) {
+        let (mut limit, error) = match self.try_amounts(threshold, burst) {
+            Ok(limit) => (limit, None),
+            Err(error) => {
+                let policy = Policy { blocked: false, lease: Lease::None, ..self.policy };
+                let terms = Terms::largest(self.terms.identity, threshold);
+                (Self { terms, policy }, Some(error))
+            }
+        };
+        limit.policy.varies = true;
+        (limit.with_lease(lease), error)
     }
 
     /// Returns the trial of another threshold beside this limit: a shadow with counts of its own, which neither waits
@@ -90,20 +98,21 @@ impl Limit {
         burst: Option<u64>,
     ) -> (Self, Option<&'static str>) {
         let is_ignored = burst.is_some() && !self.terms.is_bucket();
-        let mut misfit = is_ignored.then_some(
-            "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
-        );
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
-        let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
-        let limit = limit.unwrap_or_else(|error| {
-            misfit = Some(if error == LimitError::SLOW_FILL {
-                "the burst would take over 100 years to fill, so it is shortened"
-            } else {
-                "the amounts are larger than this limit can count, so they are reduced"
-            });
-            self.with_largest_amounts(threshold)
-        });
-        (limit.varying(self.policy.lease), misfit)
+        let burst = burst.filter(|_| !is_ignored);
+        let (limit, error) = self.with_computed(threshold, burst, self.policy.lease);
+        let misfit = match error {
+            Some(LimitError::SLOW_FILL) => {
+                Some("the burst would take over 100 years to fill, so it is shortened")
+            }
+            Some(_) => {
+                Some("the amounts are larger than this limit can count, so they are reduced")
+            }
+            None => is_ignored.then_some(
+                "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
+            ),
+        };
+        (limit, misfit)
     }
 }
