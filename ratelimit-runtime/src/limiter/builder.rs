@@ -44,15 +44,12 @@ pub struct Builder {
     certificates: Certificates,
     max_pending: usize,
     key_prefix: String,
-    deadline: Duration,
     max_keys: usize,
     max_waiting: usize,
     clock: Clock,
-    on_error: OnError,
-    instances: u32,
-    cache_rejections: bool,
     key_secret: Option<Vec<u8>>,
-    reports: ReportSettings,
+    /// All but the secret, which `build` makes of `key_secret`.
+    settings: BackendSettings,
     #[cfg(feature = "rules")]
     rules: Option<Rules>,
 }
@@ -114,7 +111,7 @@ impl Builder {
     /// Sets how long a decision may take, including the time to connect; 100 milliseconds unless set. After that,
     /// [`on_error`](Self::on_error) applies.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
@@ -151,7 +148,7 @@ impl Builder {
     /// Sets what happens to a call when Redis cannot decide, for limits that do not set it;
     /// [`OnError::Local`] unless set.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.settings.on_error = on_error;
         self
     }
 
@@ -162,7 +159,7 @@ impl Builder {
     /// Unless set, each of `n` processes then admits the whole limit, so together up to `n` times as much. The share is
     /// counted anew: a period that begins with Redis and ends without it can have up to twice the limit.
     pub fn instances(mut self, instances: u32) -> Self {
-        self.instances = instances;
+        self.settings.instances = instances;
         self
     }
 
@@ -173,7 +170,7 @@ impl Builder {
     /// When this limiter gives units back or resets a key, the next call observes it. When another process gives units
     /// back or resets the key, this process observes it within that second.
     pub fn cache_rejections(mut self, enabled: bool) -> Self {
-        self.cache_rejections = enabled;
+        self.settings.caches_rejections = enabled;
         self
     }
 
@@ -205,7 +202,7 @@ impl Builder {
     /// # }
     /// ```
     pub fn on_rejected(mut self, hook: impl Fn(&RejectedCall<'_>) + Send + Sync + 'static) -> Self {
-        self.reports.on_rejected = Some(Arc::new(hook));
+        self.settings.reports.on_rejected = Some(Arc::new(hook));
         self
     }
 
@@ -213,7 +210,7 @@ impl Builder {
     /// set. The same holds for [`Operator::rejected_keys`](crate::Operator::rejected_keys), which a limiter with rules
     /// in Redis announces there. A key can be personal: an address, a user, an API key.
     pub fn log_keys(mut self, enabled: bool) -> Self {
-        self.reports.logs_keys = enabled;
+        self.settings.reports.logs_keys = enabled;
         self
     }
 
@@ -231,7 +228,7 @@ impl Builder {
     /// Processes with the same secret have the same hash for a key. A reader who knows the secret can test guesses of a
     /// key, so keep it like a password; use 16 random bytes or more.
     pub fn log_hash_secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
+        self.settings.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
         self
     }
 
@@ -275,8 +272,8 @@ impl Builder {
     }
 
     /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
-    pub(super) fn build_unreported(self) -> Result<RateLimiter, BuildError> {
-        if self.deadline.is_zero() {
+    pub(super) fn build_unreported(mut self) -> Result<RateLimiter, BuildError> {
+        if self.settings.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
         if self.max_keys == 0 {
@@ -285,7 +282,7 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
-        let key_secret = match self.key_secret.as_deref() {
+        self.settings.key_secret = match self.key_secret.as_deref() {
             None => KeySecret::random(),
             Some(secret) if secret.len() < KeySecret::FEWEST => {
                 return Err(BuildError::ShortKeySecret);
@@ -293,7 +290,8 @@ impl Builder {
             Some(secret) => KeySecret::new(secret),
         };
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
-        let deadline = self.deadline.min(MAX_DEADLINE);
+        let deadline = self.settings.deadline.min(MAX_DEADLINE);
+        self.settings.deadline = deadline;
         let background = Arc::default();
         let shared = match &self.redis {
             None => None,
@@ -310,16 +308,8 @@ impl Builder {
                 Arc::clone(&background),
             )?),
         };
-        let settings = BackendSettings {
-            on_error: self.on_error,
-            instances: self.instances,
-            deadline,
-            caches_rejections: self.cache_rejections,
-            key_secret,
-            reports: self.reports,
-        };
         let local = Local::new(self.max_keys, self.clock);
-        let backend = Backend::new(local, shared, background, settings);
+        let backend = Backend::new(local, shared, background, self.settings);
         let limiter = RateLimiter::of_backend(backend, self.max_waiting);
         #[cfg(feature = "rules")]
         let limiter = {
@@ -339,15 +329,18 @@ impl Default for Builder {
             certificates: Certificates::default(),
             max_pending: 10_000,
             key_prefix: "rl".to_owned(),
-            deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
             max_waiting: 10_000,
             clock: Clock::Store,
-            on_error: OnError::Local,
-            instances: 1,
-            cache_rejections: true,
             key_secret: None,
-            reports: ReportSettings::default(),
+            settings: BackendSettings {
+                on_error: OnError::Local,
+                instances: 1,
+                deadline: Duration::from_millis(100),
+                caches_rejections: true,
+                key_secret: KeySecret::random(),
+                reports: ReportSettings::default(),
+            },
             #[cfg(feature = "rules")]
             rules: None,
         }
@@ -359,14 +352,14 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("key_prefix", &self.key_prefix)
-            .field("deadline", &self.deadline)
+            .field("deadline", &self.settings.deadline)
             .field("max_pending", &self.max_pending)
             .field("max_keys", &self.max_keys)
             .field("max_waiting", &self.max_waiting)
             .field("clock", &self.clock)
-            .field("on_error", &self.on_error)
-            .field("instances", &self.instances)
-            .field("cache_rejections", &self.cache_rejections)
+            .field("on_error", &self.settings.on_error)
+            .field("instances", &self.settings.instances)
+            .field("cache_rejections", &self.settings.caches_rejections)
             .finish_non_exhaustive()
     }
 }
