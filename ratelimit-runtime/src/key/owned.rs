@@ -14,7 +14,7 @@ use super::{Key, KeyWriter};
 use crate::printing::{debug_by_name, error_of_text};
 
 /// A key that borrows nothing, such as one of [`key!`](crate::key!).
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnedKey(Box<[u8]>);
 
 /// The error of [`OwnedKey::parse`]. Its text says what is wrong, and what to write.
@@ -132,10 +132,6 @@ impl ParseKeyError {
     const PARENTHESES: Self = Self(
         "the parentheses of the key do not match: in a part of a key, write `%28` for `(` and `%29` for `)`",
     );
-
-    pub(crate) fn message(&self) -> &'static str {
-        self.0
-    }
 }
 
 error_of_text!(ParseKeyError);

@@ -521,7 +521,8 @@ impl RateLimiter {
         if let Some(feed) = &self.feed {
             return Err(feed.owns_rules());
         }
-        replace_rules(&self.checker.rules, &self.checker.backend, rules)
+        replace_rules(&self.checker.rules, &self.checker.backend, rules);
+        Ok(())
     }
 
     /// Returns the rules in force.
@@ -532,10 +533,6 @@ impl RateLimiter {
 }
 
 /// Replaces the rules in force.
-fn replace_rules(
-    rules: &RulesInForce,
-    backend: &Backend,
-    set: RuleSet,
-) -> Result<(), RuleSetError> {
-    rules.replace(set, |key| backend.local().fingerprint(key))
+fn replace_rules(rules: &RulesInForce, backend: &Backend, set: RuleSet) {
+    rules.replace(set, |key| backend.local().fingerprint(key));
 }
