@@ -47,26 +47,11 @@ impl Expansion<'_> {
         let (rt, check) = (&self.rt, self.check_function(function));
         let given = charge.limit.name.as_ref();
         let limit = self.registered(charge, &self.name(given), given.is_some());
-        let limiter = self.limiter();
         let KeyAndCost { key, cost } = &charge.key_and_cost;
-        let key_tokens = self.key(key.as_ref());
-        if let (Some(Key::Format(_)), Some(cost)) = (key, cost) {
-            // A cost may await, and what a format string borrows is not `Send`.
-            let (limit_variable, cost_variable) = (variable("limit"), variable("cost"));
-            let cost = self.cost(Some(cost));
-            return quote_spanned! {hygienic()=>
-                match (#limit, #cost) {
-                    (#limit_variable, #cost_variable) => {
-                        #rt::__private::#check(&#rt::__private::one_limit(
-                            #limiter, #limit_variable, #key_tokens, #cost_variable,
-                        ))
-                    }
-                }
-            };
-        }
+        let (limiter, key) = (self.limiter(), self.key(key.as_ref()));
         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
         quote_spanned! {hygienic()=>
-            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key_tokens, #cost))
+            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
         }
     }
 
@@ -76,18 +61,12 @@ impl Expansion<'_> {
         let name = self.name(given.as_ref());
         // The limits with computed amounts, which are evaluated before the keys and the costs.
         let mut limits: Vec<(Ident, TokenStream)> = Vec::new();
-        // The values of the user's keys and costs, in their order. Format strings follow, because what they borrow is
-        // not `Send`, and a cost may await.
-        let mut values: Vec<(Ident, TokenStream)> = Vec::new();
+        // The values of the keys and the costs, in their order.
         let (shared_key, shared_cost) = (variable("key"), variable("cost"));
-        let shared_format = match &shared.key {
-            Some(Key::Format(pieces)) => Some(format_key(rt, pieces)),
-            key => {
-                values.push((shared_key.clone(), self.key_of_group(key.as_ref())));
-                None
-            }
-        };
-        values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
+        let mut values = vec![
+            (shared_key.clone(), self.key_of_group(shared.key.as_ref())),
+            (shared_cost.clone(), self.cost(shared.cost.as_ref())),
+        ];
         let parts: Vec<_> = charges
             .iter()
             .zip(1_usize..)
@@ -106,7 +85,6 @@ impl Expansion<'_> {
                 };
                 let KeyAndCost { key, cost } = &charge.key_and_cost;
                 let key = match key {
-                    Some(Key::Format(pieces)) => format_key(rt, pieces),
                     Some(key) => own_value("key", self.key_of_group(Some(key))),
                     None => shared_key.to_token_stream(),
                 };
@@ -134,9 +112,6 @@ impl Expansion<'_> {
             }
         };
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
-        if let Some(format) = shared_format {
-            call = quote_spanned!(hygienic()=> match #format { #shared_key => #call });
-        }
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
             call = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #call });
