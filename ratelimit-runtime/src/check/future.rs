@@ -7,10 +7,8 @@ use std::task::{Context, Poll};
 
 use super::Permit;
 use super::decide::{AdmittedCall, CallFuture, StartedCall};
-use crate::algorithm::Outcome;
-use crate::limit::Limit;
 use crate::printing::debug_by_name;
-use crate::reply::{Decision, Rejection, Source};
+use crate::reply::{Decision, Rejection};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
@@ -37,15 +35,6 @@ impl Check {
     #[inline]
     pub(super) fn admitted(capacity: u64, remaining: u64, reset_us: u64) -> Self {
         Self(CheckStage::Admitted { capacity, remaining, reset_us })
-    }
-
-    /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
-    #[inline]
-    pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let decision = Decision::new(limit.terms().capacity, outcome, Source::Embedded);
-        let (name, quota) = (limit.terms().identity.name, limit.quota());
-        let rejection = Rejection::Limited { name, quota, decision };
-        Self::from(if limit.policy().shadow { Ok(decision) } else { Err(rejection) })
     }
 
     /// Creates the check of a call that `decide` decides and reports.
