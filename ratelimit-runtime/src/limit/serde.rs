@@ -6,11 +6,13 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{self, Serialize, Serializer};
 
-use super::text::{algorithm_of, duration, limit_of};
+use super::text::{limit_of, with_word};
 use super::{
-    Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy,
+    Scope,
 };
-use crate::text::duration::parse_seconds;
+use crate::text::duration::{parse_seconds, parse_text};
+use crate::text::limit::algorithm_of;
 use crate::text::offset::offset_minutes;
 
 /// The fields of a limit, with the names of the arguments of the attribute.
@@ -141,7 +143,10 @@ impl LimitFields {
                 Limit::try_in_flight(make_name(name)?.as_str(), *in_flight)?
             }
             (None, Some(threshold), Some(period), None) => {
-                let algorithm = algo.as_deref().map(algorithm_of).transpose()?;
+                let known = Algorithm::RATES.map(Algorithm::as_str);
+                let algorithm =
+                    algo.as_deref().map(|word| algorithm_of(word, &known)).transpose()?;
+                let algorithm = algorithm.map(with_word);
                 limit_of(make_name(name), algorithm, *threshold, period.duration()?, *burst)?
             }
             _ => {
@@ -180,7 +185,7 @@ impl PeriodField {
 
     fn duration(&self) -> Result<Duration, ParseLimitError> {
         let micros = match self {
-            Self::Text(text) => return duration(text),
+            Self::Text(text) => parse_text(text),
             Self::Seconds(seconds) => parse_seconds(&seconds.to_string(), ""),
             Self::Fraction(seconds) if seconds.is_sign_negative() => {
                 return Err(ParseLimitError::new("a duration cannot be negative"));

@@ -5,10 +5,6 @@ use std::time::Duration;
 
 use super::{Algorithm, Limit, LimitError, Name};
 use crate::printing::error_of_text;
-#[cfg(feature = "serde")]
-use crate::text::duration::parse_text;
-#[cfg(feature = "serde")]
-use crate::text::limit;
 use crate::text::limit::LimitText;
 
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
@@ -103,22 +99,9 @@ pub(super) fn limit_of(
     limit.map_err(ParseLimitError::new)
 }
 
-/// Reads an algorithm, by its word in the attribute.
-#[cfg(feature = "serde")]
-pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
-    let word = limit::algorithm_of(word, &Algorithm::RATES.map(Algorithm::as_str));
-    word.map(with_word).map_err(ParseLimitError::new)
-}
-
-fn with_word(word: &str) -> Algorithm {
+pub(super) fn with_word(word: &str) -> Algorithm {
     let found = Algorithm::RATES.into_iter().find(|algorithm| algorithm.as_str() == word);
     found.unwrap_or(Algorithm::Sliding)
-}
-
-/// Reads a duration as in the attribute.
-#[cfg(feature = "serde")]
-pub(super) fn duration(text: &str) -> Result<Duration, ParseLimitError> {
-    parse_text(text).map(Duration::from_micros).map_err(ParseLimitError::new)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that are too large are an
+    /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that do not fit are an
     /// error beside the limit with the largest amounts up to `threshold` that it can count, and of a bucket with the
     /// largest burst that fills within 100 years.
     pub(crate) fn with_computed(
@@ -58,16 +58,14 @@ impl Limit {
         burst: Option<u64>,
         lease: Lease,
     ) -> (Self, Option<LimitError>) {
-        let (mut limit, error) = match self.try_amounts(threshold, burst) {
-            Ok(limit) => (limit, None),
-            Err(error) => {
-                let policy = Policy { blocked: false, lease: Lease::None, ..self.policy };
-                let terms = Terms::largest(self.terms.identity, threshold);
-                (Self { terms, policy }, Some(error))
-            }
-        };
+        let computed = self.try_amounts(threshold, burst);
+        let mut limit = computed.unwrap_or_else(|_| {
+            let terms = Terms::largest(self.terms.identity, threshold);
+            let policy = Policy { blocked: threshold == 0, lease: Lease::None, ..self.policy };
+            Self { terms, policy }
+        });
         limit.policy.varies = true;
-        (limit.with_lease(lease), error)
+        (limit.with_lease(lease), computed.err())
     }
 
     /// Returns the trial of another threshold beside this limit: a shadow with counts of its own, which neither waits
@@ -96,23 +94,9 @@ impl Limit {
         &self,
         threshold: Option<u64>,
         burst: Option<u64>,
-    ) -> (Self, Option<&'static str>) {
-        let is_ignored = burst.is_some() && !self.terms.is_bucket();
+    ) -> (Self, Option<LimitError>) {
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
-        let burst = burst.filter(|_| !is_ignored);
-        let (limit, error) = self.with_computed(threshold, burst, self.policy.lease);
-        let misfit = match error {
-            Some(LimitError::SLOW_FILL) => {
-                Some("the burst would take over 100 years to fill, so it is shortened")
-            }
-            Some(_) => {
-                Some("the amounts are larger than this limit can count, so they are reduced")
-            }
-            None => is_ignored.then_some(
-                "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
-            ),
-        };
-        (limit, misfit)
+        self.with_computed(threshold, burst, self.policy.lease)
     }
 }

@@ -148,20 +148,21 @@ impl Rule {
     /// fill; on the amounts of rates alone for calls in flight, and the other way round.
     pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
+        let misfit_of =
+            |threshold, burst| limit.under_rule(threshold, burst).1.map(|error| error.0);
         let misfit = || {
             if limit.is_in_flight() && has_rate && self.in_flight.is_none() {
                 return Some("`threshold`, `burst` and `trial` are for rates: write `in_flight`");
             }
             if limit.is_in_flight() {
-                return limit.under_rule(self.in_flight, None).1;
+                return misfit_of(self.in_flight, None);
             }
             if self.in_flight.is_some() && !has_rate {
                 return Some(
                     "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`",
                 );
             }
-            let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
-            limit.under_rule(self.threshold, self.burst).1.or(of_trial)
+            misfit_of(self.threshold, self.burst).or_else(|| misfit_of(Some(self.trial?), None))
         };
         match self.mistake().or_else(misfit) {
             Some(wrong) => Err(RuleSetError::new(wrong)),
