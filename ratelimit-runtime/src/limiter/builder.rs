@@ -265,12 +265,6 @@ impl Builder {
         Ok(limiter)
     }
 
-    /// Builds a limiter on the embedded store, as [`build_unreported`](Self::build_unreported) does.
-    pub(super) fn build_default() -> RateLimiter {
-        let limiter = Self::default().build_unreported();
-        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
-    }
-
     /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
     pub(super) fn build_unreported(mut self) -> Result<RateLimiter, BuildError> {
         if self.settings.deadline.is_zero() {

@@ -35,7 +35,6 @@ use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
-use crate::report;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::waiting::Waiting;
 
@@ -92,11 +91,8 @@ impl RateLimiter {
     #[must_use]
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn embedded() -> Self {
-        let limiter = Builder::build_default();
-        #[cfg(feature = "actix")]
-        workers::check(std::panic::Location::caller());
-        report::describe();
-        limiter
+        let limiter = Self::builder().build();
+        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
     }
 
     /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
