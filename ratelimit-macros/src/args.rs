@@ -95,6 +95,11 @@ impl<'e> Args<'e> {
         }
     }
 
+    /// Whether an argument has no value that is an expression, which was reported.
+    pub(crate) fn lacks_value(&self) -> bool {
+        self.given.iter().any(|argument| argument.value.is_none())
+    }
+
     /// Whether a reported mistake probably meant an argument.
     pub(crate) fn is_misspelled(&self, name: ArgumentName) -> bool {
         self.misspelled.contains(&name)

@@ -88,7 +88,7 @@ impl Limit {
         if let Kind::Rate { algorithm, .. } = limit.kind {
             check_algorithm(args, algorithm);
         }
-        if args.errors.count() > errors {
+        if args.errors.count() > errors || args.lacks_value() {
             return None;
         }
         limit.check_rate(args);
