@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Identity, Lease, Limit, Name, Quota, Terms};
 
 /// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
-// A new setting has its place here, in `serde.rs`, and in `Display`.
+// A new setting has its place here, in `serde.rs`, and in `write`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[non_exhaustive]
@@ -131,10 +131,10 @@ impl Limit {
     }
 }
 
-/// Writes what [`Limit`] shows of its policy, each setting after a comma.
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = *self;
+impl Policy {
+    /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
+    pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }

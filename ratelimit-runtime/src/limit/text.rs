@@ -22,19 +22,21 @@ error_of_text!(ParseLimitError);
 /// Shows a limit as [`Limit::parse`] reads it, after the name, and what its policy says.
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, amount, policy) = (self.name(), self.threshold(), self.policy);
+        write!(f, "Limit({}: {}", self.name(), self.threshold())?;
         if self.is_in_flight() {
-            return write!(f, "Limit({name}: {amount} in flight{policy})");
+            f.write_str(" in flight")?;
+        } else {
+            write!(f, " per {}", self.terms.identity.period)?;
+            if self.policy.has_burst {
+                write!(f, " burst {}", self.capacity())?;
+            }
+            write!(f, " {}", self.algorithm())?;
         }
-        write!(f, "Limit({name}: {amount} per {}", self.terms.identity.period)?;
-        if policy.has_burst {
-            write!(f, " burst {}", self.capacity())?;
-        }
-        write!(f, " {}", self.algorithm())?;
         if let Some(align) = self.terms.identity.align {
             write!(f, ", align {} minutes", align.offset_minutes)?;
         }
-        write!(f, "{policy})")
+        self.policy.write(f)?;
+        f.write_str(")")
     }
 }
 
