@@ -28,7 +28,7 @@ enum CheckStage {
 /// Like [`Check`], but resolves to whether the call is admitted: see
 /// [`RateLimiter::admit`](crate::RateLimiter::admit).
 #[must_use = "futures do nothing unless polled"]
-pub struct Admit(Check);
+pub struct Admit(pub(crate) Check);
 
 impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing records.
@@ -44,11 +44,6 @@ impl Check {
         Self(CheckStage::Call(CallFuture::Pending(Box::pin(async move {
             decide.await.map(AdmittedCall::from)
         }))))
-    }
-
-    /// Creates the check of a call without a limit.
-    pub(crate) fn unlimited() -> Self {
-        Self::admitted(u64::MAX, u64::MAX, 0)
     }
 
     /// Returns this check as a call.
@@ -115,12 +110,6 @@ impl Future for Check {
             }
             CheckStage::Call(call) => Pin::new(call).poll(context),
         }
-    }
-}
-
-impl From<Check> for Admit {
-    fn from(check: Check) -> Self {
-        Self(check)
     }
 }
 

@@ -183,7 +183,7 @@ impl RateLimiter {
     /// ```
     #[inline]
     pub fn admit(&self, limit: &Limit, key: impl Key, cost: u64) -> Admit {
-        self.check(limit, key, cost).into()
+        Admit(self.check(limit, key, cost))
     }
 
     /// Like [`check`](Self::check), for code that is not async. If Redis counts the limit, or if the limit has a
