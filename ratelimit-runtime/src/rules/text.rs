@@ -295,10 +295,11 @@ impl Serialize for Moment {
     }
 }
 
-/// Writes the moment, or the last one that can be written, in the year 9999.
+/// Writes the moment, or the nearest one that can be read: the first one is in 1970, and the last one in the year 9999.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX).fmt(f)
+        let since_epoch = self.0.max(SystemTime::UNIX_EPOCH);
+        Timestamp::try_from(since_epoch).unwrap_or(Timestamp::MAX).fmt(f)
     }
 }
 
@@ -402,6 +403,8 @@ mod tests {
         }
         let late = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
         assert!(Moment(late).to_string().starts_with("9999-12-30T"));
+        let early = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Moment(early).to_string(), "1970-01-01T00:00:00Z");
     }
 
     fn rule() -> impl Strategy<Value = Rule> {
