@@ -157,13 +157,14 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
 #[test]
 fn a_limit_returns_what_was_set() {
     let plain = Limit::fixed("limits", 100, SECOND);
-    assert_eq!((plain.get_burst(), plain.get_align(), plain.get_wait()), (None, None, None));
-    assert_eq!((plain.get_scope(), plain.get_on_error()), (Scope::Global, None));
-    assert_eq!((plain.get_shadow(), plain.get_hidden()), (false, false));
-    assert_eq!(plain.get_lease(), Lease::None);
-    assert_eq!(plain.lease(7).get_lease(), Lease::UpTo(7));
-    assert_eq!(plain.auto_lease().get_lease(), Lease::Auto);
-    assert!(plain.hidden(true).get_hidden());
+    let policy = plain.policy();
+    assert_eq!((plain.get_burst(), plain.get_align(), policy.wait), (None, None, None));
+    assert_eq!((policy.scope, policy.on_error), (Scope::Global, None));
+    assert_eq!((policy.shadow, policy.hidden), (false, false));
+    assert_eq!(policy.lease, Lease::None);
+    assert_eq!(plain.lease(7).policy().lease, Lease::UpTo(7));
+    assert_eq!(plain.auto_lease().policy().lease, Lease::Auto);
+    assert!(plain.hidden(true).policy().hidden);
 
     let align = Align::offset_minutes(-210);
     assert_eq!(align.get_offset_minutes(), -210);
@@ -172,8 +173,9 @@ fn a_limit_returns_what_was_set() {
     let bucket = Limit::token_bucket("limits", 100, SECOND);
     assert_eq!((bucket.get_burst(), bucket.burst(100).get_burst()), (None, Some(100)));
     let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(SECOND);
-    assert_eq!((set.get_scope(), set.get_on_error()), (Scope::Process, Some(OnError::Deny)));
-    assert_eq!((set.get_shadow(), set.get_wait()), (true, Some(SECOND)));
+    let policy = set.policy();
+    assert_eq!((policy.scope, policy.on_error), (Scope::Process, Some(OnError::Deny)));
+    assert_eq!((policy.shadow, policy.wait), (true, Some(SECOND)));
 
     let limit = Limit::leaky_bucket("limits", 7, MINUTE);
     assert_eq!((limit.name(), limit.threshold(), limit.period()), ("limits", 7, MINUTE));

@@ -153,7 +153,7 @@ async fn operate(url: &str, name: &str) {
     for change in 1..=CHANGES {
         loop {
             let mut shared = limiter.operator().shared_rules().await.expect("read");
-            let written = shared.rules.rule("api").and_then(|rule| rule.get_threshold());
+            let written = shared.rules.rule("api").and_then(|rule| rule.threshold);
             let next = written.unwrap_or(1) + 1;
             let rule = Rule::new().threshold(next).burst(2 * next);
             shared.rules.set("api", rule).expect("valid");

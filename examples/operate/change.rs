@@ -30,7 +30,7 @@ pub(crate) async fn set(
 ) -> anyhow::Result<()> {
     let mut rule = read_rule(place.0, rule)?;
     if let Some(lasts) = lasts {
-        ensure!(rule.get_until().is_none(), "write `until` or `for`, not both");
+        ensure!(rule.until.is_none(), "write `until` or `for`, not both");
         let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + lasts;
         // Whole seconds are easier to read.
         rule = rule.until(SystemTime::UNIX_EPOCH + Duration::from_secs(end.as_secs() + 1));

@@ -159,7 +159,7 @@ pub(crate) async fn counts_of(limiter: &RateLimiter, key: &str) -> anyhow::Resul
         }
     }
     for (limit, of, rule) in limiter.operator().shared_rules().await?.rules.iter() {
-        if of.is_some_and(|of| of == key.to_string()) {
+        if of == Some(&key) {
             is_known = true;
             println!("rule {}: {rule}", shown(limit));
         }

@@ -25,7 +25,7 @@ use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
 use self::key::{
-    AnyHole, Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name,
+    AnyHole, Hole, Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted,
 };
 use self::limit::{Algorithm, Limit};
 
@@ -118,17 +118,13 @@ impl Key for KeyInput {
                         FormatPart::Text(text) => {
                             for (index, text) in text.text().split(':').enumerate() {
                                 if index > 0 {
-                                    Format(Colon).write(out);
+                                    out.separator();
                                 }
-                                Format(Text(text)).write(out);
+                                out.bytes(text.as_bytes());
                             }
                         }
-                        FormatPart::Arg(arg) => {
-                            Format(Hole(AnyHole(arg)).piece()).write(out);
-                        }
-                        FormatPart::Shown(arg) => {
-                            Format(Shown(format_args!("{arg}"))).write(out);
-                        }
+                        FormatPart::Arg(arg) => Hole(AnyHole(arg)).write_to(out),
+                        FormatPart::Shown(arg) => write_formatted(out, format_args!("{arg}")),
                     }
                 }
             }

@@ -7,12 +7,13 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                     {
                         static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                             ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            )
-                            .computed();
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            true,
+                        );
                         __RATE_LIMIT_SITE
                             .visit(const {
                                 &::ratelimit_runtime::Limit::token_bucket(
@@ -51,13 +52,13 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
             ::ratelimit_runtime::__private::CallLimit::with_amounts(
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::named(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        )
-                        .computed();
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                        ::ratelimit_runtime::__private::SiteName::Chosen,
+                        true,
+                    );
                     __RATE_LIMIT_SITE
                         .visit(const {
                             &::ratelimit_runtime::Limit::scope(
@@ -112,11 +113,13 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                                     ::ratelimit_runtime::__private::CallPart::of(
                                         &{
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::constant(
+                                                ::ratelimit_runtime::__private::Site::new(
                                                 ::core::concat!(
                                                     ::core::file!(), ":", ::core::line!(), ":",
                                                     ::core::column!()
                                                 ),
+                                                ::ratelimit_runtime::__private::SiteName::Constant,
+                                                false,
                                             );
                                             __RATE_LIMIT_SITE
                                                 .visit(const {
@@ -132,11 +135,13 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                                     ::ratelimit_runtime::__private::CallPart::of(
                                         &{
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                                ::ratelimit_runtime::__private::Site::named(
+                                                ::ratelimit_runtime::__private::Site::new(
                                                 ::core::concat!(
                                                     ::core::file!(), ":", ::core::line!(), ":",
                                                     ::core::column!()
                                                 ),
+                                                ::ratelimit_runtime::__private::SiteName::Chosen,
+                                                false,
                                             );
                                             __RATE_LIMIT_SITE
                                                 .visit(const {

@@ -19,6 +19,8 @@ where
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {
@@ -70,6 +72,8 @@ fn patterns<'a>(
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {
@@ -118,6 +122,8 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {

@@ -5,10 +5,12 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::constant(
+                        ::ratelimit_runtime::__private::Site::new(
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Constant,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -64,11 +66,13 @@ async fn query(user: u64) -> Result<(), Rejection> {
                             ::ratelimit_runtime::__private::CallPart::of(
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::ratelimit_runtime::__private::Site::new(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Constant,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -86,6 +90,8 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {

@@ -14,6 +14,8 @@ async fn complete(
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -71,6 +73,8 @@ async fn stream() -> Result<Stream, Rejection> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -144,11 +148,13 @@ fn several(team: &str) -> Answer {
                             ::ratelimit_runtime::__private::CallPart::of(
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::ratelimit_runtime::__private::Site::new(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Constant,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -169,6 +175,8 @@ fn several(team: &str) -> Answer {
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -196,6 +204,8 @@ fn several(team: &str) -> Answer {
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -265,6 +275,8 @@ async fn blocked() -> Answer {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -322,6 +334,8 @@ async fn blocked_and_counted() -> Answer {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -383,6 +397,8 @@ async fn blocked_by_result_and_settled_by_hand() -> Answer {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -453,6 +469,8 @@ async fn held(
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

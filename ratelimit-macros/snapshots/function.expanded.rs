@@ -9,6 +9,8 @@ async fn plain() -> Result<(), Rejection> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -54,10 +56,12 @@ where
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::named(
+                        ::ratelimit_runtime::__private::Site::new(
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Chosen,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

@@ -12,6 +12,8 @@ where
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -22,17 +24,19 @@ where
                             )
                         })
                 },
-                ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Format(|
+                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+                {
                     ::ratelimit_runtime::__private::Hole(
                             ::ratelimit_runtime::__private::AnyHole(&N),
                         )
-                        .piece(),
-                    ::ratelimit_runtime::__private::Colon,
+                        .write_to(__rate_limit_out);
+                    __rate_limit_out.separator();
                     ::ratelimit_runtime::__private::Hole(
                             ::ratelimit_runtime::__private::AnyHole(&id),
                         )
-                        .piece(),
-                )),
+                        .write_to(__rate_limit_out);
+                }),
                 1_u64,
             ),
         ) {
@@ -62,6 +66,8 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

@@ -9,6 +9,8 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -19,16 +21,19 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                             )
                         })
                 },
-                ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Format(|
+                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+                {
                     ::ratelimit_runtime::__private::Hole(
                             ::ratelimit_runtime::__private::AnyHole(&tenant),
                         )
-                        .piece(),
-                    ::ratelimit_runtime::__private::Colon,
-                    ::ratelimit_runtime::__private::Shown(
+                        .write_to(__rate_limit_out);
+                    __rate_limit_out.separator();
+                    ::ratelimit_runtime::__private::write_formatted(
+                        __rate_limit_out,
                         ::core::format_args!("{:08x}", user.id),
-                    ),
-                )),
+                    );
+                }),
                 1_u64,
             ),
         ) {
@@ -57,6 +62,8 @@ async fn method(&self) -> Option<()> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -96,6 +103,8 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

@@ -11,6 +11,8 @@ impl<T: AsRef<str>> Pool<T> {
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {
@@ -53,6 +55,8 @@ impl<T: AsRef<str>> Pool<T> {
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {
@@ -98,6 +102,8 @@ trait Greeter {
                                 ::core::file!(), ":", ::core::line!(), ":",
                                 ::core::column!()
                             ),
+                            ::ratelimit_runtime::__private::SiteName::Default,
+                            false,
                         );
                         __RATE_LIMIT_SITE
                             .visit(const {
@@ -108,12 +114,14 @@ trait Greeter {
                                 )
                             })
                     },
-                    ::ratelimit_runtime::__private::Format((
+                    ::ratelimit_runtime::__private::Format(|
+                        __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+                    {
                         ::ratelimit_runtime::__private::Hole(
                                 ::ratelimit_runtime::__private::AnyHole(&name),
                             )
-                            .piece(),
-                    )),
+                            .write_to(__rate_limit_out);
+                    }),
                     1_u64,
                 ),
             ) {

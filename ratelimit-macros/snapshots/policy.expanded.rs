@@ -9,6 +9,8 @@ async fn patient() -> Option<()> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -53,6 +55,8 @@ async fn shadow() -> Option<()> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        crate::limits::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -117,11 +121,13 @@ async fn hidden() -> Option<()> {
                             ::ratelimit_runtime::__private::CallPart::of(
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                                        ::ratelimit_runtime::__private::Site::constant(
+                                        ::ratelimit_runtime::__private::Site::new(
                                         ::core::concat!(
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Constant,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -142,6 +148,8 @@ async fn hidden() -> Option<()> {
                                             ::core::file!(), ":", ::core::line!(), ":",
                                             ::core::column!()
                                         ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
                                     );
                                     __RATE_LIMIT_SITE
                                         .visit(const {
@@ -187,10 +195,12 @@ async fn leased() -> Option<()> {
                 ::core::option::Option::None,
                 {
                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::named(
+                        ::ratelimit_runtime::__private::Site::new(
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Chosen,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

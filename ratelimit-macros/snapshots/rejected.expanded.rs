@@ -9,6 +9,8 @@ async fn hidden(mut name: String) -> impl IntoResponse {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -54,6 +56,8 @@ async fn text() -> String {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -96,6 +100,8 @@ async fn hidden_text() -> impl IntoResponse {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

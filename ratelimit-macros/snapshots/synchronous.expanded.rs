@@ -9,6 +9,8 @@ fn call(id: u64) -> Result<u64, Rejection> {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
@@ -46,6 +48,8 @@ fn hidden() -> impl Debug {
                         ::core::concat!(
                             ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {

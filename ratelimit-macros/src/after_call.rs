@@ -8,7 +8,6 @@ use syn::{Expr, FnArg, Ident, Lit, Pat, PatIdent, PatType, Type, TypePath};
 
 use crate::args::Args;
 use crate::argument::ArgumentName;
-use crate::diagnostics::ReportedError;
 use crate::function::Function;
 use crate::values::{Value, as_literal, as_path, unwrap_parens};
 
@@ -43,10 +42,7 @@ pub(crate) enum Correction {
 }
 
 impl AfterCall {
-    pub(crate) fn read(
-        args: &Args<'_>,
-        function: Option<&Function>,
-    ) -> Result<Self, ReportedError> {
+    pub(crate) fn read(args: &Args<'_>, function: Option<&Function>) -> Self {
         let read = |name| {
             args.optional(name, |name, expr| {
                 let function_of_result = read_function(name, function, expr)?;
@@ -57,19 +53,17 @@ impl AfterCall {
                 Ok(function_of_result)
             })
         };
-        let (settle, count_if) = (read(ArgumentName::Settle), read(ArgumentName::CountIf));
+        let settle = read(ArgumentName::Settle).map(Correction::Settle);
+        let count_if = read(ArgumentName::CountIf).map(Correction::CountIf);
         let permit = args.optional(ArgumentName::Permit, |_, expr| {
             let bindings = function.map(Function::bindings).unwrap_or_default();
             read_permit(expr, &bindings)
         });
         let block = read(ArgumentName::Block);
         let at_most = args.optional(ArgumentName::BlockAtMost, Value::duration);
-        let settle = settle?.map(Correction::Settle);
-        let count_if = count_if?.map(Correction::CountIf);
-        let correction = settle.or(count_if).or(permit?.map(Correction::Permit));
-        let at_most = at_most?;
-        let block = block?.map(|function| KeyBlock { function, at_most });
-        Ok(Self { correction, block, holds: false })
+        let correction = settle.or(count_if).or(permit.map(Correction::Permit));
+        let block = block.map(|function| KeyBlock { function, at_most });
+        Self { correction, block, holds: false }
     }
 
     /// Takes the correction of `shared` if it has none. Units that are held have nothing to correct.

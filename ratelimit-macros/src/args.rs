@@ -12,7 +12,7 @@ use syn::{Expr, ExprLit, Ident, Lit, LitInt, LitStr, Token};
 
 use crate::algorithm::Algorithm;
 use crate::argument::ArgumentName;
-use crate::diagnostics::{Errors, ReportedError, foreign_argument, quoted, written};
+use crate::diagnostics::{Errors, foreign_argument, quoted, written};
 use crate::text::closest::{closest, nearest};
 use crate::text::limit::LimitText;
 use crate::values::{as_literal, as_path};
@@ -30,7 +30,7 @@ pub(crate) struct Args<'e> {
     /// Whether the text of the limit has a `burst`.
     text_has_burst: bool,
     /// The arguments that a reported mistake probably meant. They are not reported as missing.
-    misspelled: Vec<(ArgumentName, ReportedError)>,
+    misspelled: Vec<ArgumentName>,
     pub(crate) errors: &'e Errors,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Args<'e> {
 pub(crate) struct Argument {
     name: ArgumentName,
     ident: Ident,
-    value: Result<Expr, ReportedError>,
+    value: Option<Expr>,
 }
 
 impl<'e> Args<'e> {
@@ -57,7 +57,7 @@ impl<'e> Args<'e> {
             Ok(())
         };
         if let Err(error) = read_all.parse2(tokens)
-            && errors.is_empty()
+            && errors.count() == 0
         {
             errors.report(error);
         }
@@ -71,7 +71,7 @@ impl<'e> Args<'e> {
 
     /// The value of an argument, if it is given and an expression.
     fn value(&self, name: ArgumentName) -> Option<&Expr> {
-        self.get(name).and_then(|argument| argument.value.as_ref().ok())
+        self.get(name)?.value.as_ref()
     }
 
     /// Whether an argument is given as a path.
@@ -95,22 +95,23 @@ impl<'e> Args<'e> {
         }
     }
 
-    /// The reported mistake that probably meant an argument.
-    pub(crate) fn misspelled(&self, name: ArgumentName) -> Option<ReportedError> {
-        self.misspelled.iter().find(|(meant, _)| *meant == name).map(|(_, reported)| *reported)
+    /// Whether an argument has no value that is an expression, which was reported.
+    pub(crate) fn lacks_value(&self) -> bool {
+        self.given.iter().any(|argument| argument.value.is_none())
     }
 
-    /// The value of an argument as `read` understands it, if it was given.
+    /// Whether a reported mistake probably meant an argument.
+    pub(crate) fn is_misspelled(&self, name: ArgumentName) -> bool {
+        self.misspelled.contains(&name)
+    }
+
+    /// The value of an argument as `read` understands it; `None` if it was not given, or is wrong, which is reported.
     pub(crate) fn optional<T>(
         &self,
         name: ArgumentName,
         read: impl FnOnce(ArgumentName, &Expr) -> syn::Result<T>,
-    ) -> Result<Option<T>, ReportedError> {
-        let Some(argument) = self.get(name) else { return Ok(None) };
-        match &argument.value {
-            Ok(value) => self.errors.record(read(name, value)).map(Some),
-            Err(reported) => Err(*reported),
-        }
+    ) -> Option<T> {
+        self.value(name).and_then(|value| self.errors.record(read(name, value)))
     }
 
     /// The same for an argument that has to be given; `missing` is the error if it is not.
@@ -119,11 +120,11 @@ impl<'e> Args<'e> {
         name: ArgumentName,
         missing: &str,
         read: impl FnOnce(ArgumentName, &Expr) -> syn::Result<T>,
-    ) -> Result<T, ReportedError> {
-        self.optional(name, read)?.ok_or_else(|| {
-            let report = || self.errors.report(syn::Error::new(self.span, missing));
-            self.misspelled(name).unwrap_or_else(report)
-        })
+    ) -> Option<T> {
+        if self.get(name).is_none() && !self.is_misspelled(name) {
+            self.errors.report(syn::Error::new(self.span, missing));
+        }
+        self.optional(name, read)
     }
 
     /// Reads one argument and the comma after it.
@@ -141,20 +142,20 @@ impl<'e> Args<'e> {
         }
         let Ok(ident) = input.call(Ident::parse_any) else {
             let message = "expected a named argument, such as `period = 30`";
-            let reported = self.errors.report(input.error(message));
-            self.anything_is_misspelled(reported);
+            self.errors.report(input.error(message));
+            self.anything_is_misspelled();
             return skip_argument(input);
         };
         if ident == ArgumentName::Limit.as_str() && !input.peek(Token![=]) {
             return self.parse_group(&ident, input);
         }
         let accepted = self.accept(&ident, input.peek(Token![=]));
-        let value = parse_value(&ident, accepted.ok(), input);
+        let value = parse_value(&ident, accepted, input);
         if value.is_err() {
             skip_to_comma(input);
         }
         // An unknown argument is one mistake. Its value is not reported as well.
-        if let Ok(name) = accepted {
+        if let Some(name) = accepted {
             let value = self.errors.record(value);
             self.given.push(Argument { name, ident, value });
         }
@@ -176,8 +177,8 @@ impl<'e> Args<'e> {
             }
         }
         let message = format!("a number needs the name of its argument: write {advice}");
-        let reported = self.errors.report(syn::Error::new(first.span(), message));
-        self.anything_is_misspelled(reported);
+        self.errors.report(syn::Error::new(first.span(), message));
+        self.anything_is_misspelled();
         skip_argument(input);
     }
 
@@ -198,8 +199,8 @@ impl<'e> Args<'e> {
         let LimitText { threshold, period_us, burst, algorithm } = match limit {
             Ok(limit) => limit,
             Err(message) => {
-                let reported = self.errors.report(syn::Error::new(span, message));
-                return self.anything_is_misspelled(reported);
+                self.errors.report(syn::Error::new(span, message));
+                return self.anything_is_misspelled();
             }
         };
         let number = |number: u64| Lit::Int(LitInt::new(&number.to_string(), span));
@@ -212,7 +213,7 @@ impl<'e> Args<'e> {
             (ArgumentName::Algo, algorithm.map(word)),
         ];
         self.given.extend(values.into_iter().filter_map(|(name, value)| {
-            let value = Ok(Expr::Lit(ExprLit { attrs: Vec::new(), lit: value? }));
+            let value = Some(Expr::Lit(ExprLit { attrs: Vec::new(), lit: value? }));
             Some(Argument { name, ident: Ident::new(name.as_str(), span), value })
         }));
     }
@@ -246,15 +247,15 @@ impl<'e> Args<'e> {
         } else {
             let message = "`limit` takes arguments in parentheses, or a constant: write \
                            `limit(period = 1, threshold = 10)`, or `limit = LOGIN`";
-            let reported = self.errors.report(syn::Error::new(ident.span(), message));
-            self.anything_is_misspelled(reported);
+            self.errors.report(syn::Error::new(ident.span(), message));
+            self.anything_is_misspelled();
         }
         skip_argument(input);
     }
 
     /// After a mistake that can be any argument misspelled, none is reported as missing.
-    fn anything_is_misspelled(&mut self, reported: ReportedError) {
-        self.misspelled.extend(self.allowed().into_iter().map(|name| (name, reported)));
+    fn anything_is_misspelled(&mut self) {
+        self.misspelled.extend(self.allowed());
     }
 
     /// The arguments that are allowed at this level.
@@ -264,16 +265,16 @@ impl<'e> Args<'e> {
     }
 
     /// The argument of that name, if it exists and is given for the first time.
-    fn accept(&mut self, ident: &Ident, has_value: bool) -> Result<ArgumentName, ReportedError> {
+    fn accept(&mut self, ident: &Ident, has_value: bool) -> Option<ArgumentName> {
         let word = ident.to_string();
         let (message, meant) = match ArgumentName::find(&word) {
-            Some(name) if self.get(name).is_none() => return Ok(name),
+            Some(name) if self.get(name).is_none() => return Some(name),
             Some(_) => (format!("`{word}` is given twice: remove one of the two"), Vec::new()),
             None => self.unknown(&word, has_value),
         };
-        let reported = self.errors.report(syn::Error::new(ident.span(), message));
-        self.misspelled.extend(meant.into_iter().map(|name| (name, reported)));
-        Err(reported)
+        self.errors.report(syn::Error::new(ident.span(), message));
+        self.misspelled.extend(meant);
+        None
     }
 
     /// What to write instead of a word that is no argument, and the arguments that it was probably meant to be.
@@ -302,7 +303,7 @@ impl<'e> Args<'e> {
         }
         let advice = match self.get(ArgumentName::Key) {
             Some(key) => {
-                let key = key.value.as_ref().map_or_else(|_| "..".into(), written);
+                let key = key.value.as_ref().map_or_else(|| "..".into(), written);
                 format!("to count several values together, write `key = ({key}, {word})`")
             }
             None => format!("to count each `{word}` separately, write `key = {word}`"),
@@ -314,9 +315,7 @@ impl<'e> Args<'e> {
 impl ToTokens for Argument {
     fn to_tokens(&self, tokens: &mut TokenStream) {
         self.ident.to_tokens(tokens);
-        if let Ok(value) = &self.value {
-            value.to_tokens(tokens);
-        }
+        self.value.to_tokens(tokens);
     }
 }
 

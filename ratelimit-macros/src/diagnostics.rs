@@ -13,33 +13,31 @@ pub(crate) struct Errors {
     found: RefCell<Vec<syn::Error>>,
 }
 
-/// The proof that an error was recorded. Only [`Errors`] creates it, so that no
-/// `Result<T, ReportedError>` can lack its value without a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReportedError(());
-
 impl Errors {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.found.borrow().is_empty()
+    /// Returns how many errors were recorded.
+    pub(crate) fn count(&self) -> usize {
+        self.found.borrow().len()
     }
 
     /// Records one error, or several that were combined.
-    pub(crate) fn report(&self, error: syn::Error) -> ReportedError {
+    pub(crate) fn report(&self, error: syn::Error) {
         self.found.borrow_mut().push(error);
-        ReportedError(())
     }
 
-    /// Records the error of a result.
-    pub(crate) fn record<T>(&self, result: syn::Result<T>) -> Result<T, ReportedError> {
-        result.map_err(|error| self.report(error))
+    /// Returns the value of a result, or records its error.
+    pub(crate) fn record<T>(&self, result: syn::Result<T>) -> Option<T> {
+        result.map_err(|error| self.report(error)).ok()
     }
 
     /// Returns the value if no error was recorded, and otherwise a `compile_error!` for each.
-    pub(crate) fn finish<T>(self, outcome: Result<T, ReportedError>) -> Result<T, TokenStream> {
+    pub(crate) fn finish<T>(self, outcome: Option<T>) -> Result<T, TokenStream> {
         let found = self.found.into_inner();
         match outcome {
-            Ok(value) if found.is_empty() => Ok(value),
-            _ => Err(found.iter().map(syn::Error::to_compile_error).collect()),
+            Some(value) if found.is_empty() => Ok(value),
+            _ => {
+                assert!(!found.is_empty(), "a mistake in the attribute was not reported");
+                Err(found.iter().map(syn::Error::to_compile_error).collect())
+            }
         }
     }
 }

@@ -153,9 +153,7 @@ fn excluded(name: ArgumentName, args: &Args<'_>, attribute: &Args<'_>) -> Option
                 Given(other) => (other, of(other).get(other).is_some()),
                 Path(other) => (other, of(other).is_path(other)),
                 Value(other, word) => (other, of(other).is_word(other, word)),
-                Without(other) => {
-                    (other, args.get(other).is_none() && args.misspelled(other).is_none())
-                }
+                Without(other) => (other, args.get(other).is_none() && !args.is_misspelled(other)),
             };
             let message = message.replace("{name}", name.as_str());
             applies.then(|| message.replace("{other}", other.as_str()))

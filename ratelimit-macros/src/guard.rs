@@ -6,7 +6,7 @@ use syn::{Expr, Lit, LitStr, Path, parse_quote, parse_str};
 use crate::after_call::{AfterCall, Correction};
 use crate::args::Args;
 use crate::argument::ArgumentName;
-use crate::diagnostics::{ReportedError, written};
+use crate::diagnostics::written;
 use crate::exclusions;
 use crate::function::Function;
 use crate::key::Key;
@@ -49,10 +49,7 @@ pub(crate) struct KeyAndCost {
 
 impl Guard {
     /// Without a function, the checks that depend on it are skipped.
-    pub(crate) fn validate(
-        args: &Args<'_>,
-        function: Option<&Function>,
-    ) -> Result<Self, ReportedError> {
+    pub(crate) fn validate(args: &Args<'_>, function: Option<&Function>) -> Option<Self> {
         exclusions::check(args, args);
         args.groups.iter().for_each(|group| exclusions::check(group, args));
         let charges = if args.groups.is_empty() {
@@ -65,28 +62,18 @@ impl Guard {
         let on_limited = args.optional(ArgumentName::OnLimited, read_on_limited);
         let runtime = args.optional(ArgumentName::Crate, read_runtime);
         if let Some(function) = function.filter(|it| it.returns_impl_trait())
-            && let Ok(None) = on_limited
+            && args.get(ArgumentName::OnLimited).is_none()
         {
             let cause = "`-> impl Trait` and without `on_limited`";
-            args.errors.record(function.require_no_track_caller(cause, "write `on_limited`"))?;
+            args.errors.record(function.require_no_track_caller(cause, "write `on_limited`"));
         }
         let (charges, shared) = charges?;
-        Ok(Guard {
-            charges,
-            shared,
-            policy: policy?,
-            limiter: limiter?,
-            on_limited: on_limited?,
-            runtime: runtime?,
-        })
+        Some(Guard { charges, shared, policy, limiter, on_limited, runtime })
     }
 }
 
 /// Reads the charges of `limit(…)` groups, and what they share.
-fn read_groups(
-    args: &Args<'_>,
-    function: Option<&Function>,
-) -> Result<(Vec<Charge>, Shared), ReportedError> {
+fn read_groups(args: &Args<'_>, function: Option<&Function>) -> Option<(Vec<Charge>, Shared)> {
     let name = args.optional(ArgumentName::Name, read_name);
     let charges: Vec<_> = args.groups.iter().map(|group| Charge::read(group, function)).collect();
     check_counts_differ(args, &charges);
@@ -98,17 +85,16 @@ fn read_groups(
     let key_and_cost = KeyAndCost::read(args, function, capacity);
     let after_call = AfterCall::read(args, function);
     let hidden = args.optional(ArgumentName::Hidden, flag);
-    let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let (hidden, after_call) = (hidden?, after_call?);
+    let mut charges = charges.into_iter().collect::<Option<Vec<_>>>()?;
     for charge in &mut charges {
         charge.limit.hidden = charge.limit.hidden.or(hidden);
         charge.after_call.inherit(&after_call);
     }
-    Ok((charges, Shared { name: name?, key_and_cost: key_and_cost? }))
+    Some((charges, Shared { name, key_and_cost }))
 }
 
 /// Rejects two limits with one name, algorithm, period and align: they would share one count.
-fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
+fn check_counts_differ(args: &Args<'_>, charges: &[Option<Charge>]) {
     let mut counts = Vec::new();
     for Charge { limit, .. } in charges.iter().flatten() {
         let Some(name) = &limit.name else { continue };
@@ -133,7 +119,7 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>
 }
 
 /// Rejects two permits with one name: the body could not use the first.
-fn check_permits_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
+fn check_permits_differ(args: &Args<'_>, charges: &[Option<Charge>]) {
     let mut names = Vec::new();
     for charge in charges.iter().flatten() {
         let Some(Correction::Permit(name)) = &charge.after_call.correction else { continue };
@@ -147,14 +133,16 @@ fn check_permits_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError
 }
 
 impl Charge {
-    fn read(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
+    /// Reads the charge; `None` if an argument of it is missing or wrong.
+    fn read(args: &Args<'_>, function: Option<&Function>) -> Option<Self> {
         let limit = Limit::read(args);
-        let capacity = limit.as_ref().ok().and_then(Limit::capacity);
+        let errors = args.errors.count();
+        let capacity = limit.as_ref().and_then(Limit::capacity);
         let key_and_cost = KeyAndCost::read(args, function, capacity);
-        let after_call = AfterCall::read(args, function);
-        let (limit, mut after_call) = (limit?, after_call?);
+        let mut after_call = AfterCall::read(args, function);
+        let limit = limit.filter(|_| args.errors.count() == errors)?;
         after_call.holds = matches!(limit.kind, Kind::InFlight);
-        Ok(Self { limit, key_and_cost: key_and_cost?, after_call })
+        Some(Self { limit, key_and_cost, after_call })
     }
 }
 
@@ -164,10 +152,10 @@ impl KeyAndCost {
         args: &Args<'_>,
         function: Option<&Function>,
         capacity: Option<(u64, ArgumentName)>,
-    ) -> Result<Self, ReportedError> {
+    ) -> Self {
         let key = args.optional(ArgumentName::Key, |_, expr| Key::read(expr, function));
         let cost = args.optional(ArgumentName::Cost, |name, expr| read_cost(name, expr, capacity));
-        Ok(Self { key: key?, cost: cost? })
+        Self { key, cost }
     }
 }
 

@@ -17,7 +17,7 @@ struct KeyInput {
 pub(crate) fn expand_key(tokens: TokenStream) -> TokenStream {
     let key = syn::parse2::<KeyInput>(tokens).and_then(|KeyInput { runtime, format }| {
         let key = format_key(&quote!(#runtime), &read_scope_format(&format)?);
-        // The block drops the arguments of the format string, which are not `Send`, before an `await` around it.
+        // The block drops what the format string borrows before an `await` around it.
         Ok(quote!({
             let __rate_limit_key = #runtime::__private::owned_key(&#key);
             __rate_limit_key

@@ -9,7 +9,6 @@ use syn::{Expr, ExprPath, Lit, LitStr};
 use crate::algorithm::Algorithm;
 use crate::args::Args;
 use crate::argument::ArgumentName;
-use crate::diagnostics::ReportedError;
 use crate::text::duration::{DAY_US, LONGEST_US};
 use crate::text::offset::offset_minutes;
 use crate::values::{self, Value, as_literal, as_path, is_constant};
@@ -57,51 +56,43 @@ pub(crate) enum Lease {
 }
 
 impl Limit {
-    pub(crate) fn read(args: &Args<'_>) -> Result<Self, ReportedError> {
+    /// Reads the limit; `None` if an argument of it is missing or wrong.
+    pub(crate) fn read(args: &Args<'_>) -> Option<Self> {
         // A mistake that can be any argument is none of calls in flight.
-        if let Some(reported) = args.misspelled(ArgumentName::InFlight)
-            && args.misspelled(ArgumentName::Period).is_none()
-        {
-            return Err(reported);
+        if args.is_misspelled(ArgumentName::InFlight) && !args.is_misspelled(ArgumentName::Period) {
+            return None;
         }
+        let errors = args.errors.count();
         let path = args.optional(ArgumentName::Limit, read_path);
         let in_flight = args.optional(ArgumentName::InFlight, Value::amount);
-        let is_rate = matches!((&path, &in_flight), (Ok(None), Ok(None)));
-        let (rate, threshold) = if is_rate {
+        let is_given = |name| args.get(name).is_some();
+        let (kind, threshold) = if is_given(ArgumentName::Limit) || is_given(ArgumentName::InFlight)
+        {
+            let threshold = args.optional(ArgumentName::Threshold, Value::amount);
+            (Some(path.map_or(Kind::InFlight, Kind::Constant)), in_flight.or(threshold))
+        } else {
             let rate = read_rate(args);
             let missing = "missing `threshold`: write how many calls a period admits, such as `threshold = 100`";
-            (rate, args.required(ArgumentName::Threshold, missing, Value::amount).map(Some))
-        } else {
-            (Ok(None), args.optional(ArgumentName::Threshold, Value::amount))
+            (rate, args.required(ArgumentName::Threshold, missing, Value::amount))
         };
-        let burst = args.optional(ArgumentName::Burst, Value::amount);
-        let align = args.optional(ArgumentName::Align, read_align);
-        let lease = args.optional(ArgumentName::Lease, Lease::read);
-        let hold = args.optional(ArgumentName::Hold, read_hold);
-        let name = args.optional(ArgumentName::Name, read_name);
-        let hidden = args.optional(ArgumentName::Hidden, values::flag);
-        if let Ok(Some(Kind::Rate { algorithm, .. })) = rate {
+        let limit = Self {
+            threshold,
+            burst: args.optional(ArgumentName::Burst, Value::amount),
+            align: args.optional(ArgumentName::Align, read_align),
+            lease: args.optional(ArgumentName::Lease, Lease::read),
+            hold: args.optional(ArgumentName::Hold, read_hold),
+            name: args.optional(ArgumentName::Name, read_name),
+            hidden: args.optional(ArgumentName::Hidden, values::flag),
+            kind: kind?,
+        };
+        if let Kind::Rate { algorithm, .. } = limit.kind {
             check_algorithm(args, algorithm);
         }
-        let (path, in_flight, rate) = (path?, in_flight?, rate?);
-        let kind = match (path, rate) {
-            (Some(path), _) => Kind::Constant(path),
-            (None, Some(rate)) => rate,
-            (None, None) => Kind::InFlight,
-        };
-        let threshold = in_flight.or(threshold?);
-        let limit = Self {
-            name: name?,
-            kind,
-            threshold,
-            burst: burst?,
-            align: align?,
-            lease: lease?,
-            hold: hold?,
-            hidden: hidden?,
-        };
+        if args.errors.count() > errors || args.lacks_value() {
+            return None;
+        }
         limit.check_rate(args);
-        Ok(limit)
+        Some(limit)
     }
 
     /// Whether each call computes the amounts.
@@ -244,13 +235,16 @@ impl Lease {
     }
 }
 
-fn read_rate(args: &Args<'_>) -> Result<Option<Kind>, ReportedError> {
+fn read_rate(args: &Args<'_>) -> Option<Kind> {
     let missing =
         "missing `period`: write the length of a period, such as `period = 30` for 30 seconds";
     let period = args.required(ArgumentName::Period, missing, Value::duration);
-    let algorithm = args.optional(ArgumentName::Algo, values::choice)?;
-    let algorithm = algorithm.unwrap_or(args.default_algorithm());
-    Ok(Some(Kind::Rate { algorithm, period: period? }))
+    let algorithm = args.optional(ArgumentName::Algo, values::choice);
+    let algorithm = match args.get(ArgumentName::Algo) {
+        Some(_) => algorithm?,
+        None => args.default_algorithm(),
+    };
+    Some(Kind::Rate { algorithm, period: period? })
 }
 
 /// Rejects what the algorithm does not have.

@@ -5,7 +5,6 @@ use syn::{Expr, Lit};
 
 use crate::args::Args;
 use crate::argument::ArgumentName;
-use crate::diagnostics::ReportedError;
 use crate::values::{self, Value};
 use crate::words::word_enum;
 
@@ -35,12 +34,13 @@ word_enum! {
 }
 
 impl Policy {
-    pub(crate) fn read(args: &Args<'_>) -> Result<Self, ReportedError> {
-        let scope = args.optional(ArgumentName::Scope, values::choice);
-        let on_error = args.optional(ArgumentName::OnError, values::choice);
-        let shadow = args.optional(ArgumentName::Shadow, values::flag);
-        let wait = args.optional(ArgumentName::Wait, read_wait);
-        Ok(Policy { scope: scope?, on_error: on_error?, shadow: shadow?, wait: wait? })
+    pub(crate) fn read(args: &Args<'_>) -> Self {
+        Policy {
+            scope: args.optional(ArgumentName::Scope, values::choice),
+            on_error: args.optional(ArgumentName::OnError, values::choice),
+            shadow: args.optional(ArgumentName::Shadow, values::flag),
+            wait: args.optional(ArgumentName::Wait, read_wait),
+        }
     }
 }
 

@@ -15,13 +15,13 @@ pub(crate) fn rewrite(arguments: &TokenStream, item: &TokenStream) -> TokenStrea
     let errors = Errors::default();
     let args = Args::parse(arguments.clone(), &errors);
     let function = errors.record(syn::parse2::<Function>(item.clone()));
-    if let Ok(function) = &function {
+    if let Some(function) = &function {
         function.require_one_attribute(&errors);
     }
-    let guard = Guard::validate(&args, function.as_ref().ok());
+    let guard = Guard::validate(&args, function.as_ref());
     let may_block = args.get(ArgumentName::Scope).is_some();
     let function = function.and_then(|function| errors.record(function.require_async(may_block)));
-    match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
+    match errors.finish(function.zip(guard)) {
         Ok((function, guard)) => expand(&function, &guard, arguments),
         // The function stays, so that its callers do not fail to compile as well.
         Err(compile_errors) => quote!(#item #compile_errors),

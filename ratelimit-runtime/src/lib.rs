@@ -154,21 +154,14 @@ struct AttributeReference;
 ))]
 pub mod guide {
     #[doc = include_str!("../docs/pictures/inline.md")]
-    #[doc = "[testing]: crate::guide::testing"]
-    #[doc = "[plans]: crate::guide::plans"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = "[redis]: crate::guide::redis"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/algorithms.md")]
     pub mod algorithms {}
 
     #[doc = include_str!("../docs/in_flight.md")]
     pub mod in_flight {}
 
-    #[doc = "[algorithms]: crate::guide::algorithms"]
-    #[doc = "[plans]: crate::guide::plans"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/migrating.md")]
     pub mod migrating {}
 
@@ -176,67 +169,43 @@ pub mod guide {
     pub mod metering {}
 
     #[doc = "[production]: crate::guide::production#what-happens-when-redis-fails"]
-    #[doc = "[rules]: crate::guide::rules"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/night.md")]
     pub mod night {}
 
-    #[doc = "[algorithms]: crate::guide::algorithms"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = "[rules]: crate::guide::rules"]
-    #[doc = "[testing]: crate::guide::testing"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/plans.md")]
     pub mod plans {}
 
-    #[doc = "[alerts]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/alerts.yml"]
-    #[doc = "[dashboard]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/dashboard.json"]
-    #[doc = "[night]: crate::guide::night"]
-    #[doc = "[recipes]: crate::guide::recipes"]
-    #[doc = "[redis]: crate::guide::redis"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/production.md")]
     pub mod production {}
 
-    #[doc = "[metering]: crate::guide::metering"]
-    #[doc = "[plans]: crate::guide::plans"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = "[redis]: crate::guide::redis"]
-    #[doc = "[web]: crate::guide::web"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/recipes.md")]
     pub mod recipes {}
 
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = "[rules]: crate::guide::rules"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 
-    #[doc = "[night]: crate::guide::night"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = "[redis]: crate::guide::redis"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/rules.md")]
     pub mod rules {}
 
-    #[doc = "[memory]: crate::guide::redis#how-much-memory-does-redis-need"]
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
 
-    #[doc = "[redis]: crate::guide::redis"]
-    #[doc = "[web]: crate::guide::web"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/security.md")]
     pub mod security {}
 
-    #[doc = "[production]: crate::guide::production"]
-    #[doc = ""]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/testing.md")]
     pub mod testing {}
 
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/web.md")]
     pub mod web {}
 }
@@ -315,7 +284,8 @@ pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Client, HashedKey, Key, KeySecret, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
-    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Quota, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Quota,
+    Scope,
 };
 pub use crate::limiter::{
     AnnotatedLimit, Builder, Operator, RateLimiter, RateLimiterSettings, SetGlobalError, current,

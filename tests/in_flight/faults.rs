@@ -222,7 +222,7 @@ async fn a_hold_is_thirty_seconds_unless_set() {
     let limits = [Limit::in_flight("held", 1), serde_json::from_str(written).expect("a limit")];
     limiter.set_rules(ruled("held", Rule::new().in_flight(2))).expect("valid");
     for limit in limits {
-        assert_eq!(limit.get_hold(), Some(30 * SECOND));
+        assert_eq!(limit.policy().hold, Some(30 * SECOND));
         let permit = acquire(&limiter, &limit).await.expect("admitted");
         assert_eq!(permit.decision().source, Source::Redis);
         let (mut connection, pattern) = (server.connection(), format!("*:{}{{*", limit.name()));
@@ -232,7 +232,7 @@ async fn a_hold_is_thirty_seconds_unless_set() {
         drop(permit);
     }
     limiter.scope(held()).await.expect("admitted");
-    assert_eq!(Limit::fixed("rate", 1, SECOND).get_hold(), None);
+    assert_eq!(Limit::fixed("rate", 1, SECOND).policy().hold, None);
     let own = Limit::in_flight("own", 2).scope(ratelimit_runtime::Scope::Process);
     let permit = acquire(&limiter, &own).await.expect("admitted");
     assert_eq!(permit.decision().source, Source::Embedded);

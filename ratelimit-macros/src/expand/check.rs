@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
+use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
 use crate::guard::{Charge, KeyAndCost, Shared};
@@ -47,26 +47,11 @@ impl Expansion<'_> {
         let (rt, check) = (&self.rt, self.check_function(function));
         let given = charge.limit.name.as_ref();
         let limit = self.registered(charge, &self.name(given), given.is_some());
-        let limiter = self.limiter();
         let KeyAndCost { key, cost } = &charge.key_and_cost;
-        let key_tokens = self.key(key.as_ref());
-        if let (Some(Key::Format(_)), Some(cost)) = (key, cost) {
-            // A cost may await, and what a format string borrows is not `Send`.
-            let (limit_variable, cost_variable) = (variable("limit"), variable("cost"));
-            let cost = self.cost(Some(cost));
-            return quote_spanned! {hygienic()=>
-                match (#limit, #cost) {
-                    (#limit_variable, #cost_variable) => {
-                        #rt::__private::#check(&#rt::__private::one_limit(
-                            #limiter, #limit_variable, #key_tokens, #cost_variable,
-                        ))
-                    }
-                }
-            };
-        }
+        let (limiter, key) = (self.limiter(), self.key(key.as_ref()));
         let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
         quote_spanned! {hygienic()=>
-            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key_tokens, #cost))
+            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
         }
     }
 
@@ -76,18 +61,12 @@ impl Expansion<'_> {
         let name = self.name(given.as_ref());
         // The limits with computed amounts, which are evaluated before the keys and the costs.
         let mut limits: Vec<(Ident, TokenStream)> = Vec::new();
-        // The values of the user's keys and costs, in their order. Format strings follow, because what they borrow is
-        // not `Send`, and a cost may await.
-        let mut values: Vec<(Ident, TokenStream)> = Vec::new();
+        // The values of the keys and the costs, in their order.
         let (shared_key, shared_cost) = (variable("key"), variable("cost"));
-        let shared_format = match &shared.key {
-            Some(Key::Format(pieces)) => Some(format_key(rt, pieces)),
-            key => {
-                values.push((shared_key.clone(), self.key_of_group(key.as_ref())));
-                None
-            }
-        };
-        values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
+        let mut values = vec![
+            (shared_key.clone(), self.key_of_group(shared.key.as_ref())),
+            (shared_cost.clone(), self.cost(shared.cost.as_ref())),
+        ];
         let parts: Vec<_> = charges
             .iter()
             .zip(1_usize..)
@@ -106,7 +85,6 @@ impl Expansion<'_> {
                 };
                 let KeyAndCost { key, cost } = &charge.key_and_cost;
                 let key = match key {
-                    Some(Key::Format(pieces)) => format_key(rt, pieces),
                     Some(key) => own_value("key", self.key_of_group(Some(key))),
                     None => shared_key.to_token_stream(),
                 };
@@ -134,9 +112,6 @@ impl Expansion<'_> {
             }
         };
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
-        if let Some(format) = shared_format {
-            call = quote_spanned!(hygienic()=> match #format { #shared_key => #call });
-        }
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
             call = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #call });
@@ -224,46 +199,43 @@ fn one_unit() -> TokenStream {
     quote_spanned!(hygienic()=> 1_u64)
 }
 
-/// The most parts of a format string in one tuple.
-const LONGEST_TUPLE: usize = 8;
-
 /// The key of a format string. It borrows the values.
 pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
-    let pieces = pieces.iter().flat_map(|piece| match piece {
-        KeyPiece::Text(text) => text_pieces(rt, text),
+    let out = variable("out");
+    let written = pieces.iter().map(|piece| match piece {
+        KeyPiece::Text(text) => written_text(&out, text),
         KeyPiece::Argument { spec, root, fields } => {
             let value = quote_spanned!(hygienic()=> #root #(.#fields)*);
-            vec![if spec.value() == "{}" {
+            if spec.value() == "{}" {
                 // A value that is not `Display` is an error at the format string.
                 let any = quote_spanned!(hygienic()=> #rt::__private::AnyHole(&#value));
                 let any = spanned_at(spec, any);
-                let hole = spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
-                let piece = Ident::new("piece", hygienic().located_at(spec.span()));
-                quote_spanned!(hygienic()=> #hole.#piece())
+                let hole =
+                    spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
+                let write = Ident::new("write_to", hygienic().located_at(spec.span()));
+                quote_spanned!(hygienic()=> #hole.#write(#out);)
             } else {
-                quote_spanned!(hygienic()=> #rt::__private::Shown(::core::format_args!(#spec, #value)))
-            }]
+                quote_spanned! {hygienic()=>
+                    #rt::__private::write_formatted(#out, ::core::format_args!(#spec, #value));
+                }
+            }
         }
     });
-    let mut pieces: Vec<TokenStream> = pieces.collect();
-    while pieces.len() > LONGEST_TUPLE {
-        let tuples = pieces.chunks(LONGEST_TUPLE);
-        pieces = tuples.map(|pieces| quote_spanned!(hygienic()=> (#(#pieces,)*))).collect();
-    }
-    quote_spanned!(hygienic()=> #rt::__private::Format((#(#pieces,)*)))
+    let written: TokenStream = written.collect();
+    quote_spanned!(hygienic()=> #rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
 }
 
-/// Splits a text at its colons, which separate parts of the key.
-fn text_pieces(rt: &TokenStream, text: &LitStr) -> Vec<TokenStream> {
-    let (value, mut pieces) = (text.value(), Vec::new());
-    for (index, part) in value.split(':').enumerate() {
+/// Writes a text. Its colons separate parts of the key.
+fn written_text(out: &Ident, text: &LitStr) -> TokenStream {
+    let mut written = TokenStream::new();
+    for (index, part) in text.value().split(':').enumerate() {
         if index > 0 {
-            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Colon));
+            written.extend(quote_spanned!(hygienic()=> #out.separator();));
         }
         if !part.is_empty() {
-            let part = LitStr::new(part, text.span());
-            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Text(#part)));
+            let bytes = LitByteStr::new(part.as_bytes(), text.span());
+            written.extend(quote_spanned!(hygienic()=> #out.bytes(#bytes);));
         }
     }
-    pieces
+    written
 }

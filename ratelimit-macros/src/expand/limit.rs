@@ -30,22 +30,23 @@ impl Expansion<'_> {
             Kind::Constant(_) if after_call.is_empty() => self.limit(limit, name, "without_permit"),
             _ => self.limit(limit, name, "unleased"),
         };
-        let site = match limit.kind {
-            Kind::Constant(_) => "constant",
-            _ if is_named => "named",
-            _ => "new",
+        let site_name = match limit.kind {
+            Kind::Constant(_) => "Constant",
+            _ if is_named => "Chosen",
+            _ => "Default",
         };
-        let site = Ident::new(site, hygienic());
-        let computed = limit.varies().then(|| quote_spanned!(hygienic()=> .computed()));
+        let (site_name, varies) = (Ident::new(site_name, hygienic()), limit.varies());
         let registered = quote_spanned! {hygienic()=>
             {
-                static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
-                    ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                ))#computed;
+                static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::new(
+                    ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!()),
+                    #rt::__private::SiteName::#site_name,
+                    #varies
+                );
                 __RATE_LIMIT_SITE.visit(const { &#constant })
             }
         };
-        if limit.varies() { self.computed(charge, &registered) } else { registered }
+        if varies { self.computed(charge, &registered) } else { registered }
     }
 
     /// A limit with its settings and the policy of the attribute. `of_constant` reads the limit of a constant.
@@ -149,7 +150,7 @@ impl Expansion<'_> {
             }
             (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
             (None, Kind::Constant(path)) if may_lease => {
-                quote_spanned!(hygienic()=> #rt::Limit::get_lease(&#path))
+                quote_spanned!(hygienic()=> #rt::Limit::policy(&#path).lease)
             }
             (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };

@@ -338,7 +338,7 @@ impl<'a> ChargedCount<'a> {
         if let Some(shared) = backend.shared_for(limit.policy().scope) {
             charge.count_name = shared.count_name(&charge.terms, key);
             if charge.terms.is_in_flight() {
-                let hold_us = limit.policy().hold.as_micros() as u64;
+                let hold_us = limit.policy().hold.unwrap_or_default().as_micros() as u64;
                 charge.statement = Some(Statement { hold_us, ..Statement::default() });
             }
         }

@@ -131,7 +131,7 @@ impl Checker {
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
             let part: AnyPart<'_> = Part::of(&ruled.limit, part.key, part.cost);
-            let is_shadow = part.limit.get_shadow();
+            let is_shadow = part.limit.policy().shadow;
             match ruled.access {
                 Access::Unlimited => {}
                 Access::Blocked => {

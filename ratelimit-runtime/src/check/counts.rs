@@ -37,7 +37,7 @@ impl Count<'_> {
         let label = LimitLabel { shadow: true, ..limit.label() };
         match ruled.access {
             Access::Limited => {}
-            Access::Unlimited => return Check::unlimited(),
+            Access::Unlimited => return Check::from(Ok(Decision::unlimited())),
             Access::Blocked => {
                 let blocked_for = ruled.blocked_for(backend.clock().local());
                 let rejection = Rejection::blocked_without_count(limit, blocked_for);

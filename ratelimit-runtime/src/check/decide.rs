@@ -156,7 +156,7 @@ impl Checker {
         };
         if line.is_none()
             && let ([limit], [charge]) = (&*call.limits, &*call.charges)
-            && !limit.get_shadow()
+            && !limit.policy().shadow
             && let Some(rejection) = backend.cached_rejection(charge)
         {
             return decided(call, Ok(rejection));
@@ -213,9 +213,7 @@ impl CountedCall {
             return mistake(report, limit.label(), Mistake::Leased);
         }
         if parts.len() > 1 {
-            for part in parts {
-                report::expect(part.limit);
-            }
+            parts.iter().for_each(|part| report::expect(part.limit));
         }
         let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
         let MergedCounts { counts, count_of } = match MergedCounts::of(&mut parts.iter().map(count))
@@ -271,34 +269,29 @@ impl CountedCall {
             Err(error) => Err(error.clone()),
         };
         // First the permits: if a recorder of the report panics, they release what they hold.
-        let mut permits = self.permits(&labels, reply.as_ref().ok());
-        let Self { backend, report, limits, charges, parts, .. } = self;
+        let permits = reply.as_ref().map(|reply| self.permits(&labels, reply));
+        let Self { backend, report, limits, charges, parts, settles, .. } = self;
         let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
             let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
             backend.count_rejection(limit, key_id, backend.clock().local(), || key(part, charge));
         })?;
-        if reply.is_err() {
-            for permit in &mut permits {
-                permit.decide(decision);
-            }
-        }
-        Ok(AdmittedCall { decision, permits })
+        // Without a reply, nothing was charged.
+        let uncharged =
+            |_| AdmittedCall::uncharged(decision, settles, parts.len().max(charges.len()));
+        Ok(permits.map_or_else(uncharged, |permits| AdmittedCall { decision, permits }))
     }
 
-    /// Returns a permit for each part, if the charges can be settled. Without a reply, they are empty and have no
-    /// [decision](Permit::decide) yet.
-    fn permits(&self, labels: &[LimitLabel], reply: Option<&Reply>) -> Vec<Permit> {
+    /// Returns a permit for each part, if the charges can be settled.
+    fn permits(&self, labels: &[LimitLabel], reply: &Reply) -> Vec<Permit> {
         let Self { backend, policy, charges, parts, settles, .. } = self;
         if !settles {
             return Vec::new();
         }
+        let Reply { outcomes, receipts, source, .. } = reply;
+        let source = *source;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
-            let Some(Reply { outcomes, receipts, source, .. }) = reply else {
-                return Permit::unlimited();
-            };
-            let source = *source;
             let decided =
                 |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
             let charge = receipts.get(index).map(|receipt| {

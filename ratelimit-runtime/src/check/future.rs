@@ -7,10 +7,8 @@ use std::task::{Context, Poll};
 
 use super::Permit;
 use super::decide::{AdmittedCall, CallFuture, StartedCall};
-use crate::algorithm::Outcome;
-use crate::limit::Limit;
 use crate::printing::debug_by_name;
-use crate::reply::{Decision, Rejection, Source};
+use crate::reply::{Decision, Rejection};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
@@ -30,22 +28,13 @@ enum CheckStage {
 /// Like [`Check`], but resolves to whether the call is admitted: see
 /// [`RateLimiter::admit`](crate::RateLimiter::admit).
 #[must_use = "futures do nothing unless polled"]
-pub struct Admit(Check);
+pub struct Admit(pub(crate) Check);
 
 impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing records.
     #[inline]
     pub(super) fn admitted(capacity: u64, remaining: u64, reset_us: u64) -> Self {
         Self(CheckStage::Admitted { capacity, remaining, reset_us })
-    }
-
-    /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
-    #[inline]
-    pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let decision = Decision::new(limit.terms().capacity, outcome, Source::Embedded);
-        let (name, quota) = (limit.terms().identity.name, limit.quota());
-        let rejection = Rejection::Limited { name, quota, decision };
-        Self::from(if limit.get_shadow() { Ok(decision) } else { Err(rejection) })
     }
 
     /// Creates the check of a call that `decide` decides and reports.
@@ -55,11 +44,6 @@ impl Check {
         Self(CheckStage::Call(CallFuture::Pending(Box::pin(async move {
             decide.await.map(AdmittedCall::from)
         }))))
-    }
-
-    /// Creates the check of a call without a limit.
-    pub(crate) fn unlimited() -> Self {
-        Self::admitted(u64::MAX, u64::MAX, 0)
     }
 
     /// Returns this check as a call.
@@ -129,12 +113,6 @@ impl Future for Check {
     }
 }
 
-impl From<Check> for Admit {
-    fn from(check: Check) -> Self {
-        Self(check)
-    }
-}
-
 impl Future for Admit {
     type Output = bool;
 
@@ -146,22 +124,15 @@ impl Future for Admit {
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Acquire(CallFuture<Permit>);
+pub struct Acquire<T = Permit>(CallFuture<T>);
 
 /// The future of [`RateLimiter::acquire_all`](crate::RateLimiter::acquire_all). Resolves to
 /// `Result<Vec<Permit>, Rejection>`.
-#[must_use = "futures do nothing unless polled"]
-pub struct AcquireAll(CallFuture<Vec<Permit>>);
+pub type AcquireAll = Acquire<Vec<Permit>>;
 
-impl From<StartedCall> for Acquire {
+impl<T: From<AdmittedCall>> From<StartedCall> for Acquire<T> {
     fn from(call: StartedCall) -> Self {
-        Self(call.map(Permit::from))
-    }
-}
-
-impl From<StartedCall> for AcquireAll {
-    fn from(call: StartedCall) -> Self {
-        Self(call.map(Vec::from))
+        Self(call.map(T::from))
     }
 }
 
@@ -186,21 +157,12 @@ impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     }
 }
 
-impl Future for Acquire {
-    type Output = Result<Permit, Rejection>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl Future for AcquireAll {
-    type Output = Result<Vec<Permit>, Rejection>;
+impl<T: From<AdmittedCall> + Unpin> Future for Acquire<T> {
+    type Output = Result<T, Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
 }
 
-debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [] Acquire, "AcquireAll" [] AcquireAll);
+debug_by_name!("Check" [] Check, "Admit" [] Admit, "Acquire" [T] Acquire<T>);

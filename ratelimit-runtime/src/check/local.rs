@@ -8,10 +8,10 @@
 
 use super::decide::{conclude, hardest};
 use super::{AnyPart, Check, Checker, Part};
-use crate::algorithm::{Outcome, Verdict};
+use crate::algorithm::Outcome;
 use crate::backend::Backend;
 use crate::key::{Key, KeyId, OwnedKey};
-use crate::limit::{Access, Limit};
+use crate::limit::Access;
 use crate::local::{Few, LocalCharge};
 use crate::reply::Source;
 use crate::report::{self, Report, Started};
@@ -20,33 +20,18 @@ impl Checker {
     /// Checks a call against one limit, under the rules in force.
     #[inline]
     pub(crate) fn check(&self, part: Part<'_, impl Key>) -> Check {
-        let Part { limit, key, cost, access } = part;
-        if access == Access::Limited
-            && self.backend.decides_here(limit, cost)
-            && !self.rules.may_apply(limit)
+        let (Part { limit, key, cost, access }, backend) = (part, &*self.backend);
+        if access != Access::Limited
+            || !backend.decides_here(limit, cost)
+            || self.rules.may_apply(limit)
         {
-            return self.check_here(limit, key, cost);
+            return self.start_all(&[Part { limit, key, cost, access }], false).into();
         }
-        self.start_all(&[Part { limit, key, cost, access }], false).into()
-    }
-
-    /// Checks a call that this process decides at once, without rules.
-    #[inline(always)]
-    fn check_here(&self, limit: &Limit, key: &impl Key, cost: u64) -> Check {
-        let (started, backend) = (Started::now(), &*self.backend);
-        let key_id = backend.key_id(limit.terms(), key);
+        let (started, key_id) = (Started::now(), backend.key_id(limit.terms(), key));
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        let outcome = match decide_here(backend, charge) {
-            Ok(check) => return check,
-            Err(outcome) => outcome,
-        };
-        let is_plain = !report::is_recorded() && !backend.settings.reports.reports_rejections();
-        if is_plain && outcome.verdict == Verdict::Rejected {
-            backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(key));
-            return Check::rejected_here(limit, &outcome);
-        }
-        let part: AnyPart<'_> = Part::of(limit, key, cost);
-        part.report_here(backend, started, &outcome).into()
+        decide_here(backend, charge).unwrap_or_else(|outcome| {
+            self.report_here(started, &[Part::of(limit, key, cost)], &[charge], &[outcome])
+        })
     }
 }
 
@@ -101,38 +86,26 @@ impl Checker {
         let (charges, mut outcomes) = (&*charges, Few::new());
         local.decide_few(charges, &mut outcomes);
         let outcomes = &*outcomes;
-        if outcomes.iter().any(Outcome::is_blocked) {
-            return None;
+        if report::is_recorded() || !outcomes.iter().all(Outcome::is_allowed) {
+            let parts: Few<_> = parts.iter().map(Part::any).collect();
+            return Some(self.report_here(started, &parts, charges, outcomes));
         }
         let index = hardest(outcomes);
-        let (Part { limit, key, .. }, outcome) = (parts[index], &outcomes[index]);
-        let is_allowed = outcome.is_allowed();
-        if report::is_recorded()
-            || !is_allowed && self.backend.settings.reports.reports_rejections()
-        {
-            let parts: Few<_> = parts.iter().map(Part::any).collect();
-            return Some(self.report_few(started, &parts, charges, outcomes));
-        }
-        if is_allowed {
-            let capacity = limit.terms().capacity;
-            return Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us));
-        }
-        let key_id = charges[index].key_id;
-        self.backend.count_rejection(limit, key_id, outcome.clock, || OwnedKey::of(&key));
-        Some(Check::rejected_here(limit, outcome))
+        let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
+        Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
     }
 
-    /// Reports a call as it was decided.
+    /// Reports a call as this process has decided it. Returns what the caller receives.
     #[inline(never)]
-    fn report_few(
+    fn report_here(
         &self,
         started: Started,
         parts: &[AnyPart<'_>],
         charges: &[LocalCharge<'_>],
         outcomes: &[Outcome],
     ) -> Check {
-        for part in parts {
-            report::expect(part.limit);
+        if parts.len() > 1 {
+            parts.iter().for_each(|part| report::expect(part.limit));
         }
         let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
         let mut report = Report::since(started);

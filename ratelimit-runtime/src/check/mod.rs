@@ -11,21 +11,15 @@ mod local;
 mod permit;
 
 use std::fmt;
-use std::iter;
-use std::slice;
 use std::sync::Arc;
 
-use self::decide::conclude;
 pub(crate) use self::decide::{AdmittedCall, CallFuture, StartedCall, undecided};
 pub use self::future::{Acquire, AcquireAll, Admit, Check};
 pub use self::permit::{Meter, Permit};
-use crate::algorithm::Outcome;
 use crate::backend::Backend;
-use crate::key::{Key, OwnedKey};
+use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::{Access, Limit};
-use crate::reply::{Decision, Rejection, Source};
-use crate::report::{Report, Started};
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::waiting::Waiting;
 
@@ -84,30 +78,6 @@ impl AnyPart<'_> {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
         Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)
-    }
-
-    /// Reports the decision of this process about a call of this part. Returns the result that the caller receives.
-    #[inline(never)]
-    fn report_here(
-        &self,
-        backend: &Backend,
-        started: Started,
-        outcome: &Outcome,
-    ) -> Result<Decision, Rejection> {
-        let Part { limit, key, .. } = *self;
-        let (label, report) = (limit.label(), Report::since(started));
-        if outcome.is_allowed() {
-            let decision = Ok(Decision::new(label.capacity, outcome, Source::Embedded));
-            report.end(&label, &decision);
-            return decision;
-        }
-        let key_id = || backend.key_id(limit.terms(), key);
-        let keys = iter::once_with(|| (limit.terms(), key_id(), key));
-        let report = report.with_keys(&backend.settings.reports, keys);
-        let reply = Ok((slice::from_ref(outcome), Source::Embedded));
-        conclude(report, slice::from_ref(&label), &reply, |_| {
-            backend.count_rejection(limit, key_id(), outcome.clock, || OwnedKey::of(key));
-        })
     }
 }
 

@@ -76,11 +76,6 @@ impl Permit {
         Self { decision, charge }
     }
 
-    /// Sets the decision about the call.
-    pub(super) fn decide(&mut self, decision: Decision) {
-        self.decision = decision;
-    }
-
     /// Creates the permit of a call without a limit.
     pub(crate) fn unlimited() -> Self {
         Self::new(Decision::unlimited(), None)

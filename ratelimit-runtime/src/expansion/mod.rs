@@ -14,16 +14,13 @@ pub use ratelimit_macros::format_key;
 pub use self::annotated_call::{
     Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, amount, one_limit,
 };
-pub use self::site::Site;
 use self::site::count_call;
+pub use self::site::{Site, SiteName};
 use crate::algorithm::Charged;
 use crate::check::{
     AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, StartedCall, undecided,
 };
-pub use crate::key::{
-    AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
-    Text,
-};
+pub use crate::key::{AnyHole, DisplayedValue, Format, Hole, Key, PlainValue, write_formatted};
 use crate::key::{HashedKey, KeySecret, OwnedKey};
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit, Scope};

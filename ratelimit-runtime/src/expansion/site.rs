@@ -5,14 +5,13 @@
 //! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
 //! count separately.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use once_cell::sync::OnceCell;
 
 use super::CallLimit;
 use crate::limit::{Access, Lease, Limit, LimitError};
 use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
+use crate::sticky::StickyFlag;
 
 /// An annotated function with a limit.
 pub struct Site {
@@ -23,12 +22,12 @@ pub struct Site {
     /// The limit of the first call. Generic functions have one site for all types.
     limit: OnceCell<Limit>,
     tally: Tally,
-    has_clamped: AtomicBool,
+    has_clamped: StickyFlag,
 }
 
 /// Where the name of a limit comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SiteName {
+pub enum SiteName {
     /// From the path of the function.
     Default,
     /// The user chose it.
@@ -38,40 +37,11 @@ enum SiteName {
 }
 
 impl Site {
-    /// Creates the site of a function whose limit has the default name.
+    /// Creates the site of a limit at a place, whose amounts each call computes or not.
     #[must_use]
-    pub const fn new(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Default)
-    }
-
-    /// Creates the site of a function whose limit has a name that the user chose.
-    #[must_use]
-    pub const fn named(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Chosen)
-    }
-
-    /// Creates the site of a function whose limit is a constant.
-    #[must_use]
-    pub const fn constant(place: &'static str) -> Self {
-        Self::with_name(place, SiteName::Constant)
-    }
-
-    /// Returns this site for a limit whose amounts each call computes.
-    #[must_use]
-    pub const fn computed(mut self) -> Self {
-        self.is_computed = true;
-        self
-    }
-
-    const fn with_name(place: &'static str, name: SiteName) -> Self {
-        Self {
-            place,
-            name,
-            is_computed: false,
-            limit: OnceCell::new(),
-            tally: Tally::new(),
-            has_clamped: AtomicBool::new(false),
-        }
+    pub const fn new(place: &'static str, name: SiteName, is_computed: bool) -> Self {
+        let (tally, has_clamped) = (Tally::new(), StickyFlag::new());
+        Self { place, name, is_computed, limit: OnceCell::new(), tally, has_clamped }
     }
 
     /// Returns the limit with its site. Registers it once, and warns if another function shares its name by mistake.
@@ -92,19 +62,19 @@ impl Site {
         burst: Option<u64>,
         lease: Lease,
     ) -> Limit {
-        let limit = template.try_amounts(threshold, burst).unwrap_or_else(|LimitError(message)| {
-            if !self.has_clamped.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    limit = template.name(),
-                    threshold,
-                    burst,
-                    message,
-                    "the amounts of a call are too large, and the largest possible ones are used instead"
-                );
-            }
-            template.with_largest_amounts(threshold)
-        });
-        limit.varying(lease)
+        let (limit, error) = template.with_computed(threshold, burst, lease);
+        if let Some(LimitError(message)) = error
+            && self.has_clamped.set()
+        {
+            tracing::warn!(
+                limit = template.name(),
+                threshold,
+                burst,
+                message,
+                "the amounts of a call are too large, and the largest possible ones are used instead"
+            );
+        }
+        limit
     }
 
     /// Returns whether a rejection names the limit.

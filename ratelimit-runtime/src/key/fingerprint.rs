@@ -86,15 +86,24 @@ mod tests {
 
     #[test]
     fn keys_with_equal_texts_and_no_others_have_equal_fingerprints() {
-        use crate::key::{Colon, Format, Shown, Text};
+        use crate::key::{Format, write_formatted};
 
         let secrets = [(); 2].map(|()| Secret::random());
         let long = "a(b):c%{d}".repeat(10);
-        let format = (Text("a"), Colon, Text("("), Shown(format_args!("{long}")), Text(""));
+        let format = |out: &mut KeyWriter<'_>| {
+            out.bytes(b"a");
+            out.separator();
+            out.bytes(b"(");
+            write_formatted(out, format_args!("{long}"));
+        };
         // The bytes that are hashed for the key `colon`, without its last word.
         let imitated =
             [b"a".as_slice(), &(1_u64 << 8 | u64::from(b':')).to_ne_bytes(), b"b"].concat();
-        let colon = (Text("a"), Colon, Text("b"));
+        let colon = |out: &mut KeyWriter<'_>| {
+            out.bytes(b"a");
+            out.separator();
+            out.bytes(b"b");
+        };
         let keys: [&dyn Key; 16] = [
             &(),
             &((),),

@@ -20,9 +20,7 @@ use std::sync::Arc;
 
 pub use self::client::Client;
 pub(crate) use self::fingerprint::{KeyId, Secret};
-pub use self::format::{
-    AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Piece, Plain, PlainValue, Shown, Text,
-};
+pub use self::format::{AnyHole, DisplayedValue, Format, Hole, PlainValue, write_formatted};
 pub use self::hashed::{HashedKey, KeySecret};
 #[cfg(feature = "redis")]
 pub(crate) use self::owned::shown;

@@ -64,7 +64,7 @@ impl Limit {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
         let identity = Identity::new(Name::new(name), Algorithm::InFlight, NO_PERIOD);
-        let policy = Policy { hold: DEFAULT_HOLD, ..Policy::DEFAULT };
+        let policy = Policy { hold: Some(DEFAULT_HOLD), ..Policy::DEFAULT };
         match Terms::new(identity, in_flight, in_flight) {
             Ok(terms) => Ok(Self { terms, policy }),
             Err(invalid) => Err(invalid),
@@ -96,7 +96,7 @@ impl Limit {
         if !hold.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(LimitError("`hold` must be a whole number of milliseconds"));
         }
-        self.policy.hold = hold;
+        self.policy.hold = Some(hold);
         Ok(self)
     }
 
@@ -110,12 +110,6 @@ impl Limit {
     #[track_caller]
     pub const fn hold(self, hold: Duration) -> Self {
         Self::valid(self.try_hold(hold))
-    }
-
-    /// Returns the [hold](Self::hold) of a limit of calls in flight; `None` for a rate.
-    #[must_use]
-    pub const fn get_hold(&self) -> Option<Duration> {
-        if self.is_in_flight() { Some(self.policy.hold) } else { None }
     }
 
     /// Returns whether this limits the calls that run at the same time.

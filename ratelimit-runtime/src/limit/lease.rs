@@ -15,7 +15,7 @@ const MAX_LEASE_US: u64 = 1_000_000;
 /// A process leases automatically up to the threshold divided by this number, so at most one percent.
 const AUTO_SHARE: u64 = 100;
 
-/// How many units of a count a process may lease: [`Limit::get_lease`].
+/// How many units of a count a process may lease: [`Policy::lease`](crate::Policy::lease).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lease {

@@ -24,8 +24,8 @@ pub use self::algorithm::Algorithm;
 pub use self::identity::{Align, Name};
 pub(crate) use self::identity::{Identity, Period, bit_of_name};
 pub use self::lease::Lease;
-pub(crate) use self::policy::{Access, LimitLabel, Policy};
-pub use self::policy::{OnError, Scope};
+pub(crate) use self::policy::{Access, LimitLabel};
+pub use self::policy::{OnError, Policy, Scope};
 pub use self::terms::Quota;
 pub(crate) use self::terms::{Rate, Terms, WindowScale};
 pub use self::text::ParseLimitError;
@@ -38,13 +38,15 @@ use crate::printing::error_of_text;
 ///
 /// A limit is [`Copy`]. A name that is known only at run time is kept by the process: see [`Name::kept`].
 ///
-/// A method with the name of a setting sets it, and one that begins with `get_` returns it:
+/// A method with the name of a setting sets it. [`policy`](Self::policy) has the settings; `get_burst` and `get_align`
+/// return the two that are part of the amounts and of the count:
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use ratelimit_runtime::Limit;
 /// let limit = Limit::token_bucket("upload", 100, Duration::from_secs(1)).burst(500);
 /// assert_eq!((limit.threshold(), limit.get_burst()), (100, Some(500)));
+/// assert_eq!(limit.policy().wait, None);
 /// ```
 ///
 /// ```
@@ -249,7 +251,9 @@ impl Limit {
         &self.terms
     }
 
-    pub(crate) const fn policy(&self) -> Policy {
+    /// Returns how a call of this limit is treated before and after its decision.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
         self.policy
     }
 
@@ -346,11 +350,5 @@ impl Limit {
     #[must_use]
     pub const fn get_align(&self) -> Option<Align> {
         self.terms.identity.align
-    }
-
-    /// Returns how many units of a count a process may [lease](Self::lease).
-    #[must_use]
-    pub const fn get_lease(&self) -> Lease {
-        self.policy.lease
     }
 }

@@ -6,21 +6,26 @@ use std::time::Duration;
 
 use super::{Identity, Lease, Limit, Name, Quota, Terms};
 
-/// The treatment of a call before and after the decision. All limits of one decision agree in the fields that
-/// [`agrees_with`](Self::agrees_with) compares. A new setting has its place there, in `serde.rs`, and in `Display`.
+/// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
+// A new setting has its place here, in `serde.rs`, and in `write`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
-pub(crate) struct Policy {
-    pub(crate) scope: Scope,
-    pub(crate) on_error: Option<OnError>,
-    pub(super) shadow: bool,
-    /// How long a call may wait. A shadow keeps its wait.
-    pub(crate) wait: Option<Duration>,
-    pub(super) lease: Lease,
-    /// How long units in flight are held by a process that says nothing; zero for a rate.
-    pub(crate) hold: Duration,
-    /// Whether responses do not report the limit.
-    pub(super) hidden: bool,
+#[non_exhaustive]
+pub struct Policy {
+    /// Which processes share the count.
+    pub scope: Scope,
+    /// What happens to a call when Redis cannot decide; `None` for the default of the limiter.
+    pub on_error: Option<OnError>,
+    /// Whether the limit is a [shadow](Limit::shadow), which admits every call.
+    pub shadow: bool,
+    /// How long a call may [wait](Limit::wait); `None` if calls do not wait. A shadow keeps its wait.
+    pub wait: Option<Duration>,
+    /// How many units of a count a process may [lease](Limit::lease).
+    pub lease: Lease,
+    /// The [hold](Limit::hold) of a limit of calls in flight; `None` for a rate.
+    pub hold: Option<Duration>,
+    /// Whether the limit is [hidden](Limit::hidden) from clients.
+    pub hidden: bool,
     /// Whether the amounts were computed for a call, or are those of a rule.
     pub(crate) varies: bool,
     /// Whether an amount is 0. The limit keeps other amounts, because a rule can admit its calls.
@@ -36,7 +41,7 @@ impl Policy {
         shadow: false,
         wait: None,
         lease: Lease::None,
-        hold: Duration::ZERO,
+        hold: None,
         hidden: false,
         varies: false,
         blocked: false,
@@ -120,46 +125,16 @@ impl Limit {
         self
     }
 
-    /// Returns which processes share the count.
-    #[must_use]
-    pub const fn get_scope(&self) -> Scope {
-        self.policy.scope
-    }
-
-    /// Returns what happens to a call when Redis cannot decide; `None` for the default of the limiter.
-    #[must_use]
-    pub const fn get_on_error(&self) -> Option<OnError> {
-        self.policy.on_error
-    }
-
-    /// Returns whether the limit is a [shadow](Self::shadow), which admits every call.
-    #[must_use]
-    pub const fn get_shadow(&self) -> bool {
-        self.policy.shadow
-    }
-
-    /// Returns whether the limit is [hidden](Self::hidden) from clients.
-    #[must_use]
-    pub const fn get_hidden(&self) -> bool {
-        self.policy.hidden
-    }
-
-    /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
-    #[must_use]
-    pub const fn get_wait(&self) -> Option<Duration> {
-        self.policy.wait
-    }
-
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
         if self.policy.shadow { None } else { self.policy.wait }
     }
 }
 
-/// Writes what [`Limit`] shows of its policy, each setting after a comma.
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = *self;
+impl Policy {
+    /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
+    pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }
@@ -172,7 +147,7 @@ impl fmt::Display for Policy {
         if lease != Lease::None {
             write!(f, ", lease {lease:?}")?;
         }
-        if !hold.is_zero() {
+        if let Some(hold) = hold {
             write!(f, ", hold {hold:?}")?;
         }
         for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {

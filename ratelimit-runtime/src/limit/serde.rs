@@ -6,11 +6,13 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{self, Serialize, Serializer};
 
-use super::text::{algorithm_of, duration, limit_of};
+use super::text::{limit_of, with_word};
 use super::{
-    Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy,
+    Scope,
 };
-use crate::text::duration::parse_seconds;
+use crate::text::duration::{parse_seconds, parse_text};
+use crate::text::limit::algorithm_of;
 use crate::text::offset::offset_minutes;
 
 /// The fields of a limit, with the names of the arguments of the attribute.
@@ -141,7 +143,10 @@ impl LimitFields {
                 Limit::try_in_flight(make_name(name)?.as_str(), *in_flight)?
             }
             (None, Some(threshold), Some(period), None) => {
-                let algorithm = algo.as_deref().map(algorithm_of).transpose()?;
+                let known = Algorithm::RATES.map(Algorithm::as_str);
+                let algorithm =
+                    algo.as_deref().map(|word| algorithm_of(word, &known)).transpose()?;
+                let algorithm = algorithm.map(with_word);
                 limit_of(make_name(name), algorithm, *threshold, period.duration()?, *burst)?
             }
             _ => {
@@ -180,7 +185,7 @@ impl PeriodField {
 
     fn duration(&self) -> Result<Duration, ParseLimitError> {
         let micros = match self {
-            Self::Text(text) => return duration(text),
+            Self::Text(text) => parse_text(text),
             Self::Seconds(seconds) => parse_seconds(&seconds.to_string(), ""),
             Self::Fraction(seconds) if seconds.is_sign_negative() => {
                 return Err(ParseLimitError::new("a duration cannot be negative"));
@@ -194,7 +199,9 @@ impl PeriodField {
 /// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Policy { scope, on_error, shadow, lease, hidden, blocked, has_burst, .. } = self.policy;
+        let Policy {
+            scope, on_error, shadow, wait, lease, hold, hidden, blocked, has_burst, ..
+        } = self.policy;
         if blocked {
             let name = self.name();
             return Err(ser::Error::custom(format_args!(
@@ -213,12 +220,12 @@ impl Serialize for Limit {
             period: (!is_in_flight).then(|| PeriodField::of(self.period())),
             burst: has_burst.then(|| self.capacity()),
             in_flight: is_in_flight.then_some(amount),
-            hold: self.get_hold().map(PeriodField::of),
+            hold: hold.map(PeriodField::of),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align,
             scope: (scope != Scope::Global).then_some(scope),
             on_error,
-            wait: self.policy.wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
+            wait: wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
             lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),

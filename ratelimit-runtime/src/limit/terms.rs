@@ -211,8 +211,8 @@ impl Terms {
 pub struct Quota {
     threshold: u64,
     capacity: u64,
-    /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each check
-    /// (`benches/all -- embedded`).
+    /// The period in microseconds, with [`HIDDEN`] and [`BUCKET`]. Saves a word in each future of a call
+    /// (`tests/shapes/future_size.rs`).
     period: u64,
 }
 

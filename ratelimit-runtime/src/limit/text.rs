@@ -5,10 +5,6 @@ use std::time::Duration;
 
 use super::{Algorithm, Limit, LimitError, Name};
 use crate::printing::error_of_text;
-#[cfg(feature = "serde")]
-use crate::text::duration::parse_text;
-#[cfg(feature = "serde")]
-use crate::text::limit;
 use crate::text::limit::LimitText;
 
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
@@ -26,19 +22,21 @@ error_of_text!(ParseLimitError);
 /// Shows a limit as [`Limit::parse`] reads it, after the name, and what its policy says.
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, amount, policy) = (self.name(), self.threshold(), self.policy);
+        write!(f, "Limit({}: {}", self.name(), self.threshold())?;
         if self.is_in_flight() {
-            return write!(f, "Limit({name}: {amount} in flight{policy})");
+            f.write_str(" in flight")?;
+        } else {
+            write!(f, " per {}", self.terms.identity.period)?;
+            if self.policy.has_burst {
+                write!(f, " burst {}", self.capacity())?;
+            }
+            write!(f, " {}", self.algorithm())?;
         }
-        write!(f, "Limit({name}: {amount} per {}", self.terms.identity.period)?;
-        if policy.has_burst {
-            write!(f, " burst {}", self.capacity())?;
-        }
-        write!(f, " {}", self.algorithm())?;
         if let Some(align) = self.terms.identity.align {
             write!(f, ", align {} minutes", align.offset_minutes)?;
         }
-        write!(f, "{policy})")
+        self.policy.write(f)?;
+        f.write_str(")")
     }
 }
 
@@ -103,22 +101,9 @@ pub(super) fn limit_of(
     limit.map_err(ParseLimitError::new)
 }
 
-/// Reads an algorithm, by its word in the attribute.
-#[cfg(feature = "serde")]
-pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
-    let word = limit::algorithm_of(word, &Algorithm::RATES.map(Algorithm::as_str));
-    word.map(with_word).map_err(ParseLimitError::new)
-}
-
-fn with_word(word: &str) -> Algorithm {
+pub(super) fn with_word(word: &str) -> Algorithm {
     let found = Algorithm::RATES.into_iter().find(|algorithm| algorithm.as_str() == word);
     found.unwrap_or(Algorithm::Sliding)
-}
-
-/// Reads a duration as in the attribute.
-#[cfg(feature = "serde")]
-pub(super) fn duration(text: &str) -> Result<Duration, ParseLimitError> {
-    parse_text(text).map(Duration::from_micros).map_err(ParseLimitError::new)
 }
 
 #[cfg(test)]

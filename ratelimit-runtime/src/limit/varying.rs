@@ -49,17 +49,23 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with the largest amounts up to `threshold` that it can count, and of a bucket the largest
-    /// burst that fills within 100 years.
-    pub(crate) fn with_largest_amounts(&self, threshold: u64) -> Self {
-        let policy = Policy { blocked: false, ..self.policy };
-        Self { terms: Terms::largest(self.terms.identity, threshold), policy }
-    }
-
-    /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.
-    pub(crate) fn varying(mut self, lease: Lease) -> Self {
-        self.policy.varies = true;
-        self.with_lease(lease)
+    /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that do not fit are an
+    /// error beside the limit with the largest amounts up to `threshold` that it can count, and of a bucket with the
+    /// largest burst that fills within 100 years.
+    pub(crate) fn with_computed(
+        &self,
+        threshold: u64,
+        burst: Option<u64>,
+        lease: Lease,
+    ) -> (Self, Option<LimitError>) {
+        let computed = self.try_amounts(threshold, burst);
+        let mut limit = computed.unwrap_or_else(|_| {
+            let terms = Terms::largest(self.terms.identity, threshold);
+            let policy = Policy { blocked: threshold == 0, lease: Lease::None, ..self.policy };
+            Self { terms, policy }
+        });
+        limit.policy.varies = true;
+        (limit.with_lease(lease), computed.err())
     }
 
     /// Returns the trial of another threshold beside this limit: a shadow with counts of its own, which neither waits
@@ -88,22 +94,9 @@ impl Limit {
         &self,
         threshold: Option<u64>,
         burst: Option<u64>,
-    ) -> (Self, Option<&'static str>) {
-        let is_ignored = burst.is_some() && !self.terms.is_bucket();
-        let mut misfit = is_ignored.then_some(
-            "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
-        );
+    ) -> (Self, Option<LimitError>) {
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
-        let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
-        let limit = limit.unwrap_or_else(|error| {
-            misfit = Some(if error == LimitError::SLOW_FILL {
-                "the burst would take over 100 years to fill, so it is shortened"
-            } else {
-                "the amounts are larger than this limit can count, so they are reduced"
-            });
-            self.with_largest_amounts(threshold)
-        });
-        (limit.varying(self.policy.lease), misfit)
+        self.with_computed(threshold, burst, self.policy.lease)
     }
 }

@@ -39,21 +39,17 @@ const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 #[derive(Clone)]
 #[must_use = "call `build` to get the limiter"]
 pub struct Builder {
-    #[cfg(feature = "redis")]
-    redis: Option<String>,
+    pub(super) redis: Option<String>,
     #[cfg(feature = "redis")]
     access: Access,
     max_pending: usize,
     key_prefix: String,
-    deadline: Duration,
     max_keys: usize,
     max_waiting: usize,
     clock: Clock,
-    on_error: OnError,
-    instances: u32,
-    cache_rejections: bool,
     key_secret: Option<Vec<u8>>,
-    reports: ReportSettings,
+    /// All but the secret, which `build` makes of `key_secret`.
+    settings: BackendSettings,
     #[cfg(feature = "rules")]
     rules: Option<Rules>,
 }
@@ -154,7 +150,7 @@ impl Builder {
     /// Sets how long a decision may take, including the time to connect; 100 milliseconds unless set. After that,
     /// [`on_error`](Self::on_error) applies.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
@@ -191,7 +187,7 @@ impl Builder {
     /// Sets what happens to a call when Redis cannot decide, for limits that do not set it;
     /// [`OnError::Local`] unless set.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.settings.on_error = on_error;
         self
     }
 
@@ -202,7 +198,7 @@ impl Builder {
     /// Unless set, each of `n` processes then admits the whole limit, so together up to `n` times as much. The share is
     /// counted anew: a period that begins with Redis and ends without it can have up to twice the limit.
     pub fn instances(mut self, instances: u32) -> Self {
-        self.instances = instances;
+        self.settings.instances = instances;
         self
     }
 
@@ -213,7 +209,7 @@ impl Builder {
     /// When this limiter gives units back or resets a key, the next call observes it. When another process gives units
     /// back or resets the key, this process observes it within that second.
     pub fn cache_rejections(mut self, enabled: bool) -> Self {
-        self.cache_rejections = enabled;
+        self.settings.caches_rejections = enabled;
         self
     }
 
@@ -245,7 +241,7 @@ impl Builder {
     /// # }
     /// ```
     pub fn on_rejected(mut self, hook: impl Fn(&RejectedCall<'_>) + Send + Sync + 'static) -> Self {
-        self.reports.on_rejected = Some(Arc::new(hook));
+        self.settings.reports.on_rejected = Some(Arc::new(hook));
         self
     }
 
@@ -253,7 +249,7 @@ impl Builder {
     /// set. The same holds for [`Operator::rejected_keys`](crate::Operator::rejected_keys), which a limiter with rules
     /// in Redis announces there. A key can be personal: an address, a user, an API key.
     pub fn log_keys(mut self, enabled: bool) -> Self {
-        self.reports.logs_keys = enabled;
+        self.settings.reports.logs_keys = enabled;
         self
     }
 
@@ -271,7 +267,7 @@ impl Builder {
     /// Processes with the same secret have the same hash for a key. A reader who knows the secret can test guesses of a
     /// key, so keep it like a password; use 16 random bytes or more.
     pub fn log_hash_secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
+        self.settings.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
         self
     }
 
@@ -323,19 +319,13 @@ impl Builder {
         let default = Self::default();
         self.access.provider.is_some()
             || self.key_prefix != default.key_prefix
-            || self.deadline != default.deadline
+            || self.settings.deadline != default.settings.deadline
             || self.max_pending != default.max_pending
     }
 
-    /// Builds a limiter on the embedded store, as [`build_unreported`](Self::build_unreported) does.
-    pub(super) fn build_default() -> RateLimiter {
-        let limiter = Self::default().build_unreported();
-        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
-    }
-
     /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
-    pub(super) fn build_unreported(self) -> Result<RateLimiter, BuildError> {
-        if self.deadline.is_zero() {
+    pub(super) fn build_unreported(mut self) -> Result<RateLimiter, BuildError> {
+        if self.settings.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
         if self.max_keys == 0 {
@@ -344,7 +334,7 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
-        let key_secret = match self.key_secret.as_deref() {
+        self.settings.key_secret = match self.key_secret.as_deref() {
             None => KeySecret::random(),
             Some(secret) if secret.len() < KeySecret::FEWEST => {
                 return Err(BuildError::ShortKeySecret);
@@ -352,13 +342,14 @@ impl Builder {
             Some(secret) => KeySecret::new(secret),
         };
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
-        let deadline = self.deadline.min(MAX_DEADLINE);
+        let deadline = self.settings.deadline.min(MAX_DEADLINE);
+        self.settings.deadline = deadline;
         let background = Arc::default();
-        #[cfg(not(feature = "redis"))]
-        let shared = None;
-        #[cfg(feature = "redis")]
         let shared = match &self.redis {
             None => None,
+            #[cfg(not(feature = "redis"))]
+            Some(_) => return Err(BuildError::RedisDisabled),
+            #[cfg(feature = "redis")]
             Some(url) => Some(Redis::new(
                 url,
                 &self.access,
@@ -369,16 +360,8 @@ impl Builder {
                 Arc::clone(&background),
             )?),
         };
-        let settings = BackendSettings {
-            on_error: self.on_error,
-            instances: self.instances,
-            deadline,
-            caches_rejections: self.cache_rejections,
-            key_secret,
-            reports: self.reports,
-        };
         let local = Local::new(self.max_keys, self.clock);
-        let backend = Backend::new(local, shared, background, settings);
+        let backend = Backend::new(local, shared, background, self.settings);
         let limiter = RateLimiter::of_backend(backend, self.max_waiting);
         #[cfg(feature = "rules")]
         let limiter = {
@@ -393,21 +376,23 @@ impl Builder {
 impl Default for Builder {
     fn default() -> Self {
         Self {
-            #[cfg(feature = "redis")]
             redis: None,
             #[cfg(feature = "redis")]
             access: Access::default(),
             max_pending: 10_000,
             key_prefix: "rl".to_owned(),
-            deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
             max_waiting: 10_000,
             clock: Clock::Store,
-            on_error: OnError::Local,
-            instances: 1,
-            cache_rejections: true,
             key_secret: None,
-            reports: ReportSettings::default(),
+            settings: BackendSettings {
+                on_error: OnError::Local,
+                instances: 1,
+                deadline: Duration::from_millis(100),
+                caches_rejections: true,
+                key_secret: KeySecret::random(),
+                reports: ReportSettings::default(),
+            },
             #[cfg(feature = "rules")]
             rules: None,
         }
@@ -419,14 +404,14 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("key_prefix", &self.key_prefix)
-            .field("deadline", &self.deadline)
+            .field("deadline", &self.settings.deadline)
             .field("max_pending", &self.max_pending)
             .field("max_keys", &self.max_keys)
             .field("max_waiting", &self.max_waiting)
             .field("clock", &self.clock)
-            .field("on_error", &self.on_error)
-            .field("instances", &self.instances)
-            .field("cache_rejections", &self.cache_rejections)
+            .field("on_error", &self.settings.on_error)
+            .field("instances", &self.settings.instances)
+            .field("cache_rejections", &self.settings.caches_rejections)
             .finish_non_exhaustive()
     }
 }

@@ -217,7 +217,10 @@ fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
 #[cold]
 fn without_redis() -> &'static RateLimiter {
     static LOCAL: OnceCell<RateLimiter> = OnceCell::new();
-    LOCAL.get_or_init(Builder::build_default)
+    LOCAL.get_or_init(|| {
+        let limiter = Builder::default().build_unreported();
+        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
+    })
 }
 
 /// The error of [`set_global`] if a process-wide limiter is already set. Contains the limiter that was not set.

@@ -37,7 +37,6 @@ use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
-use crate::report;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::waiting::Waiting;
 
@@ -94,11 +93,8 @@ impl RateLimiter {
     #[must_use]
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn embedded() -> Self {
-        let limiter = Builder::build_default();
-        #[cfg(feature = "actix")]
-        workers::check(std::panic::Location::caller());
-        report::describe();
-        limiter
+        let limiter = Self::builder().build();
+        limiter.unwrap_or_else(|error| unreachable!("the defaults are valid: {error}"))
     }
 
     /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
@@ -189,7 +185,7 @@ impl RateLimiter {
     /// ```
     #[inline]
     pub fn admit(&self, limit: &Limit, key: impl Key, cost: u64) -> Admit {
-        self.check(limit, key, cost).into()
+        Admit(self.check(limit, key, cost))
     }
 
     /// Like [`check`](Self::check), for code that is not async. If Redis counts the limit, or if the limit has a
@@ -523,7 +519,8 @@ impl RateLimiter {
         if let Some(feed) = &self.feed {
             return Err(feed.owns_rules());
         }
-        replace_rules(&self.checker.rules, &self.checker.backend, rules)
+        replace_rules(&self.checker.rules, &self.checker.backend, rules);
+        Ok(())
     }
 
     /// Returns the rules in force.
@@ -534,10 +531,6 @@ impl RateLimiter {
 }
 
 /// Replaces the rules in force.
-fn replace_rules(
-    rules: &RulesInForce,
-    backend: &Backend,
-    set: RuleSet,
-) -> Result<(), RuleSetError> {
-    rules.replace(set, |key| backend.local().fingerprint(key))
+fn replace_rules(rules: &RulesInForce, backend: &Backend, set: RuleSet) {
+    rules.replace(set, |key| backend.local().fingerprint(key));
 }

@@ -144,7 +144,15 @@ impl RateLimiterSettings {
     ///
     /// [`BuildError`] if a file of certificates cannot be read, or if a setting needs a feature that this build lacks.
     pub fn builder(&self) -> Result<Builder, BuildError> {
-        let mut builder = self.connect(Builder::default())?;
+        let mut builder = self.encrypt(Builder::default())?;
+        builder.redis.clone_from(&self.redis_url);
+        match &self.password_file {
+            None => {}
+            #[cfg(feature = "redis")]
+            Some(path) => builder = builder.credentials(PasswordFile::new(path)),
+            #[cfg(not(feature = "redis"))]
+            Some(_) => return Err(BuildError::RedisDisabled),
+        }
         if let Some(prefix) = &self.key_prefix {
             builder = builder.key_prefix(prefix);
         }
@@ -171,26 +179,6 @@ impl RateLimiterSettings {
             Some(path) => Ok(builder.rules(Rules::file(path))),
             #[cfg(not(feature = "rules"))]
             Some(_) => Err(lacks("rules", "rules")),
-        }
-    }
-
-    #[cfg(feature = "redis")]
-    fn connect(&self, mut builder: Builder) -> Result<Builder, BuildError> {
-        if let Some(url) = &self.redis_url {
-            builder = builder.redis(url);
-        }
-        if let Some(path) = &self.password_file {
-            builder = builder.credentials(PasswordFile::new(path));
-        }
-        self.encrypt(builder)
-    }
-
-    #[cfg(not(feature = "redis"))]
-    fn connect(&self, builder: Builder) -> Result<Builder, BuildError> {
-        match (&self.redis_url, &self.password_file) {
-            (Some(_), _) => Err(BuildError::RedisDisabled),
-            (_, Some(_)) => Err(lacks("password_file", "redis")),
-            _ => self.encrypt(builder),
         }
     }
 

@@ -164,7 +164,7 @@ impl RejectionTable {
         self.entries.resize_with(SETS * WAYS, || None);
         let set = (key_id.bits() >> 72) as usize % SETS;
         let entries = &mut self.entries[set * WAYS..][..WAYS];
-        let is_shadow = limit.get_shadow();
+        let is_shadow = limit.policy().shadow;
         let is_known = |entry: &&mut Entry| {
             entry.key_id == key_id && entry.shown.is_shadow == is_shadow && !entry.is_free(at)
         };

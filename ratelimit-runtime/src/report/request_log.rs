@@ -217,7 +217,7 @@ impl Drop for LogScope<'_> {
 impl LoggedLimit {
     /// Creates the entry of a limit that has not decided; `None` if clients must not see it.
     fn undecided(limit: &Limit) -> Option<Self> {
-        let is_seen = !limit.get_shadow() && !limit.get_hidden();
+        let is_seen = !limit.policy().shadow && !limit.policy().hidden;
         let name = limit.terms().identity.name;
         is_seen.then(|| Self { name, quota: limit.quota(), decision: None })
     }

@@ -7,7 +7,7 @@ use once_cell::sync::OnceCell;
 
 #[cfg(feature = "rules")]
 use super::set::LimitName;
-use super::{RuleSet, RuleSetError, RuleTable};
+use super::{RuleSet, RuleTable};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, bit_of_name};
 use crate::threads::{AtomicU64, RwLock};
@@ -44,14 +44,10 @@ impl RulesInForce {
     }
 
     /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
-    pub(crate) fn replace(
-        &self,
-        set: RuleSet,
-        fingerprint: impl Fn(&OwnedKey) -> u128,
-    ) -> Result<(), RuleSetError> {
+    pub(crate) fn replace(&self, set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) {
         let names = set.limits.keys().flat_map(|name| [&name.name, &name.written]);
         let names = names.fold(0, |bits, name| bits | 1 << bit_of_name(name));
-        let table = RuleTable::new(set, &fingerprint)?;
+        let table = RuleTable::new(set, fingerprint);
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
         // First the bits of both sets, so that no call misses a rule. A call that sees the bits of one set and the
         // table of another asks the table in vain.
@@ -62,7 +58,6 @@ impl RulesInForce {
         if let Some(listener) = self.listener.get() {
             listener();
         }
-        Ok(())
     }
 
     /// Sets the function that is called when the rules were replaced.
@@ -110,7 +105,7 @@ mod tests {
         for name in ["seen", "unseen", "period/1m", "period/1h"] {
             set.set(name, Rule::new().threshold(1)).expect("valid");
         }
-        rules.replace(set, |_| 0).expect("valid");
+        rules.replace(set, |_| 0);
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(&limit.terms().identity, 0);

@@ -1,7 +1,7 @@
 //! One rule, and the error of invalid rules.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use crate::limit::{Access, Limit, LimitError};
 use crate::printing::error_of_text;
@@ -18,20 +18,29 @@ use crate::printing::error_of_text;
 /// rules.set_key("api", "mallory", Rule::new().blocked(true))?;
 ///
 /// let of_acme = rules.key_rule("api", "acme").expect("set above");
-/// assert_eq!((of_acme.get_threshold(), of_acme.get_blocked()), (Some(5_000), None));
+/// assert_eq!((of_acme.threshold, of_acme.blocked), (Some(5_000), None));
 /// # Ok::<(), ratelimit_runtime::RuleSetError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
+#[non_exhaustive]
 pub struct Rule {
-    pub(super) threshold: Option<u64>,
-    pub(super) burst: Option<u64>,
-    pub(super) in_flight: Option<u64>,
-    pub(super) access: Option<Access>,
-    pub(super) shadow: Option<bool>,
-    pub(super) trial: Option<u64>,
-    /// In microseconds since the epoch.
-    pub(super) until: Option<u64>,
+    /// The units that are admitted per period.
+    pub threshold: Option<u64>,
+    /// The capacity of a bucket.
+    pub burst: Option<u64>,
+    /// The units that may be in flight.
+    pub in_flight: Option<u64>,
+    /// Whether all calls are rejected.
+    pub blocked: Option<bool>,
+    /// Whether all calls are admitted, without counting them.
+    pub exempt: Option<bool>,
+    /// Whether the limit is a shadow.
+    pub shadow: Option<bool>,
+    /// The threshold that is tried beside the limit.
+    pub trial: Option<u64>,
+    /// The end of the rule.
+    pub until: Option<SystemTime>,
 }
 
 impl Rule {
@@ -62,14 +71,14 @@ impl Rule {
     /// With `true`, rejects all calls with [`Rejection::Blocked`](crate::Rejection::Blocked). With `false`, limits
     /// calls also if a rule for the whole limit blocks or exempts them.
     pub fn blocked(mut self, blocked: bool) -> Self {
-        self.access = Some(if blocked { Access::Blocked } else { Access::Limited });
+        (self.blocked, self.exempt) = (Some(blocked), None);
         self
     }
 
     /// With `true`, admits all calls without counting and reporting them. With `false`, limits calls also if a rule for
     /// the whole limit blocks or exempts them.
     pub fn exempt(mut self, exempt: bool) -> Self {
-        self.access = Some(if exempt { Access::Unlimited } else { Access::Limited });
+        (self.blocked, self.exempt) = (None, Some(exempt));
         self
     }
 
@@ -114,57 +123,8 @@ impl Rule {
 
     /// Ends the rule at a moment, by the clock of the limiter. From then on, all is as without the rule.
     pub fn until(mut self, until: SystemTime) -> Self {
-        let since = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.until = Some(u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
+        self.until = Some(until);
         self
-    }
-
-    /// Returns the units that are admitted per period; `None` if the rule does not set them.
-    #[must_use]
-    pub fn get_threshold(&self) -> Option<u64> {
-        self.threshold
-    }
-
-    /// Returns the capacity of a bucket; `None` if the rule does not set it.
-    #[must_use]
-    pub fn get_burst(&self) -> Option<u64> {
-        self.burst
-    }
-
-    /// Returns the units that may be in flight; `None` if the rule does not set them.
-    #[must_use]
-    pub fn get_in_flight(&self) -> Option<u64> {
-        self.in_flight
-    }
-
-    /// Returns whether the rule rejects all calls; `None` if the rule does not set it.
-    #[must_use]
-    pub fn get_blocked(&self) -> Option<bool> {
-        self.access.map(|access| access == Access::Blocked)
-    }
-
-    /// Returns whether the rule admits all calls; `None` if the rule does not set it.
-    #[must_use]
-    pub fn get_exempt(&self) -> Option<bool> {
-        self.access.map(|access| access == Access::Unlimited)
-    }
-
-    /// Returns whether the limit is a shadow; `None` if the rule does not set it.
-    #[must_use]
-    pub fn get_shadow(&self) -> Option<bool> {
-        self.shadow
-    }
-
-    /// Returns the threshold that is tried beside the limit; `None` if the rule tries none.
-    #[must_use]
-    pub fn get_trial(&self) -> Option<u64> {
-        self.trial
-    }
-
-    /// Returns the end of the rule; `None` without an end, also if the system has no time that is so late.
-    #[must_use]
-    pub fn get_until(&self) -> Option<SystemTime> {
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(self.until?))
     }
 
     /// Succeeds if each amount of this rule fits a limit. Each process ignores or shortens an amount that does not fit,
@@ -188,33 +148,53 @@ impl Rule {
     /// fill; on the amounts of rates alone for calls in flight, and the other way round.
     pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
+        let misfit_of =
+            |threshold, burst| limit.under_rule(threshold, burst).1.map(|error| error.0);
         let misfit = || {
             if limit.is_in_flight() && has_rate && self.in_flight.is_none() {
                 return Some("`threshold`, `burst` and `trial` are for rates: write `in_flight`");
             }
             if limit.is_in_flight() {
-                return limit.under_rule(self.in_flight, None).1;
+                return misfit_of(self.in_flight, None);
             }
             if self.in_flight.is_some() && !has_rate {
                 return Some(
                     "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`",
                 );
             }
-            let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
-            limit.under_rule(self.threshold, self.burst).1.or(of_trial)
+            misfit_of(self.threshold, self.burst).or_else(|| misfit_of(Some(self.trial?), None))
         };
-        match self.wrong_amount().or_else(misfit) {
+        match self.mistake().or_else(misfit) {
             Some(wrong) => Err(RuleSetError::new(wrong)),
             None => Ok(()),
         }
     }
 
-    pub(super) fn is_in_force(&self, now: impl FnOnce() -> u64) -> bool {
-        self.until.is_none_or(|until| now() < until)
+    /// Returns the end of the rule, in microseconds since 1970.
+    pub(super) fn end(&self) -> Option<u64> {
+        let since = self.until?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Some(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Returns what is wrong with an amount, or with the threshold of a trial.
-    pub(super) fn wrong_amount(&self) -> Option<&'static str> {
+    pub(super) fn is_in_force(&self, now: impl FnOnce() -> u64) -> bool {
+        self.end().is_none_or(|end| now() < end)
+    }
+
+    /// Returns how much a call may take; `None` if the rule does not say it.
+    pub(super) fn access(&self) -> Option<Access> {
+        match (self.blocked, self.exempt) {
+            (None, None) => None,
+            (Some(true), _) => Some(Access::Blocked),
+            (_, Some(true)) => Some(Access::Unlimited),
+            _ => Some(Access::Limited),
+        }
+    }
+
+    /// Returns what is wrong with the rule, whatever its limit is.
+    pub(super) fn mistake(&self) -> Option<&'static str> {
+        if self.blocked == Some(true) && self.exempt == Some(true) {
+            return Some("a limit cannot be both `blocked` and `exempt`");
+        }
         let amounts = [self.threshold, self.burst, self.in_flight, self.trial];
         amounts.into_iter().flatten().find_map(wrong_amount)
     }
@@ -247,24 +227,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_read_as_it_was_set() {
-        let read = |rule: Rule| {
-            let access = (rule.get_blocked(), rule.get_exempt());
-            (rule.get_threshold(), rule.get_burst(), access, rule.get_shadow(), rule.get_until())
-        };
-        assert_eq!(read(Rule::new()), (None, None, (None, None), None, None));
-        let in_flight = |rule: Rule| rule.get_in_flight();
-        assert_eq!((in_flight(Rule::new()), in_flight(Rule::new().in_flight(4))), (None, Some(4)));
-        let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
-        assert_eq!((Rule::new().get_trial(), Rule::new().trial(7).get_trial()), (None, Some(7)));
-        let rule = Rule::new().threshold(3).burst(5).blocked(true).shadow(false).until(until);
-        let access = (Some(true), Some(false));
-        assert_eq!(read(rule), (Some(3), Some(5), access, Some(false), Some(until)));
+    fn the_last_word_about_access_counts() {
         for (rule, access) in [
-            (Rule::new().exempt(true), (Some(false), Some(true))),
-            (Rule::new().exempt(true).blocked(false), (Some(false), Some(false))),
+            (Rule::new(), None),
+            (Rule::new().exempt(true), Some(Access::Unlimited)),
+            (Rule::new().exempt(true).blocked(true), Some(Access::Blocked)),
+            (Rule::new().blocked(true).exempt(true), Some(Access::Unlimited)),
+            (Rule::new().exempt(true).blocked(false), Some(Access::Limited)),
+            (Rule::new().blocked(true).exempt(false), Some(Access::Limited)),
         ] {
-            assert_eq!((rule.get_blocked(), rule.get_exempt()), access);
+            assert_eq!(rule.access(), access, "{rule:?}");
         }
     }
 }

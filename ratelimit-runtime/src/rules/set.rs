@@ -74,7 +74,7 @@ impl Eq for LimitName {}
 pub(super) struct LimitRules {
     pub(super) rule: Rule,
     /// By the text of the key.
-    pub(super) keys: BTreeMap<String, Rule>,
+    pub(super) keys: BTreeMap<OwnedKey, Rule>,
 }
 
 impl LimitRules {
@@ -128,12 +128,10 @@ impl RuleSet {
     ///
     /// As for [`set`](Self::set), and on a key that is not written as the attribute writes it.
     pub fn set_key(&mut self, limit: &str, key: &str, rule: Rule) -> Result<(), RuleSetError> {
-        let place = |message: &str| {
-            RuleSetError::new(format_args!("the rule of the key `{key}` of `{limit}`: {message}"))
-        };
-        let key = OwnedKey::parse(key).map_err(|error| place(error.message()))?.to_string();
-        self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
-        Ok(())
+        let key = OwnedKey::parse(key).map_err(|error| {
+            RuleSetError::new(format_args!("the rule of the key `{key}` of `{limit}`: {error}"))
+        })?;
+        self.set_owned_key(limit, key, rule)
     }
 
     /// Sets the rule of one key of a limit, with the values of a call: the text of the key needs no escapes then.
@@ -159,7 +157,17 @@ impl RuleSet {
         key: impl Key,
         rule: Rule,
     ) -> Result<(), RuleSetError> {
-        self.set_key(limit.name(), &OwnedKey::of(&key).to_string(), rule)
+        self.set_owned_key(limit.name(), OwnedKey::of(&key), rule)
+    }
+
+    fn set_owned_key(
+        &mut self,
+        limit: &str,
+        key: OwnedKey,
+        rule: Rule,
+    ) -> Result<(), RuleSetError> {
+        self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
+        Ok(())
     }
 
     /// Removes the rule of a limit. The rules of its keys stay. Returns whether there was one.
@@ -174,7 +182,7 @@ impl RuleSet {
     /// Removes the rule of one key of a limit. Returns whether there was one.
     pub fn unset_key(&mut self, limit: &str, key: &str) -> bool {
         let Ok(key) = OwnedKey::parse(key) else { return false };
-        self.remove(limit, |rules| rules.keys.remove(&key.to_string()).is_some())
+        self.remove(limit, |rules| rules.keys.remove(&key).is_some())
     }
 
     /// Returns the rule of a limit.
@@ -187,7 +195,7 @@ impl RuleSet {
     #[must_use]
     pub fn key_rule(&self, limit: &str, key: &str) -> Option<Rule> {
         let rules = self.limits.get(&LimitName::read(limit).ok()?)?;
-        rules.keys.get(&OwnedKey::parse(key).ok()?.to_string()).copied()
+        rules.keys.get(&OwnedKey::parse(key).ok()?).copied()
     }
 
     /// Returns whether the set has no rules.
@@ -197,10 +205,10 @@ impl RuleSet {
     }
 
     /// Returns the rules in the order of their names: the limit, the key if the rule is of one key, and the rule.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>, &Rule)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&OwnedKey>, &Rule)> {
         self.limits.iter().flat_map(|(name, rules)| {
             let own = rules.own().map(|rule| (None, rule));
-            let keys = rules.keys.iter().map(|(key, rule)| (Some(key.as_str()), rule));
+            let keys = rules.keys.iter().map(|(key, rule)| (Some(key), rule));
             own.into_iter().chain(keys).map(|(key, rule)| (name.written.as_str(), key, rule))
         })
     }
@@ -220,11 +228,11 @@ impl RuleSet {
     fn edit(
         &mut self,
         limit: &str,
-        key: Option<&str>,
+        key: Option<&OwnedKey>,
         rule: &Rule,
     ) -> Result<&mut LimitRules, RuleSetError> {
         let name = LimitName::read(limit)?;
-        if let Some(wrong) = rule.wrong_amount() {
+        if let Some(wrong) = rule.mistake() {
             let of_key = key.map(|key| format!(" of the key `{key}`")).unwrap_or_default();
             return Err(RuleSetError::new(format_args!("the rule{of_key} of `{limit}`: {wrong}")));
         }

@@ -11,7 +11,7 @@ use once_cell::sync::OnceCell;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
-use super::{Rule, RuleSet, RuleSetError};
+use super::{Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
 use crate::registry;
@@ -51,13 +51,10 @@ struct CountRules {
 
 impl RuleTable {
     /// Creates the table of a set of rules. `fingerprint` returns the fingerprint of a key.
-    pub(super) fn new(
-        set: RuleSet,
-        fingerprint: &impl Fn(&OwnedKey) -> u128,
-    ) -> Result<Self, RuleSetError> {
+    pub(super) fn new(set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) -> Self {
         let mut by_name = BTreeMap::<_, BTreeMap<_, _>>::new();
         for (name, rules) in &set.limits {
-            let rules = Arc::new(CountRules::new(rules, fingerprint)?);
+            let rules = Arc::new(CountRules::new(rules, &fingerprint));
             if name.period.is_some() {
                 let named = by_name.entry(name.name.clone()).or_default();
                 named.insert(name.period, Arc::clone(&rules));
@@ -65,7 +62,7 @@ impl RuleTable {
             // A name that ends like a period is also tried as it is written.
             by_name.entry(name.written.clone()).or_default().insert(None, rules);
         }
-        Ok(Self { set, by_name })
+        Self { set, by_name }
     }
 
     pub(super) fn set(&self) -> &RuleSet {
@@ -105,23 +102,16 @@ impl RuleTable {
 }
 
 impl CountRules {
-    fn new(
-        rules: &LimitRules,
-        fingerprint: &impl Fn(&OwnedKey) -> u128,
-    ) -> Result<Self, RuleSetError> {
-        let mut by_key = HashMap::new();
-        for (key, rule) in &rules.keys {
-            let key = OwnedKey::parse(key).map_err(|error| RuleSetError::new(error.message()))?;
-            by_key.insert(fingerprint(&key), *rule);
-        }
-        Ok(Self {
-            rule: rules.rule,
-            by_key,
+    fn new(rules: &LimitRules, fingerprint: &impl Fn(&OwnedKey) -> u128) -> Self {
+        let LimitRules { rule, keys } = rules;
+        Self {
+            rule: *rule,
+            by_key: keys.iter().map(|(key, rule)| (fingerprint(key), *rule)).collect(),
             was_asked: StickyFlag::new(),
             has_misfit: StickyFlag::new(),
             first_period: OnceCell::new(),
             has_periods: StickyFlag::new(),
-        })
+        }
     }
 
     /// Warns once if the amounts of rules without a period are in force for limits of several periods.
@@ -170,21 +160,21 @@ impl CountRules {
         if let Some(shadow) = in_force().find_map(|rule| rule.shadow) {
             ruled.limit = ruled.limit.shadow(shadow);
         }
-        let by_rule = in_force().find_map(|rule| rule.access).unwrap_or(Access::Limited);
+        let by_rule = in_force().find_map(Rule::access).unwrap_or(Access::Limited);
         if threshold.is_some() || by_rule != Access::Limited {
             ruled.access = by_rule;
         }
         if by_rule == Access::Blocked {
             let is_blocked = |at: u64| {
                 let mut in_force = both().filter(|rule| rule.is_in_force(|| at));
-                in_force.find_map(|rule| rule.access) == Some(Access::Blocked)
+                in_force.find_map(Rule::access) == Some(Access::Blocked)
             };
-            let ends = both().filter_map(|rule| rule.until);
+            let ends = both().filter_map(Rule::end);
             ruled.blocked_until = ends.filter(|at| *at > *now && !is_blocked(*at)).min();
         }
         let trial = in_force().find_map(|rule| rule.trial);
         Ruled {
-            changes_at: in_force().filter_map(|rule| rule.until).min(),
+            changes_at: in_force().filter_map(Rule::end).min(),
             trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
             ..ruled
         }

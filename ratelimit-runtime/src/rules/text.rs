@@ -1,6 +1,7 @@
 //! Rules as TOML and JSON.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 use serde::de::value::MapAccessDeserializer;
@@ -10,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 use super::rule::wrong_amount;
 use super::set::{LimitName, LimitRules};
 use super::{Rule, RuleSet, RuleSetError};
-use crate::limit::Access;
+use crate::key::OwnedKey;
 
 /// The fields of a rule. Only the rule of a limit has `keys`.
 #[derive(Default, serde::Deserialize, serde::Serialize)]
@@ -43,8 +44,8 @@ struct Entries(Vec<(String, RuleFields)>);
 /// A rule as a table, or as the word for its only field.
 struct RuleText(RuleFields);
 
-/// Microseconds since 1970, written as a date and a time with an offset.
-struct Moment(u64);
+/// A time since 1970, written as a date and a time with an offset.
+struct Moment(SystemTime);
 
 impl RuleSet {
     /// Reads rules from TOML.
@@ -126,9 +127,11 @@ impl<'de> Deserialize<'de> for RuleSet {
 
 impl Serialize for RuleSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let of_key = |(key, rule): (&OwnedKey, &Rule)| {
+            (key.to_string(), RuleFields::of(rule, Entries::default()))
+        };
         let written = |LimitRules { rule, keys }: &LimitRules| {
-            let keys = keys.iter().map(|(key, rule)| (key.clone(), RuleFields::of(rule)));
-            RuleFields { keys: Entries(keys.collect()), ..RuleFields::of(rule) }
+            RuleFields::of(rule, Entries(keys.iter().map(of_key).collect()))
         };
         serializer.collect_map(self.limits.iter().map(|(name, it)| (&name.written, written(it))))
     }
@@ -137,62 +140,46 @@ impl Serialize for RuleSet {
 /// As a rule of a [`RuleSet`]: a table.
 impl Serialize for Rule {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        RuleFields::of(self).serialize(serializer)
+        RuleFields::of(self, Entries::default()).serialize(serializer)
     }
 }
 
 impl RuleSet {
-    fn add(&mut self, limit: &str, mut fields: RuleFields) -> Result<(), RuleSetError> {
+    fn add(&mut self, limit: &str, fields: RuleFields) -> Result<(), RuleSetError> {
         if self.limits.contains_key(&LimitName::read(limit)?) {
             return Err(RuleSetError::new(format_args!("`{limit}` has two rules: write one")));
         }
-        let keys = std::mem::take(&mut fields.keys);
-        self.set(limit, fields.rule(&format!("`{limit}`"))?)?;
-        for (key, fields) in keys.0 {
-            let place = format!("the key `{key}` of `{limit}`");
-            if self.key_rule(limit, &key).is_some() {
-                return Err(RuleSetError::new(format_args!("{place} has two rules: write one")));
+        let (rule, Entries(keys)) = fields.parts();
+        self.set(limit, rule)?;
+        for (key, fields) in keys {
+            let wrong = |wrong: &str| {
+                Err(RuleSetError::new(format_args!("the key `{key}` of `{limit}`{wrong}")))
+            };
+            let (rule, keys) = fields.parts();
+            if !keys.is_empty() {
+                return wrong(": only the rule of a limit has `keys`");
             }
-            self.set_key(limit, &key, fields.rule(&place)?)?;
+            if self.key_rule(limit, &key).is_some() {
+                return wrong(" has two rules: write one");
+            }
+            self.set_key(limit, &key, rule)?;
         }
         Ok(())
     }
 }
 
 impl RuleFields {
-    fn of(rule: &Rule) -> Self {
-        let Rule { threshold, burst, in_flight, access, shadow, trial, until } = *rule;
-        Self {
-            threshold,
-            burst,
-            in_flight,
-            blocked: access.filter(|it| *it != Access::Unlimited).map(|it| it == Access::Blocked),
-            exempt: access.filter(|it| *it == Access::Unlimited).map(|_| true),
-            shadow,
-            trial,
-            until: until.map(Moment),
-            keys: Entries::default(),
-        }
+    fn of(rule: &Rule, keys: Entries) -> Self {
+        let Rule { threshold, burst, in_flight, blocked, exempt, shadow, trial, until } = *rule;
+        let until = until.map(Moment);
+        Self { threshold, burst, in_flight, blocked, exempt, shadow, trial, until, keys }
     }
 
-    fn rule(self, place: &str) -> Result<Rule, RuleSetError> {
+    fn parts(self) -> (Rule, Entries) {
         let Self { threshold, burst, in_flight, blocked, exempt, shadow, trial, until, keys } =
             self;
-        let wrong = if !keys.is_empty() {
-            "only the rule of a limit has `keys`"
-        } else if blocked == Some(true) && exempt == Some(true) {
-            "a limit cannot be both `blocked` and `exempt`"
-        } else {
-            let access = match (blocked, exempt) {
-                (None, None) => None,
-                (Some(true), _) => Some(Access::Blocked),
-                (_, Some(true)) => Some(Access::Unlimited),
-                _ => Some(Access::Limited),
-            };
-            let until = until.map(|Moment(micros)| micros);
-            return Ok(Rule { threshold, burst, in_flight, access, shadow, trial, until });
-        };
-        Err(RuleSetError::new(format_args!("the rule of {place}: {wrong}")))
+        let until = until.map(|Moment(until)| until);
+        (Rule { threshold, burst, in_flight, blocked, exempt, shadow, trial, until }, keys)
     }
 }
 
@@ -284,7 +271,11 @@ impl<'de> Deserialize<'de> for Moment {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Moment, E> {
                 let invalid = || E::invalid_value(Unexpected::Other(text), &self);
                 let moment: Timestamp = text.parse().map_err(|_| invalid())?;
-                u64::try_from(moment.as_microsecond()).map(Moment).map_err(|_| invalid())
+                if moment < Timestamp::UNIX_EPOCH {
+                    Err(invalid())
+                } else {
+                    Ok(Moment(moment.into()))
+                }
             }
 
             /// A date and time of TOML is a map with one field.
@@ -304,11 +295,11 @@ impl Serialize for Moment {
     }
 }
 
-/// Writes the moment, or the last one that can be written, in the year 9999.
+/// Writes the moment, or the nearest one that can be read: the first one is in 1970, and the last one in the year 9999.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = i64::try_from(self.0).unwrap_or(i64::MAX);
-        Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).fmt(f)
+        let since_epoch = self.0.max(SystemTime::UNIX_EPOCH);
+        Timestamp::try_from(since_epoch).unwrap_or(Timestamp::MAX).fmt(f)
     }
 }
 
@@ -324,6 +315,8 @@ impl fmt::Display for Rule {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -408,25 +401,28 @@ mod tests {
             let rule = set.rule("api").expect("a rule").to_string();
             assert_eq!(rule, format!("until = {written}"));
         }
-        assert!(Moment(u64::MAX).to_string().starts_with("9999-12-30T"));
+        let late = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
+        assert!(Moment(late).to_string().starts_with("9999-12-30T"));
+        let early = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Moment(early).to_string(), "1970-01-01T00:00:00Z");
     }
 
     fn rule() -> impl Strategy<Value = Rule> {
-        let access = prop_oneof![
-            Just(None),
-            Just(Some(Access::Blocked)),
-            Just(Some(Access::Unlimited)),
-            Just(Some(Access::Limited))
-        ];
+        let access = (any::<Option<bool>>(), any::<Option<bool>>())
+            .prop_filter("not both", |both| *both != (Some(true), Some(true)));
         let amount = || prop::option::of(1_u64..=LimitError::MAX_AMOUNT);
         let until = prop::option::of(0_u64..=253_402_207_200_999_999);
+        let until = until.prop_map(|micros| {
+            micros.map(|micros| SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
+        });
         let amounts = [amount(), amount(), amount(), amount()];
         (amounts, access, any::<Option<bool>>(), until).prop_map(
-            |([threshold, burst, in_flight, trial], access, shadow, until)| Rule {
+            |([threshold, burst, in_flight, trial], (blocked, exempt), shadow, until)| Rule {
                 threshold,
                 burst,
                 in_flight,
-                access,
+                blocked,
+                exempt,
                 shadow,
                 trial,
                 until,

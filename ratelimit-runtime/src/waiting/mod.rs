@@ -415,7 +415,7 @@ impl Ticket {
         let (clock, mut is_blocked) = (backend.clock(), false);
         let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
         let can_reject =
-            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.get_shadow();
+            |ruled: &Ruled| ruled.access != Access::Unlimited && !ruled.limit.policy().shadow;
         for blocked in ruled.iter().filter(|it| can_reject(it) && it.access == Access::Blocked) {
             blocked.blocked_until.filter(|until| until.saturating_sub(now) <= rest)?;
             is_blocked = true;

@@ -119,11 +119,13 @@ impl RuleFeed {
         if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);
         }
-        let open = |path: PathBuf| RulesFile::open(path, |set| replace_rules(rules, backend, set));
-        let file = path.clone().map(open).transpose();
-        let file = file.map_err(|error: RuleSetError| BuildError::InvalidRules {
-            message: error.to_string().into(),
-        })?;
+        let opened = path.clone().map(RulesFile::open).transpose();
+        let opened = opened
+            .map_err(|error| BuildError::InvalidRules { message: error.to_string().into() })?;
+        let file = opened.map(|(file, set)| {
+            replace_rules(rules, backend, set);
+            file
+        });
         let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
         let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
@@ -191,7 +193,9 @@ impl RuleFeed {
         let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
         let path = path.to_owned();
         let text = files.run(READ_DEADLINE, move || read(&path)).await;
-        file.change(text, |set| self.replace(set, report_at));
+        if let Some(set) = file.change(text) {
+            self.replace(set, report_at);
+        }
     }
 
     /// Reads the rules in Redis if they have changed, and announces this process there.
@@ -230,8 +234,9 @@ impl RuleFeed {
             return Ok(());
         };
         let set = if version.is_empty() { Ok(RuleSet::new()) } else { RuleSet::from_json(&rules) };
-        match set.and_then(|set| self.replace(set, &mut progress.report_at)) {
-            Ok(()) => {
+        match set {
+            Ok(set) => {
+                self.replace(set, &mut progress.report_at);
                 progress.in_force.clone_from(&version);
                 tracing::info!(version, "the rate limits follow new rules");
             }
@@ -246,10 +251,9 @@ impl RuleFeed {
     }
 
     /// Replaces the rules in force, which are then reported later.
-    fn replace(&self, set: RuleSet, report_at: &mut Option<Instant>) -> Result<(), RuleSetError> {
-        replace_rules(&self.rules, &self.backend, set)?;
+    fn replace(&self, set: RuleSet, report_at: &mut Option<Instant>) {
+        replace_rules(&self.rules, &self.backend, set);
         *report_at = Some(Instant::now() + UNSEEN_FOR);
-        Ok(())
     }
 
     /// Reports the rules in force, of this version, that match no limit.

@@ -34,42 +34,33 @@ pub(super) struct RulesFile {
 }
 
 impl RulesFile {
-    /// Reads a file for the first time, and passes its rules to `apply`.
-    pub(super) fn open(
-        path: PathBuf,
-        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
-    ) -> Result<Self, RuleSetError> {
-        let text = read(&path).map_err(RuleSetError::new);
-        let (applied, seen) = Default::default();
-        let mut file = Self { path, applied, seen, mistake: None };
-        let applied = text.and_then(|text| {
+    /// Reads a file for the first time.
+    pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), RuleSetError> {
+        let (applied, seen, mistake) = Default::default();
+        let mut file = Self { path, applied, seen, mistake };
+        let rules = read(&file.path).map_err(RuleSetError::new).and_then(|text| {
             file.seen.clone_from(&text);
-            file.apply(text, apply)
+            file.rules(text)
         });
-        applied.map_err(|error| file.named(&error))?;
-        Ok(file)
+        rules.map_err(|error| file.named(&error)).map(|rules| (file, rules))
     }
 
     /// Passes the rules of the file to `apply` if its text has changed. Reports new rules, and each mistake once.
-    pub(super) fn change(
-        &mut self,
-        text: io::Result<String>,
-        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
-    ) {
-        let applied = match text {
+    pub(super) fn change(&mut self, text: io::Result<String>) -> Option<RuleSet> {
+        let rules = match text {
             Ok(text) if self.applied == text => {
                 self.mistake = None;
-                return;
+                return None;
             }
             Ok(text) if self.seen != text => {
                 self.seen = text;
-                return;
+                return None;
             }
-            Ok(text) => self.apply(text, apply),
+            Ok(text) => self.rules(text),
             Err(error) => Err(RuleSetError::new(error)),
         };
         let file = self.path.display().to_string();
-        let mistake = applied.err().map(|error| self.named(&error).to_string());
+        let mistake = rules.as_ref().err().map(|error| self.named(error).to_string());
         match &mistake {
             None => tracing::info!(file, "the rate limits follow new rules"),
             Some(error) if self.mistake != mistake => {
@@ -78,17 +69,14 @@ impl RulesFile {
             Some(_) => {}
         }
         self.mistake = mistake;
+        rules.ok()
     }
 
-    fn apply(
-        &mut self,
-        text: String,
-        apply: impl FnOnce(RuleSet) -> Result<(), RuleSetError>,
-    ) -> Result<(), RuleSetError> {
+    fn rules(&mut self, text: String) -> Result<RuleSet, RuleSetError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
-        let set = if is_json { RuleSet::from_json(&text) } else { RuleSet::from_toml(&text) }?;
+        let rules = if is_json { RuleSet::from_json(&text) } else { RuleSet::from_toml(&text) }?;
         self.applied = text;
-        apply(set)
+        Ok(rules)
     }
 
     /// Names the file in an error.

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use super::fleet::unreadable;
 use crate::backend::Backend;
+use crate::key::OwnedKey;
 use crate::limiter::Operator;
 use crate::reply::{Answer, StoreError};
 use crate::rules::{Rule, RuleSet};
@@ -183,7 +184,7 @@ fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
     let written =
         |rule: Option<&Rule>| rule.map_or_else(|| "none".to_owned(), |rule| format!("`{rule}`"));
     let changed = places.into_iter().filter(|(_, [old, new])| old != new);
-    let line = |((limit, key), rules): ((&str, Option<&str>), [Option<&Rule>; 2])| {
+    let line = |((limit, key), rules): ((&str, Option<&OwnedKey>), [Option<&Rule>; 2])| {
         let of_key = key.map(|key| format!(" of `{key}`")).unwrap_or_default();
         let [old, new] = rules.map(written);
         format!("`{limit}`{of_key}: {old} becomes {new}")
