@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::headers::{NO_STORE, namesakes, push_name};
 use crate::reply::Rejection;
@@ -21,18 +21,12 @@ pub struct RejectedRequest<'a> {
 /// The body of a rejection that the application sets, and the request that it shows.
 pub(crate) struct CustomBody {
     pub(crate) function: BodyFn,
-    pub(crate) request: RequestHead,
+    /// The request without its body and its extensions.
+    pub(crate) request: Request<()>,
 }
 
 /// Returns the body of a rejection.
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
-
-/// The part of a request that the body of a rejection can show.
-pub(crate) struct RequestHead {
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
-}
 
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
@@ -54,26 +48,26 @@ impl<'a> RejectedRequest<'a> {
     /// Returns the method of the request, such as `GET`.
     #[must_use]
     pub fn method(&self) -> &'a str {
-        self.head().map_or("", |head| head.method.as_str())
+        self.head().map_or("", |head| head.method().as_str())
     }
 
     /// Returns the path of the request, without its query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        self.head().map_or("", |head| head.uri.path())
+        self.head().map_or("", |head| head.uri().path())
     }
 
     /// Returns the query of the request, without the `?`; `None` if it has none.
     #[must_use]
     pub fn query(&self) -> Option<&'a str> {
-        self.head()?.uri.query()
+        self.head()?.uri().query()
     }
 
     /// Returns the first value of a header of the request; `None` if the request does not have it, or if its value is
     /// not ASCII.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.head()?.headers.get(name)?.to_str().ok()
+        self.head()?.headers().get(name)?.to_str().ok()
     }
 
     /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
@@ -132,7 +126,7 @@ impl<'a> RejectedRequest<'a> {
         self.form.body.as_ref()?.downcast_ref()
     }
 
-    fn head(&self) -> Option<&'a RequestHead> {
+    fn head(&self) -> Option<&'a Request<()>> {
         self.custom_body().map(|body| &body.request)
     }
 }
