@@ -286,7 +286,7 @@ mod tests {
         let mut log = crate::report::request_log::RequestLog::default();
         let result = log.sync_scope(work);
         let limits = log.limits().map(|limit| {
-            let decision = limit.decision.map(|it| (it.remaining, it.seconds, it.is_rejection));
+            let decision = limit.decided().map(|(it, at)| (it.remaining, at, it.allowed));
             format!("{} {decision:?}", limit.name)
         });
         let limits: Vec<_> = limits.collect();

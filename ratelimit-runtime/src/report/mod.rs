@@ -95,7 +95,7 @@ impl Report {
     ) {
         metrics::record(&self.started, label, result, result.is_ok() && !is_admitted);
         #[cfg(feature = "tower")]
-        request_log::with_current(|log| log.record_part(label, result));
+        request_log::with_current(|log| log.record_result(label, result));
     }
 
     /// Reports the result of the check, as it is before a shadow admits the call.

@@ -204,7 +204,7 @@ where
         }
     }
     let mut handler = pin!(service.call(request));
-    let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
+    let response = poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
     match response {
         Ok(response) => {
             let mut response = response.map_into_left_body();

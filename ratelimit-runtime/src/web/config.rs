@@ -57,7 +57,6 @@ pub(super) struct ServerSettings {
     pub(super) clients: Option<Clients>,
     pub(super) body: Option<BodyFn>,
     pub(super) requires_decision: bool,
-    pub(super) has_legacy_headers: bool,
     /// A log with the limits of each request: the start of each request that is not exempt.
     pub(super) log: RequestLog,
     /// `RateLimit-Policy` of this log. Saves writing it for each response (`benches/all -- layer`).
@@ -111,7 +110,7 @@ impl<R, E> LayerConfig<R, E> {
             assert_settles(&limit);
         }
         self.fixed.push(limit);
-        self.server.log.announce(&limit);
+        self.server.log.expect(&limit);
         self.server.policy = headers::policy(&self.server.log);
         self.sources.push(Arc::new(move |request, put| {
             put(&limit, &key(request), cost(request));

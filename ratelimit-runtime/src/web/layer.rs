@@ -172,8 +172,9 @@ use crate::reply::Rejection;
 ///
 /// # Several layers
 ///
-/// Each layer adds its items before those of the layers inside it. If an inner layer rejects a request, the
-/// outer layer has still counted it. The limits of one layer are decided together, all or nothing.
+/// The outermost layer writes the headers for all layers: its items come before those of the layers inside it. If an
+/// inner layer rejects a request, the outer layer has still counted it. The limits of one layer are decided together,
+/// all or nothing.
 ///
 /// # The type of bodies
 ///
@@ -292,11 +293,11 @@ where
         let stage = match layer.config.start_check(&parts, &mut scope) {
             Ok(()) => match scope.take_decided() {
                 // The usual request needs no clone of the service.
-                Some(decided) => layer.conclude(&scope, decided, &mut self.inner, parts, body),
+                Some(decided) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
                 None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
             },
             Err(response) => {
-                RequestStage::unhandled(F::refuse(response, scope.log.form.is_grpc), &parts, body)
+                RequestStage::unhandled(F::refuse(response, scope.log.is_grpc), &parts, body)
             }
         };
         if let RequestStage::Unhandled { .. } = stage {
@@ -310,7 +311,7 @@ impl<F> RateLimitLayer<F> {
     /// Calls the service, which is ready, with an admitted request, or responds to a rejected one.
     fn conclude<S, B: Body, C>(
         &self,
-        scope: &RequestScope,
+        scope: &mut RequestScope,
         decided: RequestDecision,
         service: &mut S,
         mut parts: Parts,
@@ -323,7 +324,8 @@ impl<F> RateLimitLayer<F> {
         match decided {
             Ok(decision) => {
                 self.config.admit(scope, decision, &mut parts);
-                RequestStage::Admitted { handler: service.call(Request::from_parts(parts, body)) }
+                let request = Request::from_parts(parts, body);
+                RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
             }
             Err(rejection) => {
                 let mut response = F::build(&RejectedRequest::new(&rejection, &scope.log));
@@ -393,7 +395,7 @@ where
                     this.layer.conclude(scope, decided, &mut service, parts, body)
                 }
                 RequestStageProjection::Admitted { handler } => {
-                    let result = ready!(scope.poll_handler(handler, context));
+                    let result = ready!(scope.log.sync_scope(|| handler.poll(context)));
                     let finished = result.map(|response| {
                         let (mut head, body) = response.into_parts();
                         config.finish(scope, &mut head);

@@ -16,7 +16,7 @@ use super::rejected::{CustomBody, RejectedRequest, TextResponse};
 use super::slots::{HeldSlots, RequestSlots};
 use crate::check::{AdmittedCall, CallFuture, Permit};
 use crate::reply::{Decision, Rejection};
-use crate::report::request_log::{self, LoggedLimit, RequestLog, ResponseForm};
+use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
 /// A request of a server, in the type of a framework.
 pub(crate) trait ServerRequest: RequestAccess {
@@ -56,13 +56,11 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             .as_ref()
             .map(|function| CustomBody { function: Arc::clone(function), request: request.head() });
         // An outer layer can set the body.
-        let outer = || request_log::with_current(|log| log.form.body.clone())?;
+        let outer = || request_log::with_current(|log| log.body.clone())?;
         let mut log = log.clone();
-        log.form = ResponseForm {
-            prefers_json: prefers_json(request.lines("accept").into_iter()),
-            is_grpc: request.is_grpc(),
-            body: custom.map(|body| Arc::new(body) as _).or_else(outer),
-        };
+        log.prefers_json = prefers_json(request.lines("accept").into_iter());
+        log.is_grpc = request.is_grpc();
+        log.body = custom.map(|body| Arc::new(body) as _).or_else(outer);
         let undecided = requires_decision.then(|| {
             let head = request.head();
             format!("{} {}", head.method(), head.uri().path())
@@ -131,13 +129,16 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         self.write_headers(scope, &mut head.headers);
     }
 
-    /// Adds the headers that report the limits of a request.
+    /// Adds the headers that report the limits of a request. An outer middleware reports them beside its own.
     pub(crate) fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
-        let ServerSettings { log: expected, policy, has_legacy_headers, .. } = &self.server;
+        if request_log::with_current(|outer| outer.join(&scope.log)).is_some() {
+            return;
+        }
+        let ServerSettings { log: expected, policy, .. } = &self.server;
         let [limits, expected] =
             [&scope.log, expected].map(|log| log.limits().map(LoggedLimit::identity));
         let policy = if limits.eq(expected) { policy.clone() } else { headers::policy(&scope.log) };
-        headers::write(headers, &scope.log, policy, *has_legacy_headers);
+        headers::write(headers, &scope.log, policy);
     }
 }
 
@@ -165,15 +166,6 @@ impl RequestScope {
         self.permits = HeldSlots::of(call.permits);
         Ok(Some(call.decision))
     }
-
-    /// Polls the handler of the request.
-    pub(crate) fn poll_handler<F: Future>(
-        &mut self,
-        handler: Pin<&mut F>,
-        context: &mut Context<'_>,
-    ) -> Poll<F::Output> {
-        self.log.sync_scope(|| handler.poll(context))
-    }
 }
 
 /// Builds the response of a rejection that a handler returns. Behind a middleware, `build` receives the format
@@ -184,31 +176,20 @@ pub(crate) fn respond<B>(
     build: impl FnOnce(&RejectedRequest<'_>) -> Response<B>,
 ) -> Response<B> {
     let recorded = |log: &mut RequestLog| {
-        record_rejection(log, rejection);
+        log.reject(rejection);
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
         return build(&RejectedRequest::new(rejection, &log));
     }
     let mut log = RequestLog::default();
-    record_rejection(&mut log, rejection);
+    log.reject(rejection);
     let mut response = build(&RejectedRequest::new(rejection, &log));
-    headers::write(response.headers_mut(), &log, headers::policy(&log), false);
+    headers::write(response.headers_mut(), &log, headers::policy(&log));
     response
 }
 
 /// Records a rejection that becomes a response without headers, for the middleware that adds them.
 pub(crate) fn note(rejection: &Rejection) {
-    request_log::with_current(|log| record_rejection(log, rejection));
-}
-
-fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
-    if let Rejection::Limited { name, quota, decision }
-    | Rejection::Blocked { name, quota, decision }
-    | Rejection::Busy { name, quota, decision, .. } = rejection
-        && request_log::wait(rejection).is_some()
-    {
-        log.record(name, *quota, decision);
-    }
-    log.reject(rejection);
+    request_log::with_current(|log| log.reject(rejection));
 }

@@ -7,15 +7,13 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::headers::{NO_STORE, namesakes, push_name};
 use crate::reply::Rejection;
-use crate::report::request_log::{self, RequestLog, ResponseForm};
+use crate::report::request_log::{self, RequestLog};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    pub(super) form: &'a ResponseForm,
-    /// The number of limits in the log before this one that have the same name.
-    namesakes: usize,
+    pub(super) log: &'a RequestLog,
 }
 
 /// The body of a rejection that the application sets, and the request that it shows.
@@ -30,13 +28,7 @@ pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send
 
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
-        let namesakes = match rejection {
-            Rejection::Limited { name, quota, .. }
-            | Rejection::Blocked { name, quota, .. }
-            | Rejection::Busy { name, quota, .. } => namesakes(log, (name, *quota)),
-            _ => 0,
-        };
-        Self { rejection, form: &log.form, namesakes }
+        Self { rejection, log }
     }
 
     /// Returns why the request was rejected.
@@ -74,7 +66,7 @@ impl<'a> RejectedRequest<'a> {
     /// text.
     #[must_use]
     pub fn prefers_json(&self) -> bool {
-        self.form.prefers_json
+        self.log.prefers_json
     }
 
     /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
@@ -103,7 +95,13 @@ impl<'a> RejectedRequest<'a> {
         if kind != NO_KIND && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
-            push_name(&mut text, self.rejection.name(), self.namesakes);
+            let namesakes = match self.rejection {
+                Rejection::Limited { name, quota, .. }
+                | Rejection::Blocked { name, quota, .. }
+                | Rejection::Busy { name, quota, .. } => namesakes(self.log, (*name, *quota)),
+                _ => 0,
+            };
+            push_name(&mut text, self.rejection.name(), namesakes);
             text.push(']');
         }
         text.push('}');
@@ -123,7 +121,7 @@ impl<'a> RejectedRequest<'a> {
     }
 
     fn custom_body(&self) -> Option<&'a CustomBody> {
-        self.form.body.as_ref()?.downcast_ref()
+        self.log.body.as_ref()?.downcast_ref()
     }
 
     fn head(&self) -> Option<&'a Request<()>> {

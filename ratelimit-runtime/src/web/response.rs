@@ -40,7 +40,7 @@ mod sealed {
 impl<B: From<String>> sealed::BuildResponse<B> for Http {
     fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
         #[cfg(feature = "tonic")]
-        if rejected.form.is_grpc {
+        if rejected.log.is_grpc {
             let response = super::tonic::response::<()>(rejected.rejection());
             return response.map(|()| B::from(String::new()));
         }

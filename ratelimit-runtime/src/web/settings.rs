@@ -186,7 +186,7 @@ macro_rules! server_settings {
         /// with the fewest remaining units.
         #[must_use]
         pub fn legacy_headers(self) -> Self {
-            self.configure(|config| config.server.has_legacy_headers = true)
+            self.configure(|config| config.server.log.has_legacy_headers = true)
         }
     };
 }
