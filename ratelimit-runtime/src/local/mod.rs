@@ -145,13 +145,14 @@ impl Local {
         charge: LocalCharge<'_>,
         conclude: impl FnOnce(Applied) -> T,
     ) -> T {
-        let clock = self.clock.local();
-        let mut shard = self.shard(shard_of(charge.key_id));
-        let takes = op != Op::Peek;
-        let has_place = !op.is_take() || shard.has_place(charge, takes, clock);
-        let applied = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
-        let concluded = conclude(applied);
-        unlock(shard);
+        let (concluded, has_place) = self.in_shard(charge.key_id, |shard, clock| {
+            let has_place = !op.is_take() || shard.has_place(charge, op != Op::Peek, clock);
+            let applied = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
+            (conclude(applied), has_place)
+        });
+        if !has_place && op != Op::Peek {
+            report::store_overfull();
+        }
         concluded
     }
 
@@ -182,12 +183,17 @@ impl Local {
         self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some()
     }
 
-    /// Passes the shard of a count and the time to `work`.
+    /// Passes the shard of a count and the time to `work`. Reports after the lock is free, because the recorder of
+    /// metrics is foreign code and may be slow.
+    #[inline(always)]
     fn in_shard<T>(&self, key_id: KeyId, work: impl FnOnce(&mut Shard, u64) -> T) -> T {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(key_id));
+        let before = shard.len();
         let result = work(&mut shard, clock);
-        unlock(shard);
+        let after = shard.len();
+        drop(shard);
+        report::keys_changed(after as isize - before as isize);
         result
     }
 
@@ -226,14 +232,6 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
         }
     }
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Unlocks a shard, and then reports what has happened in it.
-#[inline]
-fn unlock(mut shard: MutexGuard<'_, Shard>) {
-    let unreported = shard.take_unreported();
-    drop(shard);
-    unreported.report();
 }
 
 /// Returns the rejection of a call whose units have no [place](Shard::has_place).
