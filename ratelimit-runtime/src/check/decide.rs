@@ -453,7 +453,8 @@ pub(super) fn apply_shadow(
             | Rejection::Busy { decision, .. },
         ) => Ok(decision),
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
-            Ok(Decision::cost_exceeds(capacity))
+            // No wait helps.
+            Ok(Decision::rejected_here(capacity, Duration::MAX, Duration::ZERO))
         }
         Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
             Ok(Decision::undecided(label.capacity))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Decision, Mistake, Source, StoreError};
+use super::{Decision, Mistake, StoreError};
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
@@ -128,14 +128,7 @@ impl Rejection {
     }
 
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
-        Decision {
-            allowed: false,
-            limit: limit.terms().capacity,
-            remaining: 0,
-            retry_after,
-            reset_after: retry_after,
-            source: Source::Embedded,
-        }
+        Decision::rejected_here(limit.terms().capacity, retry_after, retry_after)
     }
 
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
