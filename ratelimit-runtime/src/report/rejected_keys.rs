@@ -54,8 +54,8 @@ pub struct RejectedKey {
     pub last: SystemTime,
 }
 
-/// The keys of a limiter with the most rejected calls. Two threads can count a call of a second once. In a cache line of
-/// its own, so that a flood of rejected calls does not slow down admitted ones.
+/// The keys of a limiter with the most rejected calls. Two threads can give their calls one number in `calls`. In a
+/// cache line of its own, so that a flood of rejected calls does not slow down admitted ones.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RejectedKeys {
@@ -77,8 +77,8 @@ struct Entry {
 }
 
 impl RejectedKeys {
-    /// Returns as how many calls a rejected one is [counted](Self::count); `None` if it is not a sample of a flood. `at`
-    /// is the time of the call, by the clock of this process.
+    /// Returns as how many calls a rejected one is [counted](Self::count); `None` if it is not a sample of a flood.
+    /// `at` is the time of the call, by the clock of this process.
     #[inline]
     pub(crate) fn weight(&self, at: u64) -> Option<u64> {
         let second = at / SECOND_US;

@@ -31,8 +31,8 @@ static CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-contro
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Writes the headers that report the limits in `log`, unless caches store the response for other clients. Existing
-/// values, such as those of another server, follow the new ones, unless they report the limit that rejected the request.
-/// `policy` is that of `log`.
+/// values, such as those of another server, follow the new ones, unless they report the limit that rejected the
+/// request. `policy` is that of `log`.
 pub(crate) fn write(headers: &mut HeaderMap, log: &RequestLog, policy: Option<HeaderValue>) {
     if log.is_empty() || is_for_all_clients(headers) {
         return;
@@ -62,14 +62,21 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Makes one line of `value` and of the lines that a header has.
+/// Makes one line of `value` and of the lines that a header has. Of items with one name, keeps the first.
 fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, is_first: bool) {
     match headers.entry(name) {
         Entry::Vacant(place) => drop(place.insert(value)),
         Entry::Occupied(mut known) => {
             let mut lines: Vec<_> = known.iter().map(HeaderValue::as_bytes).collect();
             lines.insert(if is_first { 0 } else { lines.len() }, value.as_bytes());
-            let line = HeaderValue::from_bytes(&lines.join(&b", "[..]));
+            let mut items: Vec<&[u8]> = Vec::new();
+            for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+                if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next())
+                {
+                    items.push(item);
+                }
+            }
+            let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
             known.insert(line.unwrap_or(value));
         }
     }
