@@ -8,7 +8,7 @@
 
 use super::decide::{conclude, hardest};
 use super::{AnyPart, Check, Checker, Part};
-use crate::algorithm::{Outcome, Verdict};
+use crate::algorithm::{Op, Outcome, Verdict};
 use crate::backend::Backend;
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::{Access, Limit};
@@ -54,7 +54,7 @@ impl Checker {
 #[inline(never)]
 fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outcome> {
     let is_recorded = report::is_recorded();
-    backend.local().decide(charge, |outcome| {
+    backend.local().apply_one_then(Op::TAKE, charge, |(outcome, _)| {
         if is_recorded || !outcome.is_allowed() {
             return Err(outcome);
         }

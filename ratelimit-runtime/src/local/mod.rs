@@ -106,17 +106,6 @@ impl Local {
         }
     }
 
-    /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only. Its result is then
-    /// in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
-    #[inline]
-    pub(crate) fn decide<T>(
-        &self,
-        charge: LocalCharge<'_>,
-        conclude: impl FnOnce(Outcome) -> T,
-    ) -> T {
-        self.apply_one_then(Op::TAKE, charge, |(outcome, _)| conclude(outcome))
-    }
-
     /// Corrects what was charged. The cost does not count. A reserved moment that is not the last charge goes back as
     /// far as the charges after it allow.
     pub(crate) fn correct(&self, charge: LocalCharge<'_>, correction: Correction) -> Outcome {
@@ -137,9 +126,10 @@ impl Local {
         self.apply_one_then(op, charge, |applied| applied)
     }
 
-    /// Applies an operation to one count, and concludes under the lock.
+    /// Applies an operation to one count. `conclude` is called under the lock, and does arithmetic only. Its result is
+    /// then in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
     #[inline(always)]
-    fn apply_one_then<T>(
+    pub(crate) fn apply_one_then<T>(
         &self,
         op: Op,
         charge: LocalCharge<'_>,

@@ -170,6 +170,16 @@ impl Rejection {
         Self::Mistake { name: label.name, mistake, hidden: label.quota.is_hidden() }
     }
 
+    /// Returns the name and the quota of the limit, and the decision; `None` if the call was not decided.
+    pub(crate) fn decided(&self) -> Option<(Name, Quota, &Decision)> {
+        match self {
+            Self::Limited { name, quota, decision }
+            | Self::Blocked { name, quota, decision }
+            | Self::Busy { name, quota, decision, .. } => Some((*name, *quota, decision)),
+            _ => None,
+        }
+    }
+
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Blocked`. `None` if the
     /// threshold or the burst of the call is 0, for `CostExceedsCapacity`, because waiting does not help, and for
     /// `Busy`, `Unavailable` and `Mistake`, because no time is known.

@@ -122,11 +122,8 @@ impl RequestLog {
     /// Records a rejection that a handler returns.
     pub(crate) fn reject(&mut self, rejection: &Rejection) {
         self.retry_after = retry_after(rejection);
-        if let Rejection::Limited { name, quota, decision }
-        | Rejection::Blocked { name, quota, decision }
-        | Rejection::Busy { name, quota, decision, .. } = rejection
-        {
-            self.record(*name, *quota, decision);
+        if let Some((name, quota, decision)) = rejection.decided() {
+            self.record(name, quota, decision);
         }
     }
 
@@ -262,7 +259,7 @@ pub(crate) fn is_open() -> bool {
 #[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     let mut none = RequestLog::NONE;
-    let _scope = is_open().then(|| LogScope::of(&mut none));
+    let _scope = LogScope::of(&mut none);
     work()
 }
 

@@ -95,12 +95,8 @@ impl<'a> RejectedRequest<'a> {
         if kind != NO_KIND && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
-            let namesakes = match self.rejection {
-                Rejection::Limited { name, quota, .. }
-                | Rejection::Blocked { name, quota, .. }
-                | Rejection::Busy { name, quota, .. } => namesakes(self.log, (*name, *quota)),
-                _ => 0,
-            };
+            let limit = self.rejection.decided();
+            let namesakes = limit.map_or(0, |(name, quota, _)| namesakes(self.log, (name, quota)));
             push_name(&mut text, self.rejection.name(), namesakes);
             text.push(']');
         }
