@@ -15,12 +15,7 @@ mod interleavings;
 mod shard;
 
 use std::iter;
-use std::sync::{PoisonError, TryLockError};
-#[cfg(not(all(test, loom)))]
-use std::thread;
-
-#[cfg(all(test, loom))]
-use loom::thread;
+use std::sync::PoisonError;
 
 pub(crate) use self::calls::Few;
 use self::shard::Shard;
@@ -37,9 +32,6 @@ use crate::threads::{Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock.
 const SHARDS: usize = 64;
-
-/// How often a thread tries to lock a shard before it sleeps.
-const YIELDS: usize = 4;
 
 /// A shard in cache lines of its own: threads that use its neighbours do not slow it down.
 #[repr(align(64))]
@@ -187,16 +179,11 @@ impl Local {
         result
     }
 
-    /// Locks a shard. The caller holds the lock for the arithmetic only.
+    /// Locks a shard. The caller holds the lock for the arithmetic only. A panic leaves no shard half changed, because
+    /// no foreign code runs under the lock.
     #[inline]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[index].0;
-        match shard.try_lock() {
-            Ok(shard) => shard,
-            // Not `unwrap_or_else`: the error of a poisoned lock holds the lock until it is dropped.
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => locked(shard),
-        }
+        self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -207,21 +194,6 @@ impl Drop for Local {
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
     }
-}
-
-/// Locks a shard that another thread has locked. The other thread is done long before this one could sleep and be
-/// woken, unless the system has stopped it: then this thread lets others run (`benches/all -- embedded`).
-#[cold]
-fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    for _ in 0..YIELDS {
-        match shard.try_lock() {
-            Ok(shard) => return shard,
-            // A panic leaves no shard half changed, because no foreign code runs under the lock.
-            Err(TryLockError::Poisoned(error)) => return error.into_inner(),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
-        }
-    }
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the rejection of a call whose units have no [place](Shard::has_place).
@@ -251,30 +223,13 @@ mod tests {
         store.correct(charge, Correction::settled(receipt, 1, 0));
     }
 
-    /// Makes calls that end at once, each of another key. Returns the count of the first.
-    fn make_short_calls(store: &Local, mut keys: impl Iterator<Item = u64>) -> Option<KeyId> {
-        let mut call = |key: u64| {
+    /// Makes calls that end at once, each of another key.
+    fn make_short_calls(store: &Local, keys: impl Iterator<Item = u64>) {
+        for key in keys {
             let (terms, key_id) = (IN_FLIGHT.terms(), store.key_id(IN_FLIGHT.terms(), &key));
             let (_, receipt) = store.apply_one(Op::ACQUIRE, LocalCharge { key_id, terms, cost: 1 });
             release(store, LocalCharge { key_id, terms, cost: 1 }, receipt);
-            key_id
-        };
-        let first = keys.next().map(&mut call);
-        keys.map(call).for_each(drop);
-        first
-    }
-
-    #[test]
-    fn a_count_without_units_waits_a_second_for_the_next_call() {
-        let clock = VirtualClock::new();
-        let store = Local::new(1_000_000, Clock::Virtual(clock.clone()));
-        let first = make_short_calls(&store, 0..5_000).expect("a call");
-        assert!(store.remove(first));
-
-        make_short_calls(&store, 0..1);
-        clock.advance(Duration::from_secs(1));
-        make_short_calls(&store, 5_000..10_000);
-        assert!(!store.remove(first));
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Shard {
             Some(entry) => {
                 entry.set_blocked_until(until);
                 self.blocked = self.blocked + usize::from(until > 0) - usize::from(before > 0);
-                if entry.can_go(clock, false) {
+                if entry.can_go(clock) {
                     self.remove(key_id);
                 }
             }
@@ -155,13 +155,11 @@ impl Shard {
         self.entries.insert_unique(hash(entry.key_id), entry, |entry| hash(entry.key_id));
     }
 
-    /// Removes some entries that have expired. In a shard that is half full, counts without held units do not wait for
-    /// the next call of their key, so that they fill no shard and evict no other count.
+    /// Removes some entries that have expired.
     fn sweep(&mut self, now: u64) {
-        let is_crowded = 2 * self.len() >= self.capacity;
         for _ in 0..SWEEP {
             if let Some(entry) = self.entries.get_bucket_mut(self.hand) {
-                if entry.can_go(now, is_crowded) {
+                if entry.can_go(now) {
                     self.take(self.hand);
                 } else if entry.blocked_until() > 0 && entry.blocked_until() <= now {
                     entry.set_blocked_until(0);
