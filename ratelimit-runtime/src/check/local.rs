@@ -285,7 +285,7 @@ mod tests {
     fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
         let mut log = crate::report::request_log::RequestLog::default();
         let result = log.sync_scope(work);
-        let limits = log.limits().map(|limit| {
+        let limits = log.limits.iter().map(|limit| {
             let decision = limit.decided().map(|(it, at)| (it.remaining, at, it.allowed));
             format!("{} {decision:?}", limit.name)
         });

@@ -31,7 +31,7 @@ static WAS_OPENED: StickyFlag = StickyFlag::new();
 /// of the request is answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestLog {
-    limits: OneOrMany<LoggedLimit>,
+    pub(crate) limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided while this log, or that of an inner middleware, was open, also one that clients do
     /// not see. A shadow does not count: it limits nothing.
     pub(crate) has_decided: bool,
@@ -71,19 +71,6 @@ impl RequestLog {
         body: None,
         is_open: false,
     };
-
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
-        self.limits.iter()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.limits.is_empty()
-    }
-
-    /// Removes the limits.
-    pub(crate) fn clear(&mut self) {
-        self.limits.clear();
-    }
 
     /// Adds a limit that is about to be decided, so that the log keeps the order of the limits. Skips a shadow and a
     /// hidden limit, because clients must not see them.

@@ -34,7 +34,7 @@ pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// values, such as those of another server, follow the new ones, unless they report the limit that rejected the
 /// request. `policy` is that of `log`.
 pub(crate) fn write(headers: &mut HeaderMap, log: &RequestLog, policy: Option<HeaderValue>) {
-    if log.is_empty() || is_for_all_clients(headers) {
+    if log.limits.is_empty() || is_for_all_clients(headers) {
         return;
     }
     let retry_after = number(headers, &RETRY_AFTER);
@@ -43,7 +43,7 @@ pub(crate) fn write(headers: &mut HeaderMap, log: &RequestLog, policy: Option<He
     }
     if let Some(state) = state(log, retry_after) {
         let is_first = retry_after.is_none()
-            || log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
+            || log.limits.iter().any(|limit| rejected_after(limit, retry_after).is_some());
         join(headers, &STATE, state, is_first);
     }
     if log.has_legacy_headers
@@ -103,7 +103,7 @@ fn is_for_all_clients(headers: &HeaderMap) -> bool {
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
 pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
-    list(log, log.limits(), |text, limit| {
+    list(log, log.limits.iter(), |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         push_parameter(text, ";q=", units);
@@ -132,7 +132,7 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
 fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
-    let mut limits: OneOrMany<_> = log.limits().filter(|it| it.decided().is_some()).collect();
+    let mut limits: OneOrMany<_> = log.limits.iter().filter(|it| it.decided().is_some()).collect();
     limits.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
     list(log, limits.into_iter(), |text, limit| {
         let Some((decision, seconds)) = limit.decided() else { return };
@@ -154,7 +154,7 @@ fn rejected_after(limit: &LoggedLimit, retry_after: Option<u64>) -> Option<u64> 
 /// The values of the legacy headers, for the limit that rejected or has the fewest remaining units. `None` if
 /// the response keeps its own values, because they report a rejection, or no more units than `remaining`.
 fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) -> Option<[u64; 3]> {
-    let decided = log.limits().filter_map(|limit| Some((limit, limit.decided()?)));
+    let decided = log.limits.iter().filter_map(|limit| Some((limit, limit.decided()?)));
     let decided = decided.filter(|(_, (_, at))| retry_after.is_none_or(|wait| *at <= wait));
     let (limit, (decision, seconds)) = decided.min_by_key(|(limit, (decision, _))| {
         (Reverse(rejected_after(limit, retry_after)), decision.remaining)
@@ -184,7 +184,7 @@ fn list<'a>(
 
 /// Returns how many limits before `limit` in `log` have its name.
 pub(crate) fn namesakes(log: &RequestLog, limit: (Name, Quota)) -> usize {
-    let before = log.limits().take_while(|other| other.identity() != limit);
+    let before = log.limits.iter().take_while(|other| other.identity() != limit);
     before.filter(|other| other.name == limit.0).count()
 }
 

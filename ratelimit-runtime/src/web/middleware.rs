@@ -75,7 +75,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         scope: &mut RequestScope,
     ) -> Result<(), TextResponse> {
         if self.is_exempt(request) {
-            scope.log.clear();
+            scope.log.limits.clear();
             scope.undecided = None;
         } else {
             scope.check = scope.log.sync_scope(|| self.start(request))?;
@@ -136,7 +136,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         }
         let ServerSettings { log: expected, policy, .. } = &self.server;
         let [limits, expected] =
-            [&scope.log, expected].map(|log| log.limits().map(LoggedLimit::identity));
+            [&scope.log, expected].map(|log| log.limits.iter().map(LoggedLimit::identity));
         let policy = if limits.eq(expected) { policy.clone() } else { headers::policy(&scope.log) };
         headers::write(headers, &scope.log, policy);
     }
