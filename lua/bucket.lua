@@ -1,5 +1,5 @@
 -- Token bucket and leaky bucket: the level is the units that were taken, and drains at a steady rate.
--- Twin of ratelimit-runtime/src/algorithm/bucket/mod.rs, which explains the units.
+-- Twin of ratelimit-runtime/src/algorithm/bucket.rs, which explains the units.
 --
 -- The level can be above the capacity: after reservations, or after the capacity was lowered.
 --

@@ -13,13 +13,6 @@ pub(crate) struct Window {
     birth: u32,
 }
 
-/// The window at the time of a call.
-struct WindowAtCall {
-    start: u64,
-    end: u64,
-    count: u64,
-}
-
 impl State for Window {
     fn expires(&self) -> u64 {
         self.end
@@ -37,7 +30,7 @@ impl State for Window {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 window.count += cost;
                 if needs_receipt {
-                    receipt = Receipt::new(&mut self.birth, birth, window.start);
+                    receipt = Receipt::new(&mut window.birth, birth, window.start);
                 }
             }
             Op::Correct(correction) => {
@@ -57,7 +50,7 @@ impl State for Window {
         }
         let count = window.count;
         if count != before {
-            self.keep(window);
+            *self = if count == 0 { Self::default() } else { window };
         }
         let outcome = Outcome {
             clock,
@@ -71,9 +64,9 @@ impl State for Window {
 }
 
 impl Window {
-    /// Returns the window of a call at the time `clock`.
+    /// Returns the window of a call at the time `clock`. It keeps the birth: its start tells it from the window before.
     #[inline]
-    fn at(&self, terms: &Terms, clock: u64) -> WindowAtCall {
+    fn at(&self, terms: &Terms, clock: u64) -> Self {
         let period = terms.period_us();
         let now = clock.max(self.start);
         // An aligned window starts at a calendar boundary, any other window with its first admitted call. A
@@ -87,16 +80,7 @@ impl Window {
         } else {
             (false, now, now + period)
         };
-        WindowAtCall { start, end, count: if is_open { self.count } else { 0 } }
-    }
-
-    #[inline]
-    fn keep(&mut self, WindowAtCall { start, end, count }: WindowAtCall) {
-        if count == 0 {
-            *self = Self::default();
-            return;
-        }
-        // A window after this one keeps the birth: its start tells the two apart.
-        (self.start, self.end, self.count) = (start, end, count);
+        let count = if is_open { self.count } else { 0 };
+        Self { start, end, count, birth: self.birth }
     }
 }

@@ -3,10 +3,6 @@
 use super::{Applied, Charged, Op, Outcome, Receipt, State};
 use crate::limit::Terms;
 
-/// How long a count is kept after its first call, in microseconds, although no units are held. The next call of the key
-/// then need not add the count again (`benches/all -- in-flight`).
-const IDLE: u64 = 1_000_000;
-
 /// The units that calls hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
@@ -20,11 +16,7 @@ pub(crate) struct Slots {
 impl State for Slots {
     /// Held units do not expire, and are never evicted.
     fn expires(&self) -> u64 {
-        match self {
-            Self { held: 0, since: 0, .. } => 0,
-            Self { held: 0, since, .. } => since + IDLE,
-            _ => u64::MAX,
-        }
+        if self.held == 0 { 0 } else { u64::MAX }
     }
 
     /// The end of a call is unknown, so the waits of the outcome are 0.
@@ -63,7 +55,7 @@ impl Slots {
     /// Gives units of a receipt back, if they are among these.
     pub(crate) fn release(&mut self, receipt: Receipt, units: u64) {
         if self.has(receipt) {
-            self.give_back(units);
+            self.held = self.held.saturating_sub(units);
         }
     }
 
@@ -72,9 +64,5 @@ impl Slots {
             *self = Self { held: 0, birth: 0, since: clock.max(self.since) };
         }
         self.held += cost;
-    }
-
-    fn give_back(&mut self, units: u64) {
-        self.held = self.held.saturating_sub(units);
     }
 }

@@ -425,8 +425,8 @@ impl Backend {
         key: impl FnOnce() -> OwnedKey,
     ) {
         // Most calls of a flood end here, with few instructions (`benches/all -- embedded`).
-        if self.rejected_keys.counts(at) {
-            self.rejected_keys.count(limit, key_id, at, || {
+        if let Some(calls) = self.rejected_keys.weight(at) {
+            self.rejected_keys.count(limit, key_id, at, calls, || {
                 self.settings.reports.logged(limit.terms(), key_id, || key().to_string().into())
             });
         }

@@ -375,12 +375,10 @@ pub(super) fn conclude(
     // Metrics and the log of a web request have each limit.
     if labels.len() > 1 && report::is_recorded() {
         for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
-            report.record_part(label, &result_of(index), result.is_ok());
+            report.record(label, &result_of(index), result.is_ok());
         }
     }
-    if let Err(Rejection::Limited { .. } | Rejection::Blocked { .. } | Rejection::Busy { .. }) =
-        result
-    {
+    if result.as_ref().is_err_and(|rejection| rejection.decided().is_some()) {
         on_rejected(spoken);
     }
     let label = &labels[spoken];
@@ -446,7 +444,8 @@ pub(super) fn apply_shadow(
             | Rejection::Busy { decision, .. },
         ) => Ok(decision),
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
-            Ok(Decision::cost_exceeds(capacity))
+            // No wait helps.
+            Ok(Decision::rejected_here(capacity, Duration::MAX, Duration::ZERO))
         }
         Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
             Ok(Decision::undecided(label.capacity))

@@ -8,7 +8,7 @@
 
 use super::decide::{conclude, hardest};
 use super::{AnyPart, Check, Checker, Part};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Op, Outcome};
 use crate::backend::Backend;
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::Access;
@@ -39,7 +39,7 @@ impl Checker {
 #[inline(never)]
 fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outcome> {
     let is_recorded = report::is_recorded();
-    backend.local().decide(charge, |outcome| {
+    backend.local().apply_one_then(Op::TAKE, charge, |(outcome, _)| {
         if is_recorded || !outcome.is_allowed() {
             return Err(outcome);
         }
@@ -258,8 +258,8 @@ mod tests {
     fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
         let mut log = crate::report::request_log::RequestLog::default();
         let result = log.sync_scope(work);
-        let limits = log.limits().map(|limit| {
-            let decision = limit.decision.map(|it| (it.remaining, it.seconds, it.is_rejection));
+        let limits = log.limits.iter().map(|limit| {
+            let decision = limit.decided().map(|(it, at)| (it.remaining, at, it.allowed));
             format!("{} {decision:?}", limit.name)
         });
         let limits: Vec<_> = limits.collect();

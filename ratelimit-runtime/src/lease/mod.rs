@@ -42,7 +42,7 @@ use crate::clock::{before, complete_by};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, Terms};
 use crate::reply::{Answer, Decision, Source, StoreError};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::store::{Calls, Reply};
 use crate::threads::Mutex;
 
@@ -105,7 +105,9 @@ impl Leases {
         let (key_id, now) = (self.backend.key_id(terms, key), self.now());
         let (outcome, capacity) = self.ledger.spend(key_id, terms, cost, now)?;
         let decision = Decision::new(capacity, &outcome, Source::Lease);
-        report.end_if_recorded(|| limit.label(), || Ok(decision));
+        if report::is_recorded() {
+            report.end(&limit.label(), &Ok(decision));
+        }
         Some(decision)
     }
 

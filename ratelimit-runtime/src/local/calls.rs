@@ -4,11 +4,12 @@ use std::iter;
 
 use smallvec::SmallVec;
 
-use super::shard::{Shard, Unreported};
+use super::shard::Shard;
 use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
 use crate::algorithm::{Applied, Op, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::reply::Source;
+use crate::report;
 use crate::store::{Calls, EqualCalls, MAX_RESERVED, Reply};
 
 /// A list about the counts of a call, without an allocation for up to 8 counts.
@@ -20,6 +21,10 @@ struct LockedShards<'a, 'b> {
     /// Whether calls are charged that all counts admit.
     takes: bool,
     clock: u64,
+    /// The number of keys before the call.
+    keys: usize,
+    /// Whether a unit of a call in flight has found no place.
+    is_overfull: bool,
 }
 
 /// Locked shards with their indexes.
@@ -116,7 +121,8 @@ impl Local {
             guards.push((index, self.shard(index)));
             shards &= shards - 1;
         }
-        LockedShards { guards, takes, clock }
+        let keys = keys_of(guards);
+        LockedShards { guards, takes, clock, keys, is_overfull: false }
     }
 }
 
@@ -134,6 +140,7 @@ impl LockedShards<'_, '_> {
         let shard = self.of(charge.key_id);
         // Each call is peeked at before it is charged.
         if op == Op::Peek && !shard.has_place(charge, takes, clock) {
+            self.is_overfull |= takes;
             return no_place(clock);
         }
         shard.apply(op, charge, clock)
@@ -141,10 +148,17 @@ impl LockedShards<'_, '_> {
 
     /// Unlocks the shards, and then reports what has happened in them.
     fn unlock(self) {
-        let guards = self.guards.drain(..);
-        let unreported = guards.map(|(_, mut shard)| shard.take_unreported());
-        unreported.fold(Unreported::default(), Unreported::and).report();
+        let keys = keys_of(self.guards);
+        self.guards.clear();
+        report::keys_changed(keys as isize - self.keys as isize);
+        if self.is_overfull {
+            report::store_overfull();
+        }
     }
+}
+
+fn keys_of(guards: &Guards<'_>) -> usize {
+    guards.iter().map(|(_, shard)| shard.len()).sum()
 }
 
 #[cfg(all(test, not(loom)))]

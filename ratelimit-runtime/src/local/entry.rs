@@ -128,12 +128,9 @@ impl CountEntry {
         with_state!(&self.state, state => state.expires()).max(self.blocked_until())
     }
 
-    /// Returns whether nothing is lost with this entry, except that a count without held units does not wait for the
-    /// next call of its key if the shard `is_crowded`.
-    pub(super) fn can_go(&self, now: u64, is_crowded: bool) -> bool {
-        let ends_early =
-            is_crowded && self.blocked_until() <= now && matches!(self.state, CountState::Slots(_));
-        self.expires() <= if ends_early { u64::MAX - 1 } else { now }
+    /// Returns whether nothing is lost with this entry.
+    pub(super) fn can_go(&self, now: u64) -> bool {
+        self.expires() <= now
     }
 
     /// Returns the state of a count of calls in flight.

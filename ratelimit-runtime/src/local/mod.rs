@@ -15,12 +15,7 @@ mod interleavings;
 mod shard;
 
 use std::iter;
-use std::sync::{PoisonError, TryLockError};
-#[cfg(not(all(test, loom)))]
-use std::thread;
-
-#[cfg(all(test, loom))]
-use loom::thread;
+use std::sync::PoisonError;
 
 pub(crate) use self::calls::Few;
 use self::shard::Shard;
@@ -37,9 +32,6 @@ use crate::threads::{Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock.
 const SHARDS: usize = 64;
-
-/// How often a thread tries to lock a shard before it sleeps.
-const YIELDS: usize = 4;
 
 /// A shard in cache lines of its own: threads that use its neighbours do not slow it down.
 #[repr(align(64))]
@@ -106,17 +98,6 @@ impl Local {
         }
     }
 
-    /// Decides a call of one count. `conclude` is called under the lock, and does arithmetic only. Its result is then
-    /// in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
-    #[inline]
-    pub(crate) fn decide<T>(
-        &self,
-        charge: LocalCharge<'_>,
-        conclude: impl FnOnce(Outcome) -> T,
-    ) -> T {
-        self.apply_one_then(Op::TAKE, charge, |(outcome, _)| conclude(outcome))
-    }
-
     /// Corrects what was charged. The cost does not count. A reserved moment that is not the last charge goes back as
     /// far as the charges after it allow.
     pub(crate) fn correct(&self, charge: LocalCharge<'_>, correction: Correction) -> Outcome {
@@ -137,21 +118,23 @@ impl Local {
         self.apply_one_then(op, charge, |applied| applied)
     }
 
-    /// Applies an operation to one count, and concludes under the lock.
+    /// Applies an operation to one count. `conclude` is called under the lock, and does arithmetic only. Its result is
+    /// then in memory before the lock is free, so that the caller does not wait for it (`benches/all -- embedded`).
     #[inline(always)]
-    fn apply_one_then<T>(
+    pub(crate) fn apply_one_then<T>(
         &self,
         op: Op,
         charge: LocalCharge<'_>,
         conclude: impl FnOnce(Applied) -> T,
     ) -> T {
-        let clock = self.clock.local();
-        let mut shard = self.shard(shard_of(charge.key_id));
-        let takes = op != Op::Peek;
-        let has_place = !op.is_take() || shard.has_place(charge, takes, clock);
-        let applied = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
-        let concluded = conclude(applied);
-        unlock(shard);
+        let (concluded, has_place) = self.in_shard(charge.key_id, |shard, clock| {
+            let has_place = !op.is_take() || shard.has_place(charge, op != Op::Peek, clock);
+            let applied = if has_place { shard.apply(op, charge, clock) } else { no_place(clock) };
+            (conclude(applied), has_place)
+        });
+        if !has_place && op != Op::Peek {
+            report::store_overfull();
+        }
         concluded
     }
 
@@ -182,25 +165,25 @@ impl Local {
         self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some()
     }
 
-    /// Passes the shard of a count and the time to `work`.
+    /// Passes the shard of a count and the time to `work`. Reports after the lock is free, because the recorder of
+    /// metrics is foreign code and may be slow.
+    #[inline(always)]
     fn in_shard<T>(&self, key_id: KeyId, work: impl FnOnce(&mut Shard, u64) -> T) -> T {
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(key_id));
+        let before = shard.len();
         let result = work(&mut shard, clock);
-        unlock(shard);
+        let after = shard.len();
+        drop(shard);
+        report::keys_changed(after as isize - before as isize);
         result
     }
 
-    /// Locks a shard. The caller holds the lock for the arithmetic only.
+    /// Locks a shard. The caller holds the lock for the arithmetic only. A panic leaves no shard half changed, because
+    /// no foreign code runs under the lock.
     #[inline]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[index].0;
-        match shard.try_lock() {
-            Ok(shard) => shard,
-            // Not `unwrap_or_else`: the error of a poisoned lock holds the lock until it is dropped.
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => locked(shard),
-        }
+        self.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -211,29 +194,6 @@ impl Drop for Local {
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
     }
-}
-
-/// Locks a shard that another thread has locked. The other thread is done long before this one could sleep and be
-/// woken, unless the system has stopped it: then this thread lets others run (`benches/all -- embedded`).
-#[cold]
-fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    for _ in 0..YIELDS {
-        match shard.try_lock() {
-            Ok(shard) => return shard,
-            // A panic leaves no shard half changed, because no foreign code runs under the lock.
-            Err(TryLockError::Poisoned(error)) => return error.into_inner(),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
-        }
-    }
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Unlocks a shard, and then reports what has happened in it.
-#[inline]
-fn unlock(mut shard: MutexGuard<'_, Shard>) {
-    let unreported = shard.take_unreported();
-    drop(shard);
-    unreported.report();
 }
 
 /// Returns the rejection of a call whose units have no [place](Shard::has_place).
@@ -263,30 +223,13 @@ mod tests {
         store.correct(charge, Correction::settled(receipt, 1, 0));
     }
 
-    /// Makes calls that end at once, each of another key. Returns the count of the first.
-    fn make_short_calls(store: &Local, mut keys: impl Iterator<Item = u64>) -> Option<KeyId> {
-        let mut call = |key: u64| {
+    /// Makes calls that end at once, each of another key.
+    fn make_short_calls(store: &Local, keys: impl Iterator<Item = u64>) {
+        for key in keys {
             let (terms, key_id) = (IN_FLIGHT.terms(), store.key_id(IN_FLIGHT.terms(), &key));
             let (_, receipt) = store.apply_one(Op::ACQUIRE, LocalCharge { key_id, terms, cost: 1 });
             release(store, LocalCharge { key_id, terms, cost: 1 }, receipt);
-            key_id
-        };
-        let first = keys.next().map(&mut call);
-        keys.map(call).for_each(drop);
-        first
-    }
-
-    #[test]
-    fn a_count_without_units_waits_a_second_for_the_next_call() {
-        let clock = VirtualClock::new();
-        let store = Local::new(1_000_000, Clock::Virtual(clock.clone()));
-        let first = make_short_calls(&store, 0..5_000).expect("a call");
-        assert!(store.remove(first));
-
-        make_short_calls(&store, 0..1);
-        clock.advance(Duration::from_secs(1));
-        make_short_calls(&store, 5_000..10_000);
-        assert!(!store.remove(first));
+        }
     }
 
     #[test]

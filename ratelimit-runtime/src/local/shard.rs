@@ -8,7 +8,6 @@ use crate::algorithm::slots::Slots;
 use crate::algorithm::{Applied, BlockChange, Op, Verdict};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
-use crate::report;
 
 /// The number of buckets of the map that an insertion sweeps: enough to find expired entries faster than new ones
 /// arrive.
@@ -23,16 +22,6 @@ const REACH: usize = 64;
 /// The fewest buckets of a map that shrinks.
 const FEW_BUCKETS: usize = 32;
 
-/// What a shard reports after it is unlocked, because subscribers and the recorder of metrics are foreign code and may
-/// be slow.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Unreported {
-    /// The change in the number of entries.
-    keys: isize,
-    /// Whether a call was rejected because of the units that calls of other keys hold.
-    is_overfull: bool,
-}
-
 pub(super) struct Shard {
     entries: HashTable<CountEntry>,
     /// The most entries that the shard keeps.
@@ -43,23 +32,13 @@ pub(super) struct Shard {
     rejecting: usize,
     /// Where the next sweep continues.
     hand: usize,
-    /// What has happened since [`take_unreported`](Self::take_unreported).
-    unreported: Unreported,
     /// The last birth: an odd number, because some states keep the low half, which must not be 0.
     births: u64,
 }
 
 impl Shard {
     pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            entries: HashTable::new(),
-            capacity,
-            blocked: 0,
-            rejecting: 0,
-            hand: 0,
-            unreported: Unreported::default(),
-            births: 1,
-        }
+        Self { entries: HashTable::new(), capacity, blocked: 0, rejecting: 0, hand: 0, births: 1 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,9 +65,7 @@ impl Shard {
         }
         self.sweep(now);
         self.evict(hash(key_id) as usize);
-        let is_overfull = self.len() >= 2 * self.capacity;
-        self.unreported.is_overfull |= is_overfull;
-        !is_overfull
+        self.len() < 2 * self.capacity
     }
 
     /// Applies an operation to a count. Adds the count if it has no entry.
@@ -147,7 +124,7 @@ impl Shard {
             Some(entry) => {
                 entry.set_blocked_until(until);
                 self.blocked = self.blocked + usize::from(until > 0) - usize::from(before > 0);
-                if entry.can_go(clock, false) {
+                if entry.can_go(clock) {
                     self.remove(key_id);
                 }
             }
@@ -168,30 +145,21 @@ impl Shard {
         self.take(bucket)
     }
 
-    /// Returns what has happened since the last call.
-    #[inline]
-    pub(super) fn take_unreported(&mut self) -> Unreported {
-        std::mem::take(&mut self.unreported)
-    }
-
     /// Adds an entry, after it has reclaimed a few expired ones. If the shard is still full, evicts one.
     fn insert(&mut self, entry: CountEntry, now: u64) {
         self.sweep(now);
         if self.len() >= self.capacity {
             self.evict(hash(entry.key_id) as usize);
         }
-        self.unreported.keys += 1;
         self.blocked += usize::from(entry.blocked_until() > 0);
         self.entries.insert_unique(hash(entry.key_id), entry, |entry| hash(entry.key_id));
     }
 
-    /// Removes some entries that have expired. In a shard that is half full, counts without held units do not wait for
-    /// the next call of their key, so that they fill no shard and evict no other count.
+    /// Removes some entries that have expired.
     fn sweep(&mut self, now: u64) {
-        let is_crowded = 2 * self.len() >= self.capacity;
         for _ in 0..SWEEP {
             if let Some(entry) = self.entries.get_bucket_mut(self.hand) {
-                if entry.can_go(now, is_crowded) {
+                if entry.can_go(now) {
                     self.take(self.hand);
                 } else if entry.blocked_until() > 0 && entry.blocked_until() <= now {
                     entry.set_blocked_until(0);
@@ -241,26 +209,9 @@ impl Shard {
     /// Removes the entry in a bucket of the map.
     fn take(&mut self, bucket: usize) -> Option<CountEntry> {
         let (entry, _) = self.entries.get_bucket_entry(bucket).ok()?.remove();
-        self.unreported.keys -= 1;
         self.blocked -= usize::from(entry.blocked_until() > 0);
         self.rejecting -= usize::from(entry.has_rejected());
         Some(entry)
-    }
-}
-
-impl Unreported {
-    /// Returns what two shards have to report.
-    pub(super) fn and(self, other: Self) -> Self {
-        let is_overfull = self.is_overfull || other.is_overfull;
-        Self { keys: self.keys + other.keys, is_overfull }
-    }
-
-    #[inline]
-    pub(super) fn report(self) {
-        report::keys_changed(self.keys);
-        if self.is_overfull {
-            report::store_overfull();
-        }
     }
 }
 
@@ -316,7 +267,7 @@ mod tests {
         for _ in 0..1_000 {
             shard.sweep(2 * SECOND + 900);
         }
-        assert_eq!((shard.len(), shard.take_unreported().keys), (100, 100));
+        assert_eq!(shard.len(), 100);
         assert!((901..=1_000).all(|index| has(&mut shard, index)));
         shard.hand = shard.entries.num_buckets() - 1;
         shard.sweep(2 * SECOND + 900);
@@ -408,7 +359,7 @@ mod tests {
             shard.change_block(key_id(1), Algorithm::Fixed, BlockChange::Unblock, SECOND)
         };
         assert!(open(&mut shard) && !open(&mut shard));
-        assert_eq!((shard.len(), shard.blocked, shard.take_unreported().keys), (0, 0, 0));
+        assert_eq!((shard.len(), shard.blocked), (0, 0));
     }
 
     #[test]
@@ -421,13 +372,13 @@ mod tests {
             has_place.then(|| shard.apply(Op::ACQUIRE, charge, SECOND).1)
         };
         let held: Vec<_> = (0..20).map(|index| acquire(&mut shard, index).expect("held")).collect();
-        assert!(acquire(&mut shard, 20).is_none() && shard.take_unreported().is_overfull);
+        assert!(acquire(&mut shard, 20).is_none());
         // Calls of these keys, and of limits of a rate, go on.
         assert!(acquire(&mut shard, 7).is_some());
         for index in 100..200 {
             assert!(decide(&mut shard, &WINDOW, index, 1, SECOND).is_allowed());
         }
-        assert_eq!((shard.len(), shard.take_unreported().is_overfull), (21, false));
+        assert_eq!(shard.len(), 21);
         // A count whose units have gone back makes room.
         shard.slots(key_id(3)).expect("held").release(held[3], 1);
         shard.slots(key_id(4)).expect("held").release(held[4], 1);

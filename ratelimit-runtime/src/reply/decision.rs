@@ -57,16 +57,10 @@ impl Decision {
         Self::admitted_here(u64::MAX, u64::MAX, 0)
     }
 
-    /// Returns the decision about a cost above the capacity: no wait helps.
-    pub(crate) fn cost_exceeds(capacity: u64) -> Self {
-        Self {
-            allowed: false,
-            limit: capacity,
-            remaining: 0,
-            retry_after: Duration::MAX,
-            reset_after: Duration::ZERO,
-            source: Source::Embedded,
-        }
+    /// Returns the decision of this process about a call that it rejects. `limit` is the capacity.
+    pub(crate) fn rejected_here(limit: u64, retry_after: Duration, reset_after: Duration) -> Self {
+        let (allowed, source) = (false, Source::Embedded);
+        Self { allowed, limit, remaining: 0, retry_after, reset_after, source }
     }
 }
 

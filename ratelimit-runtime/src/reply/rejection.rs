@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Decision, Mistake, Source, StoreError};
+use super::{Decision, Mistake, StoreError};
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
@@ -128,14 +128,7 @@ impl Rejection {
     }
 
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
-        Decision {
-            allowed: false,
-            limit: limit.terms().capacity,
-            remaining: 0,
-            retry_after,
-            reset_after: retry_after,
-            source: Source::Embedded,
-        }
+        Decision::rejected_here(limit.terms().capacity, retry_after, retry_after)
     }
 
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
@@ -175,6 +168,16 @@ impl Rejection {
 
     pub(crate) fn mistake_by(label: &LimitLabel, mistake: Mistake) -> Self {
         Self::Mistake { name: label.name, mistake, hidden: label.quota.is_hidden() }
+    }
+
+    /// Returns the name and the quota of the limit, and the decision; `None` if the call was not decided.
+    pub(crate) fn decided(&self) -> Option<(Name, Quota, &Decision)> {
+        match self {
+            Self::Limited { name, quota, decision }
+            | Self::Blocked { name, quota, decision }
+            | Self::Busy { name, quota, decision, .. } => Some((*name, *quota, decision)),
+            _ => None,
+        }
     }
 
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Blocked`. `None` if the

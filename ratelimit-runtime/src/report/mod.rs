@@ -66,18 +66,6 @@ impl Report {
         self
     }
 
-    /// Reports the result of the check. The result is built only if something records it.
-    #[inline]
-    pub(crate) fn end_if_recorded(
-        self,
-        label: impl FnOnce() -> LimitLabel,
-        result: impl FnOnce() -> Result<Decision, Rejection>,
-    ) {
-        if is_recorded() {
-            self.end(&label(), &result());
-        }
-    }
-
     /// Reports the limit with this index.
     pub(crate) fn about(mut self, index: usize) -> Self {
         if index < self.keys.len() {
@@ -86,8 +74,8 @@ impl Report {
         self
     }
 
-    /// Records a limit of a check that reports another limit. `is_admitted` is whether the check admits the call.
-    pub(crate) fn record_part(
+    /// Records a limit of a check. `is_admitted` is whether the check admits a call that this limit admits.
+    pub(crate) fn record(
         &self,
         label: &LimitLabel,
         result: &Result<Decision, Rejection>,
@@ -95,7 +83,7 @@ impl Report {
     ) {
         metrics::record(&self.started, label, result, result.is_ok() && !is_admitted);
         #[cfg(feature = "tower")]
-        request_log::with_current(|log| log.record_part(label, result));
+        request_log::with_current(|log| log.record_result(label, result));
     }
 
     /// Reports the result of the check, as it is before a shadow admits the call.
@@ -108,9 +96,7 @@ impl Report {
                 on_rejected(&RejectedCall { key, rejection, is_shadow });
             }
         }
-        #[cfg(feature = "tower")]
-        request_log::with_current(|log| log.record_result(label, result));
-        metrics::record(&self.started, label, result, false);
+        self.record(label, result, true);
     }
 }
 
@@ -128,13 +114,8 @@ pub(crate) fn is_recorded() -> bool {
 #[cfg(any(feature = "metrics", feature = "tower"))]
 fn decision_of(result: &Result<Decision, Rejection>) -> Option<&Decision> {
     match result {
-        Ok(decision)
-        | Err(
-            Rejection::Limited { decision, .. }
-            | Rejection::Blocked { decision, .. }
-            | Rejection::Busy { decision, .. },
-        ) => Some(decision),
-        Err(_) => None,
+        Ok(decision) => Some(decision),
+        Err(rejection) => rejection.decided().map(|(_, _, decision)| decision),
     }
 }
 

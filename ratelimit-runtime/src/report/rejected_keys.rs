@@ -1,14 +1,13 @@
 //! The keys with the most rejected calls of a limiter, in a table of bounded size. Admitted calls do not touch it.
 //!
-//! The table counts the first [`EXACT`] rejections of a second one by one and samples the rest, so a rejected call of a
-//! flood costs a few instructions (`benches/all -- embedded`). The distance between two samples is random, and a
-//! sample counts for all calls since the sample before.
+//! The table counts the first [`EXACT`] rejections of a second one by one. Of the rest, it counts one of [`SAMPLED`] at
+//! random distances, for as many: so a rejected call of a flood costs a few instructions (`benches/all -- embedded`).
 //!
 //! A counted call looks at the [`WAYS`] entries of one set. If its key has no entry, it takes the entry with the
 //! smallest weight, and that weight: so a key with a large share of the rejections stays, however many other keys are
 //! rejected (the algorithm "space saving", in each set).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -23,10 +22,10 @@ const SETS: usize = 128;
 const WAYS: usize = 8;
 
 /// The rejections of a second that are counted one by one.
-const EXACT: u32 = 256;
+const EXACT: u64 = 256;
 
-/// The largest number of rejections between two samples. On average, it is half of this.
-const MOST_SKIPPED: u32 = 128;
+/// How many of the further rejections a sample stands for.
+const SAMPLED: u64 = 64;
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -55,28 +54,16 @@ pub struct RejectedKey {
     pub last: SystemTime,
 }
 
-/// The keys of a limiter with the most rejected calls. Two threads can lose a few calls of `skips`, and no sample. In a
+/// The keys of a limiter with the most rejected calls. Two threads can give their calls one number in `calls`. In a
 /// cache line of its own, so that a flood of rejected calls does not slow down admitted ones.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RejectedKeys {
-    /// The calls before the next sample, in the second that ends at `sampled_until`.
-    skips: AtomicU32,
-    sampled_until: AtomicU64,
-    table: Mutex<RejectionTable>,
-}
-
-/// Empty until a call is rejected.
-#[derive(Default)]
-struct RejectionTable {
-    entries: Vec<Option<Entry>>,
-    /// When the second began in which `counted` calls were counted one by one.
-    second: u64,
-    counted: u32,
-    /// The calls that were skipped before the next sample.
-    skipped: u32,
-    /// The state of a linear congruential generator.
-    random: u64,
+    /// The second of the last rejection, and the number of rejections in it.
+    second: AtomicU64,
+    calls: AtomicU64,
+    /// Empty until a call is rejected.
+    entries: Mutex<Vec<Option<Entry>>>,
 }
 
 /// A key of the table.
@@ -90,80 +77,40 @@ struct Entry {
 }
 
 impl RejectedKeys {
-    /// Returns whether a rejected call is to be [counted](Self::count): `false` if it is not a sample of a flood. `at`
-    /// is the time of the call, by the clock of this process.
+    /// Returns as how many calls a rejected one is [counted](Self::count); `None` if it is not a sample of a flood.
+    /// `at` is the time of the call, by the clock of this process.
     #[inline]
-    pub(crate) fn counts(&self, at: u64) -> bool {
-        let skips = self.skips.load(Ordering::Relaxed);
-        if skips == 0 || self.sampled_until.load(Ordering::Relaxed) <= at {
-            return true;
+    pub(crate) fn weight(&self, at: u64) -> Option<u64> {
+        let second = at / SECOND_US;
+        if self.second.load(Ordering::Relaxed) != second {
+            self.second.store(second, Ordering::Relaxed);
+            self.calls.store(0, Ordering::Relaxed);
         }
-        self.skips.store(skips - 1, Ordering::Relaxed);
-        false
+        let call = self.calls.load(Ordering::Relaxed);
+        self.calls.store(call + 1, Ordering::Relaxed);
+        if call < EXACT {
+            return Some(1);
+        }
+        // Samples at equal distances could all be of one key.
+        let mixed = (second << 32 | call).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let random = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
+        random.is_multiple_of(SAMPLED).then_some(SAMPLED)
     }
 
-    /// Counts a rejected call. `key_id` is the id of the count under the identity of `limit`. `key` returns the key as
-    /// events show it.
+    /// Counts a rejected call as `calls`. `key_id` is the id of the count under the identity of `limit`. `key` returns
+    /// the key as events show it.
     pub(crate) fn count(
         &self,
-        limit: &Limit,
-        key_id: KeyId,
-        at: u64,
-        key: impl FnOnce() -> String,
-    ) {
-        let mut table = self.table();
-        let calls = table.next_sample(at);
-        self.sampled_until.store(table.second.saturating_add(SECOND_US), Ordering::Relaxed);
-        self.skips.store(table.skipped, Ordering::Relaxed);
-        table.add(limit, key_id, at, calls, key);
-    }
-
-    /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
-    pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
-        let table = self.table();
-        let entries = table.entries.iter().flatten().filter(|entry| !entry.is_free(now));
-        let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
-        drop(table);
-        keys.sort_by(|one, other| {
-            let order = |key: &RejectedKey| (key.rejected, key.last);
-            order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
-        });
-        keys.truncate(most);
-        keys
-    }
-
-    fn table(&self) -> MutexGuard<'_, RejectionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl RejectionTable {
-    /// Returns how many calls a counted one stands for. Sets how many are skipped before the next one.
-    fn next_sample(&mut self, at: u64) -> u64 {
-        if at.wrapping_sub(self.second) >= SECOND_US {
-            (self.second, self.counted, self.skipped) = (at, 0, 0);
-        }
-        let weight = u64::from(self.skipped) + 1;
-        self.counted = self.counted.saturating_add(1);
-        if self.counted >= EXACT {
-            self.random = self.random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-            self.skipped = (self.random >> 33) as u32 % (MOST_SKIPPED + 1);
-        }
-        weight
-    }
-
-    /// Adds calls of a key.
-    fn add(
-        &mut self,
         limit: &Limit,
         key_id: KeyId,
         at: u64,
         calls: u64,
         key: impl FnOnce() -> String,
     ) {
-        self.entries.resize_with(SETS * WAYS, || None);
+        let mut table = self.table();
+        table.resize_with(SETS * WAYS, || None);
         let set = (key_id.bits() >> 72) as usize % SETS;
-        let entries = &mut self.entries[set * WAYS..][..WAYS];
+        let entries = &mut table[set * WAYS..][..WAYS];
         let is_shadow = limit.policy().shadow;
         let is_known = |entry: &&mut Entry| {
             entry.key_id == key_id && entry.shown.is_shadow == is_shadow && !entry.is_free(at)
@@ -193,6 +140,24 @@ impl RejectionTable {
             registry::see(limit);
         }
     }
+
+    /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
+    pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
+        let table = self.table();
+        let entries = table.iter().flatten().filter(|entry| !entry.is_free(now));
+        let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
+        drop(table);
+        keys.sort_by(|one, other| {
+            let order = |key: &RejectedKey| (key.rejected, key.last);
+            order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
+        });
+        keys.truncate(most);
+        keys
+    }
+
+    fn table(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Entry {
@@ -216,8 +181,8 @@ mod tests {
     fn reject(keys: &RejectedKeys, key: u64, at: u64) {
         // Spread, as fingerprints are.
         let key_id = KeyId::from_bits(u128::from(key.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 32);
-        if keys.counts(at) {
-            keys.count(&LIMIT, key_id, at, || format!("{key:016x}"));
+        if let Some(calls) = keys.weight(at) {
+            keys.count(&LIMIT, key_id, at, calls, || format!("{key:016x}"));
         }
     }
 
@@ -239,9 +204,9 @@ mod tests {
     #[test]
     fn each_rejection_counts_while_there_are_few_in_a_second() {
         let keys = RejectedKeys::default();
-        let rejections = 10 * u64::from(EXACT);
+        let rejections = 10 * EXACT;
         for call in 0..rejections {
-            reject(&keys, call % 2, call * (SECOND_US / u64::from(EXACT) + 1));
+            reject(&keys, call % 2, call * (SECOND_US / EXACT + 1));
         }
         let most = keys.most(9, rejections);
         let counted = most.iter().map(|key| key.rejected);
@@ -254,7 +219,7 @@ mod tests {
         (0..10_000).for_each(|_| reject(&keys, 1, 5));
         (0..3).for_each(|_| reject(&keys, 2, 5 + SECOND_US));
         let most = keys.most(9, 5 + SECOND_US);
-        assert!(most[0].rejected.abs_diff(10_000) <= u64::from(MOST_SKIPPED), "{:?}", most[0]);
+        assert!(most[0].rejected.abs_diff(10_000) <= 3_000, "{:?}", most[0]);
         assert_eq!(most[1].rejected, 3);
     }
 

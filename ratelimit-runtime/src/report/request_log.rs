@@ -27,46 +27,33 @@ thread_local! {
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
 static WAS_OPENED: StickyFlag = StickyFlag::new();
 
-/// The limits of one request, in the order of their first check, each with its strictest decision.
-#[derive(Clone, Default)]
+/// The limits of one request, in the order of their first check, each with its strictest decision; and how a rejection
+/// of the request is answered.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RequestLog {
-    limits: OneOrMany<LoggedLimit>,
+    pub(crate) limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided while this log, or that of an inner middleware, was open, also one that clients do
     /// not see. A shadow does not count: it limits nothing.
     pub(crate) has_decided: bool,
     /// `Retry-After` of the last rejection, also by a limit that clients do not see.
     pub(crate) retry_after: Option<u64>,
-    pub(crate) form: ResponseForm,
-    is_open: bool,
-}
-
-/// The form in which a rejected request is answered.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ResponseForm {
+    /// Whether the response also has the legacy headers.
+    pub(crate) has_legacy_headers: bool,
     pub(crate) prefers_json: bool,
     /// Whether it is a gRPC request, with feature `tonic`.
     pub(crate) is_grpc: bool,
     /// The body that the application sets. `web` knows its type.
     pub(crate) body: Option<Arc<dyn Any + Send + Sync>>,
+    is_open: bool,
 }
 
 /// A limit that applies to the request.
-#[derive(Clone)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LoggedLimit {
     pub(crate) name: Name,
     pub(crate) quota: Quota,
-    /// `None` until the limit reports a decision.
-    pub(crate) decision: Option<LoggedDecision>,
-}
-
-/// A decision of a limit. If the limit decides about several keys, the strictest one.
-#[derive(Clone, Copy)]
-pub(crate) struct LoggedDecision {
-    pub(crate) remaining: u64,
-    /// The seconds until the count is reset, or until a bucket without units has one; after a rejection, until the same
-    /// call can be admitted.
-    pub(crate) seconds: u64,
-    pub(crate) is_rejection: bool,
+    /// `None` until the limit reports a decision. If the limit decides about several keys, the strictest one.
+    decision: Option<Decision>,
 }
 
 /// How long a client waits if too many calls are in flight, whose ends are unknown.
@@ -78,82 +65,62 @@ impl RequestLog {
         limits: OneOrMany::new_const(),
         has_decided: false,
         retry_after: None,
-        form: ResponseForm { prefers_json: false, is_grpc: false, body: None },
+        has_legacy_headers: false,
+        prefers_json: false,
+        is_grpc: false,
+        body: None,
         is_open: false,
     };
 
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
-        self.limits.iter()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.limits.is_empty()
-    }
-
-    /// Removes the limits.
-    pub(crate) fn clear(&mut self) {
-        self.limits.clear();
-    }
-
-    /// Records why a call was rejected, beside the decisions of its limits.
-    pub(crate) fn reject(&mut self, rejection: &Rejection) {
-        self.retry_after = retry_after(rejection);
-    }
-
-    /// Adds a limit that decides each request. Skips a shadow and a hidden limit, because clients must not see them.
-    pub(crate) fn announce(&mut self, limit: &Limit) {
-        if let Some(limit) = LoggedLimit::undecided(limit)
-            && !self.limits.iter().any(|known| known.identity() == limit.identity())
-        {
-            self.limits.push(limit);
-        }
-    }
-
     /// Adds a limit that is about to be decided, so that the log keeps the order of the limits. Skips a shadow and a
-    /// hidden limit.
-    pub(super) fn expect(&mut self, limit: &Limit) {
-        if let Some(limit) = LoggedLimit::undecided(limit) {
-            self.add(limit);
+    /// hidden limit, because clients must not see them.
+    pub(crate) fn expect(&mut self, limit: &Limit) {
+        if !limit.policy().shadow && !limit.policy().hidden {
+            let name = limit.terms().identity.name;
+            self.add(LoggedLimit { name, quota: limit.quota(), decision: None });
         }
     }
 
-    /// Records the result of a check. Skips a shadow.
+    /// Adds the limits of an inner middleware, which leaves its headers to the middleware of this log.
+    pub(crate) fn join(&mut self, inner: &Self) {
+        self.has_legacy_headers |= inner.has_legacy_headers;
+        inner.limits.iter().for_each(|limit| self.add(*limit));
+    }
+
+    /// Records the result of one limit of a check. Skips a shadow, and of the headers a limit that admits nothing: it
+    /// has no quota to report.
     pub(super) fn record_result(
         &mut self,
         label: &LimitLabel,
         result: &Result<Decision, Rejection>,
     ) {
-        if !label.shadow {
-            self.has_decided = true;
-            if let Err(rejection) = result {
-                self.reject(rejection);
-            }
-            self.record_part(label, result);
-        }
-    }
-
-    /// Records the decision of one limit of a check. Skips a shadow, and a limit that admits nothing: it has no quota
-    /// to report.
-    pub(super) fn record_part(&mut self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
-        if let Some(decision) = decision_of(result)
-            && !label.shadow
-            && decision.retry_after < Duration::MAX
-        {
-            self.record(&label.name, label.quota, decision);
-        }
-    }
-
-    /// Records the decision of a limit, unless it is hidden.
-    pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
-        if quota.is_hidden() {
+        if label.shadow {
             return;
         }
+        self.has_decided = true;
+        if let Err(rejection) = result {
+            self.retry_after = retry_after(rejection);
+        }
+        if let Some(decision) = decision_of(result) {
+            self.record(label.name, label.quota, decision);
+        }
+    }
+
+    /// Records a rejection that a handler returns.
+    pub(crate) fn reject(&mut self, rejection: &Rejection) {
+        self.retry_after = retry_after(rejection);
+        if let Some((name, quota, decision)) = rejection.decided() {
+            self.record(name, quota, decision);
+        }
+    }
+
+    /// Records the decision of a limit, unless it is hidden or never admits the call.
+    fn record(&mut self, name: Name, quota: Quota, decision: &Decision) {
         // If the call was admitted because no store decided, the remaining units are not known.
-        if decision.source == Source::Fallback && decision.reset_after.is_zero() {
-            return;
+        let is_unknown = decision.source == Source::Fallback && decision.reset_after.is_zero();
+        if !quota.is_hidden() && decision.retry_after < Duration::MAX && !is_unknown {
+            self.add(LoggedLimit { name, quota, decision: Some(*decision) });
         }
-        let decision = Some(LoggedDecision::new(decision, quota));
-        self.add(LoggedLimit { name: *name, quota, decision });
     }
 
     /// Adds a limit, in place of itself, or of an undecided limit from which only the amounts differ: those of a rule.
@@ -168,7 +135,7 @@ impl RequestLog {
         match index.map(|index| &mut self.limits[index]) {
             Some(known) => {
                 let decision = match (known.decision, limit.decision) {
-                    (Some(known), Some(later)) => Some(known.or_stricter(later)),
+                    (Some(known), Some(later)) => Some(stricter(known, later)),
                     (known, later) => later.or(known),
                 };
                 *known = LoggedLimit { decision, ..limit };
@@ -215,43 +182,31 @@ impl Drop for LogScope<'_> {
 }
 
 impl LoggedLimit {
-    /// Creates the entry of a limit that has not decided; `None` if clients must not see it.
-    fn undecided(limit: &Limit) -> Option<Self> {
-        let is_seen = !limit.policy().shadow && !limit.policy().hidden;
-        let name = limit.terms().identity.name;
-        is_seen.then(|| Self { name, quota: limit.quota(), decision: None })
-    }
-
     /// Returns the name and the quota. Logged limits that agree on these are one.
-    pub(crate) fn identity(&self) -> (&Name, Quota) {
-        (&self.name, self.quota)
+    pub(crate) fn identity(&self) -> (Name, Quota) {
+        (self.name, self.quota)
     }
-}
 
-impl LoggedDecision {
-    fn new(decision: &Decision, quota: Quota) -> Self {
+    /// Returns the decision, and the seconds until the count is reset, or until a bucket without units has one; after a
+    /// rejection, until the same call can be admitted.
+    pub(crate) fn decided(&self) -> Option<(Decision, u64)> {
+        let decision = self.decision?;
         let span = if decision.allowed {
-            next_unit(decision, quota).unwrap_or(decision.reset_after)
-        } else if quota.is_in_flight() {
+            next_unit(&decision, self.quota).unwrap_or(decision.reset_after)
+        } else if self.quota.is_in_flight() {
             BUSY_WAIT
         } else {
             decision.retry_after
         };
-        Self {
-            remaining: decision.remaining,
-            seconds: whole_seconds(span),
-            is_rejection: !decision.allowed,
-        }
+        Some((decision, whole_seconds(span)))
     }
+}
 
-    /// Returns the stricter one: a rejection, the one with the longest wait, or else the one with the fewest units.
-    fn or_stricter(self, later: Self) -> Self {
-        let strictness = |it: Self| {
-            let wait = it.is_rejection.then_some(it.seconds);
-            (wait, Reverse(it.remaining))
-        };
-        if strictness(self) > strictness(later) { self } else { later }
-    }
+/// Returns the stricter decision: a rejection, the one with the longest wait, or else the one with the fewest units.
+fn stricter(known: Decision, later: Decision) -> Decision {
+    let strictness =
+        |it: Decision| ((!it.allowed).then_some(it.retry_after), Reverse(it.remaining));
+    if strictness(known) > strictness(later) { known } else { later }
 }
 
 /// Returns the wait for the next unit of a bucket that has none; `None` if that is not known before the reset.
@@ -291,7 +246,7 @@ pub(crate) fn is_open() -> bool {
 #[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     let mut none = RequestLog::NONE;
-    let _scope = is_open().then(|| LogScope::of(&mut none));
+    let _scope = LogScope::of(&mut none);
     work()
 }
 

@@ -51,12 +51,14 @@ use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
+use http::Request;
 use http::response::Parts;
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::middleware::{MiddlewareConfig, ServerRequest};
-use super::rejected::{RequestHead, TextResponse};
+use super::config::LayerConfig;
+use super::middleware::ServerRequest;
+use super::rejected::{RejectedRequest, TextResponse};
 use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
@@ -104,10 +106,12 @@ use crate::reply::{FromRejection, Rejection};
 ///
 /// let limits = RateLimits::new().limits(choose);
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RateLimits {
-    config: Arc<MiddlewareConfig<ServiceRequest>>,
+    config: Arc<ActixConfig>,
 }
+
+type ActixConfig = LayerConfig<ServiceRequest, TextResponse>;
 
 impl RateLimits {
     /// Returns a middleware without limits of its own. Its responses report the limits of annotated functions.
@@ -119,10 +123,11 @@ impl RateLimits {
     limit_settings!(ServiceRequest, TextResponse);
     server_settings!("RateLimits", " use ratelimit_runtime::web::actix::RateLimits;");
     body_setting!();
+}
 
-    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
-        Arc::make_mut(&mut self.config).change(change);
-        self
+impl Default for RateLimits {
+    fn default() -> Self {
+        Self { config: Arc::new(LayerConfig::new(true)) }
     }
 }
 
@@ -147,7 +152,7 @@ where
 
 /// A service behind [`RateLimits`].
 pub struct RateLimitMiddleware<S> {
-    config: Arc<MiddlewareConfig<ServiceRequest>>,
+    config: Arc<ActixConfig>,
     service: Rc<S>,
 }
 
@@ -174,7 +179,7 @@ where
 
 /// Limits and handles a request.
 async fn handle<S, B>(
-    config: &MiddlewareConfig<ServiceRequest>,
+    config: &ActixConfig,
     service: &S,
     mut request: ServiceRequest,
 ) -> Result<ServiceResponse<HeldBody<EitherBody<B>>>, Error>
@@ -187,20 +192,19 @@ where
         response.map_body(|_, body| HeldBody::free(body))
     };
     let mut scope = config.scope(&mut request);
-    let mut check = match config.start(&request, &mut scope) {
-        Ok(check) => check,
-        Err(refused) => return Ok(unhandled(refused.into_http(400, None), request)),
-    };
-    match poll_fn(|context| scope.poll_check(&mut check, context)).await {
+    if let Err(refused) = config.start_check(&request, &mut scope) {
+        return Ok(unhandled(refused.into_http(400, None), request));
+    }
+    match poll_fn(|context| scope.poll_check(context)).await {
         Ok(decision) => config.admit(&scope, decision, &mut request),
         Err(rejection) => {
-            let mut rejected = scope.rejected(&rejection).response();
+            let mut rejected = RejectedRequest::new(&rejection, &scope.log).response();
             config.write_headers(&scope, rejected.headers_mut());
             return Ok(unhandled(rejected, request));
         }
     }
     let mut handler = pin!(service.call(request));
-    let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
+    let response = poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
     match response {
         Ok(response) => {
             let mut response = response.map_into_left_body();
@@ -321,12 +325,12 @@ fn http_headers(headers: &HeaderMap) -> http::HeaderMap {
 }
 
 impl ServerRequest for ServiceRequest {
-    fn head(&self) -> RequestHead {
-        RequestHead {
-            method: self.method().as_str().parse().unwrap_or_default(),
-            uri: self.uri().to_string().parse().unwrap_or_default(),
-            headers: http_headers(self.headers()),
-        }
+    fn head(&self) -> Request<()> {
+        let mut head = Request::new(());
+        *head.method_mut() = self.method().as_str().parse().unwrap_or_default();
+        *head.uri_mut() = self.uri().to_string().parse().unwrap_or_default();
+        *head.headers_mut() = http_headers(self.headers());
+        head
     }
 
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {

@@ -3,7 +3,6 @@
 //!
 //! A translator (NAT64) names its IPv4 clients to an IPv6 server by IPv4 addresses inside IPv6 addresses (RFC 6052).
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use super::hops::ProxyHeader;
 use super::setup;
 use crate::key::Client;
 use crate::one_or_many::OneOrMany;
+use crate::printing::error_of_text;
 
 /// Identifies clients by their addresses.
 ///
@@ -212,7 +212,7 @@ impl Clients {
         let has = |name: &str| !lines(name).is_empty();
         let is_trusted = peer.map_or(self.trusts_unix_sockets, |peer| self.trusts(peer));
         if !is_trusted {
-            setup::check_untrusted_peer(peer, has);
+            setup::check_untrusted_peer(peer, true, has);
             return peer;
         }
         let mut nearest = peer;
@@ -275,17 +275,14 @@ impl Client {
             return clients.identify(request);
         }
         let peer = request.peer().map(|peer| peer.to_canonical());
-        setup::check_without_clients(peer, |name| !request.lines(name).is_empty());
+        setup::check_untrusted_peer(peer, false, |name| !request.lines(name).is_empty());
         Self::new(peer, Self::IPV6_PREFIX)
     }
 }
 
 /// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they do not accept.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ParseNetworkError {
-    text: String,
-    problem: &'static str,
-}
+pub struct ParseNetworkError(String);
 
 const IS_NO_NETWORK: &str =
     "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
@@ -296,17 +293,11 @@ const IS_NO_PREFIX: &str = "is not the prefix of a translator, which has 32, 40,
 
 impl ParseNetworkError {
     fn new(text: &str, problem: &'static str) -> Self {
-        Self { text: text.to_owned(), problem }
+        Self(format!("`{text}` {problem}"))
     }
 }
 
-impl fmt::Display for ParseNetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", self.text, self.problem)
-    }
-}
-
-crate::printing::error_by_text!(ParseNetworkError);
+error_of_text!(ParseNetworkError);
 
 /// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.

@@ -10,14 +10,13 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::iter;
 
 use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
 use crate::one_or_many::OneOrMany;
-use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog};
+use crate::report::request_log::{LoggedLimit, RequestLog};
 
 // Statics, so that no call checks and copies a name (`benches/all -- layer`).
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -31,42 +30,23 @@ static CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-contro
 /// 6585, section 4), and should not store the others.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Where the items of a layer are, in a list that has items of inner layers and of the handler.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ListPlace {
-    First,
-    /// The first item is about the limit that rejected the request.
-    FirstAsRejection,
-    /// The others begin with the limit that rejected the request.
-    Last,
-}
-
 /// Writes the headers that report the limits in `log`, unless caches store the response for other clients. Existing
-/// values of these headers follow the new ones, unless they report the limit that rejected the request. `policy` is
-/// that of `log`.
-pub(crate) fn write(
-    headers: &mut HeaderMap,
-    log: &RequestLog,
-    policy: Option<HeaderValue>,
-    has_legacy_headers: bool,
-) {
-    if log.is_empty() || is_for_all_clients(headers) {
+/// values, such as those of another server, follow the new ones, unless they report the limit that rejected the
+/// request. `policy` is that of `log`.
+pub(crate) fn write(headers: &mut HeaderMap, log: &RequestLog, policy: Option<HeaderValue>) {
+    if log.limits.is_empty() || is_for_all_clients(headers) {
         return;
     }
     let retry_after = number(headers, &RETRY_AFTER);
     if let Some(policy) = policy {
-        join(headers, &POLICY, policy, ListPlace::First);
+        join(headers, &POLICY, policy, true);
     }
     if let Some(state) = state(log, retry_after) {
-        let has_rejected = log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
-        let place = match retry_after {
-            None => ListPlace::First,
-            Some(_) if has_rejected => ListPlace::FirstAsRejection,
-            Some(_) => ListPlace::Last,
-        };
-        join(headers, &STATE, state, place);
+        let is_first = retry_after.is_none()
+            || log.limits.iter().any(|limit| rejected_after(limit, retry_after).is_some());
+        join(headers, &STATE, state, is_first);
     }
-    if has_legacy_headers
+    if log.has_legacy_headers
         && let Some(values) = legacy(log, retry_after, number(headers, &LEGACY_REMAINING))
     {
         for (name, value) in
@@ -82,41 +62,24 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Makes one line of `value` and of the lines that a header has. Of the items of `RateLimit` with one name, keeps the
-/// one with the fewest remaining units, but a rejection. Of equal items, keeps the first.
-fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, place: ListPlace) {
-    let mut known = match headers.entry(name) {
-        Entry::Vacant(place) => {
-            place.insert(value);
-            return;
-        }
-        Entry::Occupied(known) => known,
-    };
-    let lines = iter::once(&value).chain(known.iter());
-    let mut lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
-    if place == ListPlace::Last {
-        lines.rotate_left(1);
-    }
-    let mut items: Vec<&[u8]> = Vec::new();
-    for item in lines.into_iter().flat_map(|line| split(line, b',')) {
-        let is_same = |known: &&[u8]| {
-            let has_units = remaining(known).is_some() && remaining(item).is_some();
-            *known == item || has_units && item_name(known) == item_name(item)
-        };
-        match items.iter().position(is_same) {
-            None => items.push(item),
-            Some(0) if place != ListPlace::First => {}
-            Some(index) if remaining(item) < remaining(items[index]) => items[index] = item,
-            Some(_) => {}
+/// Makes one line of `value` and of the lines that a header has. Of items with one name, keeps the first.
+fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, is_first: bool) {
+    match headers.entry(name) {
+        Entry::Vacant(place) => drop(place.insert(value)),
+        Entry::Occupied(mut known) => {
+            let mut lines: Vec<_> = known.iter().map(HeaderValue::as_bytes).collect();
+            lines.insert(if is_first { 0 } else { lines.len() }, value.as_bytes());
+            let mut items: Vec<&[u8]> = Vec::new();
+            for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+                if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next())
+                {
+                    items.push(item);
+                }
+            }
+            let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
+            known.insert(line.unwrap_or(value));
         }
     }
-    let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
-    known.insert(line.unwrap_or(value));
-}
-
-/// Returns the name of an item of a list.
-fn item_name(item: &[u8]) -> Option<&[u8]> {
-    split(item, b';').next()
 }
 
 /// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).
@@ -140,7 +103,7 @@ fn is_for_all_clients(headers: &HeaderMap) -> bool {
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
 pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
-    list(log, log.limits(), |text, limit| {
+    list(log, log.limits.iter(), |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         push_parameter(text, ";q=", units);
@@ -152,12 +115,6 @@ pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
         // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
         push_parameter(text, ";w=", window.max(1));
     })
-}
-
-/// Returns the `r` of an item of `RateLimit`.
-fn remaining(item: &[u8]) -> Option<u64> {
-    let units = split(item, b';').find_map(|part| part.strip_prefix(b"r="))?;
-    std::str::from_utf8(units).ok()?.parse().ok()
 }
 
 /// Returns the parts of a field between separators that are not in a string.
@@ -175,11 +132,11 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
 fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
-    let mut limits: OneOrMany<_> = log.limits().filter(|it| it.decision.is_some()).collect();
+    let mut limits: OneOrMany<_> = log.limits.iter().filter(|it| it.decided().is_some()).collect();
     limits.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
     list(log, limits.into_iter(), |text, limit| {
-        let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return };
-        push_parameter(text, ";r=", remaining);
+        let Some((decision, seconds)) = limit.decided() else { return };
+        push_parameter(text, ";r=", decision.remaining);
         // The end of a call in flight is unknown.
         if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {
             push_parameter(text, ";t=", seconds);
@@ -190,20 +147,21 @@ fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
 /// Returns the wait in seconds after a limit that rejected the request; `None` if the limit admitted the request, or
 /// if the response has an earlier `Retry-After`: then another limit rejected the request.
 fn rejected_after(limit: &LoggedLimit, retry_after: Option<u64>) -> Option<u64> {
-    let decision = limit.decision.filter(|it| it.is_rejection)?;
-    retry_after.is_none_or(|wait| decision.seconds <= wait).then_some(decision.seconds)
+    let (_, seconds) = limit.decided().filter(|(decision, _)| !decision.allowed)?;
+    retry_after.is_none_or(|wait| seconds <= wait).then_some(seconds)
 }
 
 /// The values of the legacy headers, for the limit that rejected or has the fewest remaining units. `None` if
 /// the response keeps its own values, because they report a rejection, or no more units than `remaining`.
 fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) -> Option<[u64; 3]> {
-    let decided = log.limits().filter_map(|limit| Some((limit, limit.decision?)));
-    let decided = decided.filter(|(_, it)| retry_after.is_none_or(|wait| it.seconds <= wait));
-    let hardness = |limit, remaining| (Reverse(rejected_after(limit, retry_after)), remaining);
-    let (limit, decision) = decided.min_by_key(|(limit, it)| hardness(limit, it.remaining))?;
+    let decided = log.limits.iter().filter_map(|limit| Some((limit, limit.decided()?)));
+    let decided = decided.filter(|(_, (_, at))| retry_after.is_none_or(|wait| *at <= wait));
+    let (limit, (decision, seconds)) = decided.min_by_key(|(limit, (decision, _))| {
+        (Reverse(rejected_after(limit, retry_after)), decision.remaining)
+    })?;
     let is_kept =
         remaining.is_some_and(|known| retry_after.is_some() || known <= decision.remaining);
-    (!is_kept).then_some([limit.quota.capacity(), decision.remaining, decision.seconds])
+    (!is_kept).then_some([limit.quota.capacity(), decision.remaining, seconds])
 }
 
 /// A list of items with parameters (RFC 9651, section 3.1): `limits`, which are some of those in `log`. `None` if there
@@ -225,9 +183,9 @@ fn list<'a>(
 }
 
 /// Returns how many limits before `limit` in `log` have its name.
-pub(crate) fn namesakes(log: &RequestLog, limit: (&Name, Quota)) -> usize {
-    let before = log.limits().take_while(|other| other.identity() != limit);
-    before.filter(|other| other.name == *limit.0).count()
+pub(crate) fn namesakes(log: &RequestLog, limit: (Name, Quota)) -> usize {
+    let before = log.limits.iter().take_while(|other| other.identity() != limit);
+    before.filter(|other| other.name == limit.0).count()
 }
 
 /// Appends a name as a string (RFC 9651, section 3.3.3). If `namesakes` limits before it have the same name,

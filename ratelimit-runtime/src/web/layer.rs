@@ -18,18 +18,19 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::middleware::{MiddlewareConfig, RequestScope};
+use super::config::LayerConfig;
+use super::middleware::{RequestDecision, RequestScope};
 use super::outbound::OutboundLayer;
-use super::rejected::TextResponse;
+use super::rejected::{RejectedRequest, TextResponse};
 use super::response::{Http, ResponseFormat};
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::HeldBody;
 use super::unread::UnreadBody;
-use crate::check::{AdmittedCall, CallFuture};
 #[cfg(doc)]
 use crate::limit::Limit;
 use crate::printing::debug_by_name;
-use crate::reply::{Decision, Rejection};
+#[cfg(doc)]
+use crate::reply::Rejection;
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
 /// before they are handled and before their bodies are read. Each response reports the limits of the layer and
@@ -171,8 +172,9 @@ use crate::reply::{Decision, Rejection};
 ///
 /// # Several layers
 ///
-/// Each layer adds its items before those of the layers inside it. If an inner layer rejects a request, the
-/// outer layer has still counted it. The limits of one layer are decided together, all or nothing.
+/// The outermost layer writes the headers for all layers: its items come before those of the layers inside it. If an
+/// inner layer rejects a request, the outer layer has still counted it. The limits of one layer are decided together,
+/// all or nothing.
 ///
 /// # The type of bodies
 ///
@@ -192,7 +194,7 @@ use crate::reply::{Decision, Rejection};
 /// # let _: axum::Router = axum::Router::new().layer(layers);
 /// ```
 pub struct RateLimitLayer<F = Http> {
-    pub(super) config: Arc<MiddlewareConfig<Parts>>,
+    config: Arc<LayerConfig<Parts, TextResponse>>,
     format: PhantomData<fn() -> F>,
 }
 
@@ -224,11 +226,6 @@ impl RateLimitLayer<super::Grpc> {
 impl<F> RateLimitLayer<F> {
     limit_settings!(Parts, TextResponse);
     server_settings!("RateLimitLayer", " use ratelimit_runtime::web::RateLimitLayer;");
-
-    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
-        Arc::make_mut(&mut self.config).change(change);
-        self
-    }
 }
 
 impl<F> Clone for RateLimitLayer<F> {
@@ -239,7 +236,7 @@ impl<F> Clone for RateLimitLayer<F> {
 
 impl<F> Default for RateLimitLayer<F> {
     fn default() -> Self {
-        Self { config: Arc::default(), format: PhantomData }
+        Self { config: Arc::new(LayerConfig::new(true)), format: PhantomData }
     }
 }
 
@@ -293,56 +290,49 @@ where
         let (mut parts, body) = request.into_parts();
         let layer = self.layer.clone();
         let mut scope = layer.config.scope(&mut parts);
-        let stage = match layer.config.start(&parts, &mut scope) {
-            Ok(mut check) => match scope.take_decided(&mut check) {
+        let stage = match layer.config.start_check(&parts, &mut scope) {
+            Ok(()) => match scope.take_decided() {
                 // The usual request needs no clone of the service.
-                Some(Ok(decision)) => layer.admit(&scope, decision, &mut self.inner, parts, body),
-                Some(Err(rejection)) => {
-                    drop(self.take_ready());
-                    layer.reject(&scope, &rejection, &parts, body)
-                }
-                None => {
-                    let request = Some((self.take_ready(), parts, body));
-                    RequestStage::Arrived { check, request }
-                }
+                Some(decided) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
+                None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
             },
             Err(response) => {
-                drop(self.take_ready());
-                RequestStage::unhandled(F::refuse(response, scope.log.form.is_grpc), &parts, body)
+                RequestStage::unhandled(F::refuse(response, scope.log.is_grpc), &parts, body)
             }
         };
+        if let RequestStage::Unhandled { .. } = stage {
+            drop(self.take_ready());
+        }
         ResponseFuture { stage, scope, layer }
     }
 }
 
 impl<F> RateLimitLayer<F> {
-    /// Calls the service, which is ready, with an admitted request.
-    fn admit<S: Service<Request<B>>, B: Body>(
+    /// Calls the service, which is ready, with an admitted request, or responds to a rejected one.
+    fn conclude<S, B: Body, C>(
         &self,
-        scope: &RequestScope,
-        decision: Option<Decision>,
+        scope: &mut RequestScope,
+        decided: RequestDecision,
         service: &mut S,
         mut parts: Parts,
         body: B,
-    ) -> RequestStage<S, S::Future, S::Response, B> {
-        self.config.admit(scope, decision, &mut parts);
-        RequestStage::Admitted { handler: service.call(Request::from_parts(parts, body)) }
-    }
-
-    /// Responds to a rejected request.
-    fn reject<S, H, B: Body, C>(
-        &self,
-        scope: &RequestScope,
-        rejection: &Rejection,
-        parts: &Parts,
-        body: B,
-    ) -> RequestStage<S, H, Response<C>, B>
+    ) -> RequestStage<S, S::Future, S::Response, B>
     where
+        S: Service<Request<B>, Response = Response<C>>,
         F: ResponseFormat<C>,
     {
-        let mut response = F::build(&scope.rejected(rejection));
-        self.config.write_headers(scope, response.headers_mut());
-        RequestStage::unhandled(response, parts, body)
+        match decided {
+            Ok(decision) => {
+                self.config.admit(scope, decision, &mut parts);
+                let request = Request::from_parts(parts, body);
+                RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
+            }
+            Err(rejection) => {
+                let mut response = F::build(&RejectedRequest::new(&rejection, &scope.log));
+                self.config.write_headers(scope, response.headers_mut());
+                RequestStage::unhandled(response, &parts, body)
+            }
+        }
     }
 }
 
@@ -372,7 +362,7 @@ pin_project! {
     #[project = RequestStageProjection]
     enum RequestStage<S, H, R, B> {
         // With the service that is ready for the request.
-        Arrived { check: Option<CallFuture<AdmittedCall>>, request: Option<(S, Parts, B)> },
+        Arrived { request: Option<(S, Parts, B)> },
         Admitted { #[pin] handler: H },
         // Boxed, because few requests with a body are rejected.
         Unhandled { response: Option<R>, unread: Option<Pin<Box<UnreadBody<B>>>> },
@@ -399,21 +389,13 @@ where
         let (config, scope) = (&this.layer.config, this.scope);
         loop {
             let next = match this.stage.as_mut().project() {
-                RequestStageProjection::Arrived { check, request } => {
-                    let decided = ready!(scope.poll_check(check, context));
+                RequestStageProjection::Arrived { request } => {
+                    let decided = ready!(scope.poll_check(context));
                     let (mut service, parts, body) = request.take().expect(COMPLETED);
-                    match decided {
-                        Ok(decision) => {
-                            this.layer.admit(scope, decision, &mut service, parts, body)
-                        }
-                        Err(rejection) => {
-                            drop(service);
-                            this.layer.reject(scope, &rejection, &parts, body)
-                        }
-                    }
+                    this.layer.conclude(scope, decided, &mut service, parts, body)
                 }
                 RequestStageProjection::Admitted { handler } => {
-                    let result = ready!(scope.poll_handler(handler, context));
+                    let result = ready!(scope.log.sync_scope(|| handler.poll(context)));
                     let finished = result.map(|response| {
                         let (mut head, body) = response.into_parts();
                         config.finish(scope, &mut head);

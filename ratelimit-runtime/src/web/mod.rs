@@ -34,10 +34,10 @@ pub mod actix;
 mod address;
 #[cfg(feature = "axum")]
 pub mod axum;
+mod config;
 mod headers;
 mod hops;
 mod layer;
-mod limit_sources;
 mod middleware;
 mod outbound;
 mod rejected;
@@ -52,9 +52,9 @@ pub mod tonic;
 mod unread;
 
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
+pub use self::config::RequestLimits;
 pub use self::hops::ProxyHeader;
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
-pub use self::limit_sources::RequestLimits;
 pub use self::outbound::{OutboundLayer, OutboundService, host_key, retry_after};
 pub use self::rejected::{RejectedRequest, TextResponse};
 #[cfg(feature = "tonic")]

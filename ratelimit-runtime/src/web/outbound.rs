@@ -6,6 +6,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -15,16 +16,15 @@ use httpdate::parse_http_date;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::limit_sources::LimitSources;
+use super::config::LayerConfig;
 use super::settings::limit_settings;
 #[cfg(doc)]
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limiter::RateLimiter;
 use crate::printing::debug_by_name;
-use crate::reply::Decision;
 #[cfg(doc)]
-use crate::reply::Rejection;
+use crate::reply::{Decision, Rejection};
 use crate::report::request_log;
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
@@ -106,20 +106,13 @@ use crate::report::request_log;
 ///
 /// If a handler of a server sends a request, the response of the server does not report the limits of this layer.
 pub struct OutboundLayer<R> {
-    limits: LimitSources<R, BoxError>,
-    /// Puts the decision about a request into it.
-    expose: Option<fn(&mut R, Decision)>,
+    config: Arc<LayerConfig<R, BoxError>>,
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl<R> OutboundLayer<R> {
     limit_settings!(R, BoxError);
-
-    fn configure(mut self, change: impl FnOnce(&mut Self)) -> Self {
-        change(&mut self);
-        self
-    }
 }
 
 impl<B> OutboundLayer<http::Request<B>> {
@@ -127,8 +120,8 @@ impl<B> OutboundLayer<http::Request<B>> {
     /// this one. A request that is exempt, or that has no limits here, gets none.
     #[must_use]
     pub fn expose_decision(self) -> Self {
-        self.configure(|layer| {
-            layer.expose = Some(|request, decision| {
+        self.configure(|config| {
+            config.expose = Some(|request, decision| {
                 request.extensions_mut().insert(decision);
             });
         })
@@ -138,13 +131,13 @@ impl<B> OutboundLayer<http::Request<B>> {
 // Not derived: a request type need not implement `Clone` or `Default`.
 impl<R> Clone for OutboundLayer<R> {
     fn clone(&self) -> Self {
-        Self { limits: self.limits.clone(), expose: self.expose }
+        Self { config: Arc::clone(&self.config) }
     }
 }
 
 impl<R> Default for OutboundLayer<R> {
     fn default() -> Self {
-        Self { limits: LimitSources::new(false), expose: None }
+        Self { config: Arc::new(LayerConfig::new(false)) }
     }
 }
 
@@ -190,14 +183,14 @@ where
     }
 
     fn call(&mut self, mut request: R) -> Self::Future {
-        let OutboundLayer { limits, expose } = &self.layer;
-        let (expose, clone) = (*expose, self.inner.clone());
+        let config = &self.layer.config;
+        let (expose, clone) = (config.expose, self.inner.clone());
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
-        let started = if limits.is_exempt(&request) {
+        let started = if config.is_exempt(&request) {
             Ok(None)
         } else {
-            request_log::without(|| limits.start(&request))
+            request_log::without(|| config.start(&request))
         };
         Box::pin(async move {
             if let Some(mut check) = started? {

@@ -3,46 +3,32 @@
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::headers::{NO_STORE, namesakes, push_name};
 use crate::reply::Rejection;
-use crate::report::request_log::{self, RequestLog, ResponseForm};
+use crate::report::request_log::{self, RequestLog};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    pub(super) form: &'a ResponseForm,
-    /// The number of limits in the log before this one that have the same name.
-    namesakes: usize,
+    pub(super) log: &'a RequestLog,
 }
 
 /// The body of a rejection that the application sets, and the request that it shows.
 pub(crate) struct CustomBody {
     pub(crate) function: BodyFn,
-    pub(crate) request: RequestHead,
+    /// The request without its body and its extensions.
+    pub(crate) request: Request<()>,
 }
 
 /// Returns the body of a rejection.
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
-/// The part of a request that the body of a rejection can show.
-pub(crate) struct RequestHead {
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
-}
-
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
-        let namesakes = match rejection {
-            Rejection::Limited { name, quota, .. }
-            | Rejection::Blocked { name, quota, .. }
-            | Rejection::Busy { name, quota, .. } => namesakes(log, (name, *quota)),
-            _ => 0,
-        };
-        Self { rejection, form: &log.form, namesakes }
+        Self { rejection, log }
     }
 
     /// Returns why the request was rejected.
@@ -54,33 +40,33 @@ impl<'a> RejectedRequest<'a> {
     /// Returns the method of the request, such as `GET`.
     #[must_use]
     pub fn method(&self) -> &'a str {
-        self.head().map_or("", |head| head.method.as_str())
+        self.head().map_or("", |head| head.method().as_str())
     }
 
     /// Returns the path of the request, without its query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        self.head().map_or("", |head| head.uri.path())
+        self.head().map_or("", |head| head.uri().path())
     }
 
     /// Returns the query of the request, without the `?`; `None` if it has none.
     #[must_use]
     pub fn query(&self) -> Option<&'a str> {
-        self.head()?.uri.query()
+        self.head()?.uri().query()
     }
 
     /// Returns the first value of a header of the request; `None` if the request does not have it, or if its value is
     /// not ASCII.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.head()?.headers.get(name)?.to_str().ok()
+        self.head()?.headers().get(name)?.to_str().ok()
     }
 
     /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
     /// text.
     #[must_use]
     pub fn prefers_json(&self) -> bool {
-        self.form.prefers_json
+        self.log.prefers_json
     }
 
     /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
@@ -109,7 +95,9 @@ impl<'a> RejectedRequest<'a> {
         if kind != NO_KIND && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
-            push_name(&mut text, self.rejection.name(), self.namesakes);
+            let limit = self.rejection.decided();
+            let namesakes = limit.map_or(0, |(name, quota, _)| namesakes(self.log, (name, quota)));
+            push_name(&mut text, self.rejection.name(), namesakes);
             text.push(']');
         }
         text.push('}');
@@ -129,10 +117,10 @@ impl<'a> RejectedRequest<'a> {
     }
 
     fn custom_body(&self) -> Option<&'a CustomBody> {
-        self.form.body.as_ref()?.downcast_ref()
+        self.log.body.as_ref()?.downcast_ref()
     }
 
-    fn head(&self) -> Option<&'a RequestHead> {
+    fn head(&self) -> Option<&'a Request<()>> {
         self.custom_body().map(|body| &body.request)
     }
 }

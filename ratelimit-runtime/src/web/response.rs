@@ -2,10 +2,10 @@
 //! turns into a response.
 
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 
 use super::middleware::{self, ServerRequest};
-use super::rejected::{self, RejectedRequest, RequestHead, TextResponse, status_code};
+use super::rejected::{self, RejectedRequest, TextResponse, status_code};
 use crate::reply::{FromRejection, Rejection};
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
@@ -40,7 +40,7 @@ mod sealed {
 impl<B: From<String>> sealed::BuildResponse<B> for Http {
     fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
         #[cfg(feature = "tonic")]
-        if rejected.form.is_grpc {
+        if rejected.log.is_grpc {
             let response = super::tonic::response::<()>(rejected.rejection());
             return response.map(|()| B::from(String::new()));
         }
@@ -120,9 +120,10 @@ impl FromRejection for (StatusCode, String) {
 }
 
 impl ServerRequest for Parts {
-    fn head(&self) -> RequestHead {
-        let Self { method, uri, headers, .. } = self.clone();
-        RequestHead { method, uri, headers }
+    fn head(&self) -> Request<()> {
+        let mut head = Request::from_parts(self.clone(), ());
+        head.extensions_mut().clear();
+        head
     }
 
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {

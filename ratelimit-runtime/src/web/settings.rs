@@ -1,10 +1,18 @@
 //! The settings of layers and middlewares, written once: methods of `RateLimitLayer` and `OutboundLayer` (tower), and
-//! of `RateLimits` (actix). Each of these types has a `configure`, which changes its configuration.
+//! of `RateLimits` (actix). Each of these types has a `LayerConfig` in its field `config`.
 
 /// Defines the settings that every layer has: its limits, for requests of type `$request`. A request for which `limits`
-/// fails ends with a `$refusal`.
+/// fails ends with a `$refusal`. `configure` changes any setting.
 macro_rules! limit_settings {
     ($request:ty, $refusal:ty) => {
+        fn configure(
+            mut self,
+            change: impl FnOnce(&mut crate::web::config::LayerConfig<$request, $refusal>),
+        ) -> Self {
+            change(std::sync::Arc::make_mut(&mut self.config));
+            self
+        }
+
         /// Limits requests by `limit`. `key` returns the key of a request; with `|_| ()`, all requests share one count.
         /// Each request takes one unit. Several limits are decided together: see
         /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -40,7 +48,7 @@ macro_rules! limit_settings {
             key: impl Fn(&$request) -> K + Send + Sync + 'static,
             cost: impl Fn(&$request) -> u64 + Send + Sync + 'static,
         ) -> Self {
-            let layer = self.configure(|config| config.limits.add(limit, key, cost));
+            let layer = self.configure(|config| config.add(limit, key, cost));
             crate::registry::add_of_layer(&limit, std::panic::Location::caller());
             layer
         }
@@ -62,20 +70,20 @@ macro_rules! limit_settings {
             + Sync
             + 'static,
         ) -> Self {
-            self.configure(|config| config.limits.add_chosen(choose))
+            self.configure(|config| config.add_chosen(choose))
         }
 
         /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
         #[must_use]
         pub fn exempt(self, is_exempt: impl Fn(&$request) -> bool + Send + Sync + 'static) -> Self {
-            self.configure(|config| config.limits.is_exempt = Some(std::sync::Arc::new(is_exempt)))
+            self.configure(|config| config.is_exempt = Some(std::sync::Arc::new(is_exempt)))
         }
 
         /// Uses `limiter` for these limits, instead of the [current](crate::current) one. Annotated functions are not
         /// affected.
         #[must_use]
         pub fn limiter(self, limiter: crate::RateLimiter) -> Self {
-            self.configure(|config| config.limits.limiter = Some(limiter))
+            self.configure(|config| config.limiter = Some(limiter))
         }
     };
 }
@@ -124,8 +132,8 @@ macro_rules! server_settings {
             counts: impl Fn(&http::response::Parts) -> bool + Send + Sync + 'static,
         ) -> Self {
             self.configure(|config| {
-                config.limits.set_settled();
-                config.settings.count_if = Some(std::sync::Arc::new(counts));
+                config.set_settled();
+                config.server.count_if = Some(std::sync::Arc::new(counts));
             })
         }
 
@@ -133,7 +141,7 @@ macro_rules! server_settings {
         /// layer, and by `Client` in the handlers behind it. It is put into the extensions of each request.
         #[must_use]
         pub fn clients(self, clients: crate::web::Clients) -> Self {
-            self.configure(|config| config.settings.clients = Some(clients))
+            self.configure(|config| config.server.clients = Some(clients))
         }
 
         /// Puts the [`Decision`](crate::Decision) about each admitted request into its extensions, for the handler. It
@@ -141,7 +149,9 @@ macro_rules! server_settings {
         /// that is exempt, or that has no limits here, gets none.
         #[must_use]
         pub fn expose_decision(self) -> Self {
-            self.configure(|config| config.settings.exposes_decision = true)
+            self.configure(|config| {
+                config.expose = Some(crate::web::middleware::ServerRequest::insert)
+            })
         }
 
         /// For tests: panics if a handler has responded to a request about which no limit has decided. The panic names
@@ -168,7 +178,7 @@ macro_rules! server_settings {
         /// While a request is handled. Do not use it in production.
         #[must_use]
         pub fn require_decision(self) -> Self {
-            self.configure(|config| config.settings.requires_decision = true)
+            self.configure(|config| config.server.requires_decision = true)
         }
 
         /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for clients
@@ -176,7 +186,7 @@ macro_rules! server_settings {
         /// with the fewest remaining units.
         #[must_use]
         pub fn legacy_headers(self) -> Self {
-            self.configure(|config| config.settings.has_legacy_headers = true)
+            self.configure(|config| config.server.log.has_legacy_headers = true)
         }
     };
 }
@@ -194,7 +204,7 @@ macro_rules! body_setting {
         ) -> Self {
             let body: crate::web::rejected::BodyFn =
                 std::sync::Arc::new(move |request| body(request).into());
-            self.configure(|config| config.settings.body = Some(body))
+            self.configure(|config| config.server.body = Some(body))
         }
     };
 }

@@ -10,31 +10,32 @@ use crate::sticky::StickyFlag;
 /// The number of requests whose headers are looked at, for each event. A wrong setting shows in the first of them.
 const LOOKED_AT: u32 = 1_000;
 
-/// Warns if the peer is unknown, or seems to be a proxy.
-pub(super) fn check_untrusted_peer(peer: Option<IpAddr>, has: impl Fn(&str) -> bool) {
-    static UNTRUSTED: StickyFlag = StickyFlag::new();
-    static REQUESTS: AtomicU32 = AtomicU32::new(0);
-    if let Some(peer) = known(peer).filter(|peer| is_private(*peer))
-        && let Some(header) = header_of_early(has, &REQUESTS)
-        && UNTRUSTED.set()
-    {
-        let (name, clients) = (header.name(), clients(peer, &header));
+/// Warns if the peer is unknown, or can be a proxy that is not trusted. In an application that `has_clients`, a peer
+/// with a public address is no proxy.
+pub(super) fn check_untrusted_peer(
+    peer: Option<IpAddr>,
+    has_clients: bool,
+    has: impl Fn(&str) -> bool,
+) {
+    static REQUESTS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+    let requests = &REQUESTS[usize::from(has_clients)];
+    let Some(peer) = known(peer).filter(|peer| !has_clients || is_private(*peer)) else { return };
+    // Not counted further, so that it cannot overflow.
+    if requests.load(Ordering::Relaxed) >= LOOKED_AT {
+        return;
+    }
+    requests.fetch_add(1, Ordering::Relaxed);
+    let Some(header) = header_of(has) else { return };
+    if requests.swap(LOOKED_AT + 1, Ordering::Relaxed) > LOOKED_AT {
+        return;
+    }
+    let (name, clients) = (header.name(), clients(peer, &header));
+    if has_clients {
         tracing::warn!(
             "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
              one key: if it is your proxy, and writes that header itself, write `{clients}`, or its network"
         );
-    }
-}
-
-/// Warns if the peer is unknown, or can be a proxy, in an application that has not said which proxies it has.
-pub(super) fn check_without_clients(peer: Option<IpAddr>, has: impl Fn(&str) -> bool) {
-    static UNSET: StickyFlag = StickyFlag::new();
-    static REQUESTS: AtomicU32 = AtomicU32::new(0);
-    if let Some(peer) = known(peer)
-        && let Some(header) = header_of_early(has, &REQUESTS)
-        && UNSET.set()
-    {
-        let (name, clients) = (header.name(), clients(peer, &header));
+    } else {
         tracing::warn!(
             "a request with `{name}` came from {peer}, and the layer has no `Clients`, so all clients behind {peer} \
              share one key: if it is your proxy, and writes that header itself, write `.clients({clients})` on the \
@@ -89,16 +90,6 @@ pub(super) fn check_missing_header(
 /// Returns a header of a proxy that the request has.
 fn header_of(has: impl Fn(&str) -> bool) -> Option<ProxyHeader> {
     ProxyHeader::KNOWN.into_iter().find(|header| has(header.name()))
-}
-
-/// Returns a header of a proxy that one of the first requests has.
-fn header_of_early(has: impl Fn(&str) -> bool, requests: &AtomicU32) -> Option<ProxyHeader> {
-    // Not counted further, so that it cannot overflow.
-    if requests.load(Ordering::Relaxed) >= LOOKED_AT {
-        return None;
-    }
-    requests.fetch_add(1, Ordering::Relaxed);
-    header_of(has)
 }
 
 /// Returns the `Clients` for a proxy that writes `header`.

@@ -207,7 +207,7 @@ fn reports_no_time_after_retry_after() {
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
     let policies =
         r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
-    let states = r#""second";r=0;t=1, "day";r=994, "all";r=0, "outer";r=994"#;
+    let states = r#""second";r=0;t=1, "outer";r=994, "day";r=994, "all";r=0"#;
     assert_eq!(reported(&rejected), (policies, states));
     assert_eq!(legacy_of(&rejected), ["1", "0", "1"]);
 }

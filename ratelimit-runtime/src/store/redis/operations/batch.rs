@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::script_call::{ScriptCall, script_op, unexpected};
-use crate::algorithm::bucket::{self, DecidedBucket};
+use crate::algorithm::bucket::{self, BucketAtCall};
 use crate::algorithm::{Applied, Op, Receipt};
 use crate::clock::complete_by;
 use crate::one_or_many::OneOrMany;
@@ -305,8 +305,9 @@ impl<'a> BatchReply<'a> {
         let (mut last, mut rejected, mut receipt) = (None, None, Receipt::default());
         if kind == LEVEL {
             let level = take_7(bytes)?;
-            let outcome =
-                |allowed| DecidedBucket::at_level(level, allowed).outcome(terms, self.clock, *cost);
+            let outcome = |allowed| {
+                BucketAtCall::at_level(level, allowed, self.clock).outcome(terms, self.clock, *cost)
+            };
             last = Some((outcome(true), bucket::slack(level, terms.rate)));
             rejected = Some(outcome(false));
         } else {

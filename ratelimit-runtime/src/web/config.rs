@@ -1,54 +1,81 @@
-//! The limits that a middleware or a client checks for each request, or an application chooses for one, and the start
-//! of the check.
+//! The settings of a layer, and the start of the check of a request by its limits: those that each request has, and
+//! those that an application chooses for one.
 
 use std::fmt;
 use std::sync::Arc;
 
+use http::HeaderValue;
+use http::response::Parts;
+
+use super::address::Clients;
+use super::headers;
+use super::rejected::BodyFn;
 use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
 use crate::local::Few;
 use crate::one_or_many::OneOrMany;
+use crate::reply::Decision;
 use crate::report;
+use crate::report::request_log::RequestLog;
 
-/// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
-pub(super) struct LimitSources<R, E> {
+/// The settings of a layer for requests of type `R`. A request whose limits cannot be chosen ends with an `E`.
+pub(crate) struct LayerConfig<R, E> {
     /// The limits that each request has.
-    pub(super) fixed: Vec<Limit>,
+    fixed: Vec<Limit>,
     /// What adds the limits of a request: one for each fixed limit, and those of the application.
-    sources: Vec<LimitSource<R, E>>,
+    sources: Vec<Arc<LimitSource<R, E>>>,
     pub(super) is_exempt: Option<ExemptFn<R>>,
-    /// Whether the charges of each request can be settled.
-    settles: bool,
-    /// Whether requests can hold slots: the middleware is one of a server.
-    holds: bool,
+    /// Puts the decision about an admitted request into it.
+    pub(super) expose: Option<fn(&mut R, Decision)>,
     /// `None` for the current limiter.
     pub(super) limiter: Option<RateLimiter>,
+    /// Whether the charges of each request can be settled.
+    settles: bool,
+    /// Whether requests can hold slots: the layer is one of a server.
+    holds: bool,
+    pub(super) server: ServerSettings,
 }
 
-/// Where limits of a request come from.
-enum LimitSource<R, E> {
-    Fixed(Arc<FixedFn<R>>),
-    Chosen(Arc<ChooseFn<R, E>>),
-}
-
-/// Passes a limit on, with the key and the cost of a request.
-type FixedFn<R> = dyn Fn(&R, &mut PutFn<'_>) + Send + Sync;
+/// Passes limits of a request on, each with the key and the cost of the request, or returns why the request ends.
+type LimitSource<R, E> = dyn Fn(&R, &mut PutFn<'_>) -> Result<(), E> + Send + Sync;
 
 type PutFn<'a> = dyn FnMut(&Limit, &dyn Key, u64) + 'a;
-
-/// Adds limits of a request, or returns why it ends.
-type ChooseFn<R, E> = dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync;
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
-impl<R, E> LimitSources<R, E> {
-    /// Creates sources without limits. If the middleware `holds` slots, calls in flight can be limited.
+/// Returns whether a request with this response counts.
+pub(super) type CountFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// The settings of a layer of a server.
+#[derive(Clone, Default)]
+pub(super) struct ServerSettings {
+    pub(super) count_if: Option<CountFn>,
+    /// In the extensions of each request.
+    pub(super) clients: Option<Clients>,
+    pub(super) body: Option<BodyFn>,
+    pub(super) requires_decision: bool,
+    /// A log with the limits of each request: the start of each request that is not exempt.
+    pub(super) log: RequestLog,
+    /// `RateLimit-Policy` of this log. Saves writing it for each response (`benches/all -- layer`).
+    pub(super) policy: Option<HeaderValue>,
+}
+
+impl<R, E> LayerConfig<R, E> {
+    /// Creates the settings of a layer without limits. If it `holds` slots, calls in flight can be limited.
     pub(super) fn new(holds: bool) -> Self {
-        let (fixed, sources) = (Vec::new(), Vec::new());
-        Self { fixed, sources, is_exempt: None, settles: false, holds, limiter: None }
+        Self {
+            fixed: Vec::new(),
+            sources: Vec::new(),
+            is_exempt: None,
+            expose: None,
+            limiter: None,
+            settles: false,
+            holds,
+            server: ServerSettings::default(),
+        }
     }
 
     /// Adds a limit of each request.
@@ -83,9 +110,12 @@ impl<R, E> LimitSources<R, E> {
             assert_settles(&limit);
         }
         self.fixed.push(limit);
-        self.sources.push(LimitSource::Fixed(Arc::new(move |request, put| {
+        self.server.log.expect(&limit);
+        self.server.policy = headers::policy(&self.server.log);
+        self.sources.push(Arc::new(move |request, put| {
             put(&limit, &key(request), cost(request));
-        })));
+            Ok(())
+        }));
     }
 
     /// Adds limits that are chosen for each request.
@@ -93,7 +123,12 @@ impl<R, E> LimitSources<R, E> {
         &mut self,
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
     ) {
-        self.sources.push(LimitSource::Chosen(Arc::new(choose)));
+        self.sources.push(Arc::new(move |request, put| {
+            let mut limits = RequestLimits::default();
+            choose(request, &mut limits)?;
+            limits.charges.iter().for_each(|charge| put(&charge.limit, charge, charge.cost));
+            Ok(())
+        }));
     }
 
     /// Makes charges that can be settled.
@@ -119,22 +154,17 @@ impl<R, E> LimitSources<R, E> {
     /// Starts the check of a request; `None` if it has no limits. If this process decides, the check is ready at once,
     /// unless the call waits. A call to Redis is sent when the check is polled.
     pub(super) fn start(&self, request: &R) -> Result<Option<CallFuture<AdmittedCall>>, E> {
-        if let [LimitSource::Fixed(only)] = &*self.sources {
+        if let ([only], [_]) = (&*self.sources, &*self.fixed) {
             // Saves copying the key (`benches/all -- layer`).
             let mut check = None;
             only(request, &mut |limit, key, cost| {
                 check = Some(self.check(&[Part::of(limit, key, cost)]));
-            });
+            })?;
             return Ok(check);
         }
         let mut limits = RequestLimits::default();
         for source in &self.sources {
-            match source {
-                LimitSource::Fixed(put) => {
-                    put(request, &mut |limit, key, cost| limits.add(limit, key, cost));
-                }
-                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
-            }
+            source(request, &mut |limit, key, cost| limits.add(limit, key, cost))?;
         }
         let parts = limits.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
         let parts: Few<AnyPart<'_>> = parts.collect();
@@ -177,23 +207,15 @@ fn assert_settles(limit: &Limit) {
     );
 }
 
-// Not derived, both: a request type need not implement `Clone`.
-impl<R, E> Clone for LimitSource<R, E> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Fixed(put) => Self::Fixed(Arc::clone(put)),
-            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
-        }
-    }
-}
-
-impl<R, E> Clone for LimitSources<R, E> {
+// Not derived: a request type need not implement `Clone`.
+impl<R, E> Clone for LayerConfig<R, E> {
     fn clone(&self) -> Self {
         Self {
             fixed: self.fixed.clone(),
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
             limiter: self.limiter.clone(),
+            server: self.server.clone(),
             ..*self
         }
     }

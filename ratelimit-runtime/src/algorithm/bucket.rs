@@ -8,14 +8,8 @@
 //!
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
-mod contents;
-mod decided;
-mod ledger;
-
-use self::contents::Contents;
-pub(crate) use self::decided::DecidedBucket;
-use self::ledger::Ledger;
-use super::{Applied, Charged, Correction, MOST, Op, Receipt, Reservation, State};
+use super::least_levels::LeastLevels;
+use super::{Applied, Charged, Correction, MOST, Op, Outcome, Receipt, Reservation, State};
 use crate::limit::{Rate, Terms};
 
 /// The longest time in which a debt drains: 100 years, as the longest period.
@@ -31,8 +25,29 @@ pub(crate) enum Bucket {
 
 impl Default for Bucket {
     fn default() -> Self {
-        Self::Plain(Contents::EMPTY)
+        Self::Plain(Contents::default())
     }
+}
+
+/// How full a bucket was at its last change, and the rate of that time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Contents {
+    /// The time of the last change.
+    at: u64,
+    /// The level at that time, in units of the rate of that time.
+    level: u64,
+    token: u64,
+    drain: u64,
+}
+
+/// What a bucket knows about the charges that can be settled, and about the reserved moments.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    birth: u64,
+    /// In units of the rate of the last change.
+    levels: LeastLevels,
+    /// The latest moment that was reserved.
+    reserved: u64,
 }
 
 impl State for Bucket {
@@ -61,7 +76,7 @@ impl Bucket {
         terms: &Terms,
         clock: u64,
         cost: u64,
-    ) -> Option<DecidedBucket> {
+    ) -> Option<BucketAtCall> {
         let Self::Plain(contents) = self else { return None };
         if !contents.has_rate(terms.rate) || cost == 0 {
             return None;
@@ -75,7 +90,7 @@ impl Bucket {
         if allowed && takes {
             (contents.at, contents.level) = (now, level);
         }
-        Some(DecidedBucket { allowed, level, lag: now - clock, full: u64::MAX })
+        Some(BucketAtCall { allowed, now, level, full: u64::MAX })
     }
 
     /// Applies any operation to any state.
@@ -84,10 +99,10 @@ impl Bucket {
         // Only takes change the rate.
         let own_terms = if op.is_take() { *terms } else { self.own_terms(terms, clock) };
         let has_rate = own_terms.rate == terms.rate;
-        let (terms, before) = (&own_terms, self.at(&own_terms, clock, cost));
-        let BucketAtCall { level, capacity, charge, .. } = before;
-        let fits = level + charge <= capacity;
-        let mut decided = before.decided(fits || !op.is_take());
+        let (terms, before) = (&own_terms, self.at(&own_terms, clock));
+        let (level, charge) = (before.level, cost.saturating_mul(terms.rate.token));
+        let fits = level + charge <= capacity_of(terms);
+        let mut decided = BucketAtCall { allowed: fits || !op.is_take(), ..before };
         let (mut wait_us, mut receipt) = (0, Receipt::default());
         match op {
             Op::Take { wait: longest_wait, receipt: needs_receipt } => {
@@ -99,13 +114,14 @@ impl Bucket {
                 decided.allowed = true;
                 if cost > 0 {
                     decided = self.keep(terms, &before, level + charge);
+                    let moment = if wait_us > 0 { clock + wait_us } else { 0 };
                     if wait_us > 0 {
-                        self.reserve(terms, &before, wait_us);
+                        self.reserve(terms, &before, moment);
                     }
                     if needs_receipt {
-                        receipt = self.mark(birth, if wait_us > 0 { clock + wait_us } else { 0 });
+                        receipt = self.mark(birth, moment);
                     } else if let Some(ledger) = self.ledger() {
-                        ledger.pass();
+                        ledger.levels.pass();
                     }
                 }
             }
@@ -156,7 +172,7 @@ impl Bucket {
         before: &BucketAtCall,
         has_rate: bool,
     ) -> Option<u64> {
-        let BucketAtCall { now, level, full, capacity, .. } = *before;
+        let (BucketAtCall { now, level, full, .. }, capacity) = (*before, capacity_of(terms));
         let Rate { token, drain } = terms.rate;
         let in_units = |tokens: u64| tokens.saturating_mul(token);
         let less = in_units(correction.less());
@@ -164,11 +180,13 @@ impl Bucket {
             let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(level);
             return Some(level.saturating_add(in_units(correction.more())).min(most));
         }
+        // As far as the ledger knows. Without a ledger, the level is above the capacity while a moment is reserved.
+        let is_ahead = self.ledger().is_some_and(|ledger| ledger.reserved > now);
         let left = match correction.charged {
             Charged::Newest => level.saturating_sub(less),
             // How much has drained since the charge is known at one rate only. While a moment is reserved, less than
             // all may be left for it.
-            Charged::At(_) if !has_rate || level > capacity || self.is_ahead(now) => level,
+            Charged::At(_) if !has_rate || level > capacity || is_ahead => level,
             // Units that may have drained since the charge are not given back a second time.
             Charged::At(charged_at) => {
                 let drained = now.saturating_sub(charged_at).saturating_mul(drain);
@@ -180,11 +198,11 @@ impl Bucket {
                 level - ledger.give_back(receipt, less)
             }
             Charged::Reserved(Reservation { receipt, moment }) => {
-                let ledger = self.ledger().filter(|ledger| ledger.has_birth(receipt));
+                let ledger = self.ledger().filter(|ledger| ledger.birth == receipt.birth);
                 // A count that was reset has no such charge, so nothing is left to give back.
                 let Some(ledger) = ledger else { return Some(level) };
                 ledger.bring_to(level, full);
-                let given = ledger.take_back(receipt, less)?;
+                let given = ledger.levels.take_back(receipt.place, less)?;
                 // The charges before it were recorded with this moment after them. Without it, they can give back what
                 // has not drained since.
                 let drained = now.saturating_sub(moment).saturating_mul(drain);
@@ -192,12 +210,6 @@ impl Bucket {
             }
         };
         Some(left)
-    }
-
-    /// Returns whether a reserved moment is after `now`, as far as the ledger knows. Without a ledger, the level is
-    /// then above the capacity.
-    fn is_ahead(&mut self, now: u64) -> bool {
-        self.ledger().is_some_and(|ledger| ledger.is_ahead(now))
     }
 
     /// Returns the receipt of the last charge, which was made at the same time, for the moment `reserved`. A state
@@ -211,36 +223,29 @@ impl Bucket {
         charged.unwrap_or_default()
     }
 
-    /// Records that a call was charged which starts in `wait_us`. It starts at that moment, whatever is given back
-    /// until then: so the charges before it can give back the level right before that moment, and no more.
-    fn reserve(&mut self, terms: &Terms, before: &BucketAtCall, wait_us: u64) {
+    /// Records that a call was charged which starts at `moment`. It starts then, whatever is given back until then: so
+    /// the charges before it can give back the level right before that moment, and no more.
+    fn reserve(&mut self, terms: &Terms, before: &BucketAtCall, moment: u64) {
         if let Some(ledger) = self.ledger() {
-            let drained = (wait_us - before.lag).saturating_mul(terms.rate.drain);
+            let drained = (moment - before.now).saturating_mul(terms.rate.drain);
             ledger.bring_to(before.level.saturating_sub(drained), u64::MAX);
         }
     }
 
-    fn at(&self, terms: &Terms, clock: u64, cost: u64) -> BucketAtCall {
+    fn at(&self, terms: &Terms, clock: u64) -> BucketAtCall {
         let before = self.contents();
         let now = clock.max(before.at);
         // At an unchanged rate, the level gives the time until the bucket is full.
         let full = if before.has_rate(terms.rate) { u64::MAX } else { before.full_in(now) };
-        BucketAtCall {
-            now,
-            lag: now - clock,
-            level: before.level_at(now, terms.rate, full),
-            full,
-            capacity: capacity_of(terms),
-            charge: cost.saturating_mul(terms.rate.token),
-        }
+        BucketAtCall { allowed: true, now, level: before.level_at(now, terms.rate, full), full }
     }
 
     /// Stores a changed level.
-    fn keep(&mut self, terms: &Terms, before: &BucketAtCall, level: u64) -> DecidedBucket {
+    fn keep(&mut self, terms: &Terms, before: &BucketAtCall, level: u64) -> BucketAtCall {
         let Rate { token, drain } = terms.rate;
         if let Some(ledger) = self.ledger() {
             ledger.bring_to(before.level, before.full);
-            ledger.lower(level);
+            ledger.levels.lower(level);
         }
         let changed = Contents { at: before.now, level, token, drain };
         match self {
@@ -248,27 +253,110 @@ impl Bucket {
             Self::Plain(contents) => *contents = changed,
             Self::Receipted(receipted) => receipted.0 = changed,
         }
-        DecidedBucket { allowed: true, level, lag: before.lag, full: u64::MAX }
+        BucketAtCall { allowed: true, now: before.now, level, full: u64::MAX }
     }
 }
 
-/// A bucket at the time of a call.
-struct BucketAtCall {
-    /// The later of the clock and the last change; `lag` is its difference to the clock.
+impl Contents {
+    /// Returns the time until the level has drained at the rate of its last charge. Then the bucket is full
+    /// at any new rate as well, because its key in Redis may have expired.
+    fn full_in(&self, now: u64) -> u64 {
+        self.full_at().saturating_sub(now)
+    }
+
+    /// Returns the time at which the bucket is full again.
+    fn full_at(&self) -> u64 {
+        self.at + self.level.div_ceil(self.drain.max(1))
+    }
+
+    #[inline]
+    fn has_rate(&self, rate: Rate) -> bool {
+        self.token == rate.token && self.drain == rate.drain
+    }
+
+    /// Returns the level at `now`, as if `rate` had been in force since the last change.
+    fn level_at(&self, now: u64, rate: Rate, full: u64) -> u64 {
+        if full == 0 {
+            return 0;
+        }
+        let level = if self.token == rate.token {
+            self.level
+        } else {
+            // The only step that rounds: converts the tokens to the units of another rate.
+            (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
+        };
+        level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
+    }
+}
+
+impl Ledger {
+    fn new(birth: u64) -> Self {
+        Self { birth, levels: LeastLevels::default(), reserved: 0 }
+    }
+
+    /// Records the level at the time of a change; `full` is the time until the bucket is full at the rate of its last
+    /// charge, if the rate has changed since, and otherwise `u64::MAX`.
+    fn bring_to(&mut self, level: u64, full: u64) {
+        // In a full bucket, and after a change of the rate, nothing can be given back to the charges before.
+        if level == 0 || full != u64::MAX {
+            self.levels.forget();
+        }
+        if full != u64::MAX {
+            // The moment of the last charge was reserved at another rate.
+            self.levels.pass();
+        }
+        self.levels.lower(level);
+    }
+
+    /// Records a charge for the moment `reserved`, after which the bucket has this level.
+    fn charge(&mut self, level: u64, reserved: u64) -> Receipt {
+        self.reserved = self.reserved.max(reserved);
+        Receipt { birth: self.birth, place: self.levels.charge(level) }
+    }
+
+    /// Gives back up to `units` of a charge. Returns how many.
+    fn give_back(&mut self, receipt: Receipt, units: u64) -> u64 {
+        if receipt.birth == self.birth { self.levels.give_back(receipt.place, units) } else { 0 }
+    }
+}
+
+/// A bucket at the time of a call, before or after it.
+#[derive(Clone, Copy)]
+pub(crate) struct BucketAtCall {
+    allowed: bool,
+    /// The later of the clock and the last change.
     now: u64,
-    lag: u64,
     level: u64,
     /// The time until the bucket is full at the rate of its last charge, if the rate has changed since;
     /// otherwise `u64::MAX`.
     full: u64,
-    capacity: u64,
-    charge: u64,
 }
 
 impl BucketAtCall {
-    /// Returns the bucket after a call that has changed nothing.
-    fn decided(&self, allowed: bool) -> DecidedBucket {
-        DecidedBucket { allowed, level: self.level, lag: self.lag, full: self.full }
+    /// Returns a bucket that was changed by its last call, or would have been.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_level(level: u64, allowed: bool, now: u64) -> Self {
+        Self { allowed, now, level, full: u64::MAX }
+    }
+
+    /// Returns the outcome of the last call.
+    #[inline(always)]
+    pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u64) -> Outcome {
+        let Self { allowed, now, level, full } = self;
+        let (Rate { token, drain }, capacity) = (terms.rate, capacity_of(terms));
+        // The time from the clock to the last change, if that is later.
+        let lag = now - clock;
+        let retry = || {
+            let charge = cost.saturating_mul(token);
+            ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag
+        };
+        Outcome {
+            clock,
+            verdict: allowed.into(),
+            remaining: capacity.saturating_sub(level) / token,
+            retry_us: if allowed { 0 } else { retry() },
+            reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
+        }
     }
 }
 
