@@ -52,11 +52,10 @@ impl SlotPlayer<'_> {
         }
     }
 
-    pub(super) fn crash(&mut self, process: usize) {
+    pub(super) fn crash(&mut self, number: usize) {
         if self.fleet.is_embedded() {
             return;
         }
-        let number = self.process(process);
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
         self.ids[number] = self.alive.len() * (self.crashed.len() + 1) + number;
         self.pass(Duration::ZERO);

@@ -122,8 +122,7 @@ impl SlotPlayer<'_> {
             self.fleet.finish_move(&self.key);
             self.slot_moves = false;
         }
-        self.stopped = stopped.map(|process| self.process(process));
-        let stopped = self.stopped;
+        self.stopped = stopped;
         let is_stopped = |process: usize| Some(process) == stopped;
         for waiting in &mut self.waiting {
             // It continues after the end of its wait and of its deadline.
