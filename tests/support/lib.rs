@@ -42,7 +42,6 @@ pub mod random;
 pub mod recorder;
 pub mod sentinel;
 pub mod server;
-pub mod settled;
 pub mod wait;
 
 use std::pin::pin;

@@ -1,5 +1,5 @@
 //! Keys that are blocked: how their calls are decided, and what happens to their counts. The random traces of
-//! `settling/settlements.rs` compare blocks with the reference model.
+//! `parity` compare blocks with the reference model.
 
 use std::time::Duration;
 
