@@ -1,6 +1,5 @@
 //! Units that a process charges in advance and spends without a round trip.
 
-mod auto;
 mod buckets;
 mod faults;
 mod spending;
