@@ -2,9 +2,9 @@
 //! each decision of the embedded store and of Redis with the decision of the model.
 //!
 //! The model shares no code with the stores, and is slow on purpose. It keeps each admitted call, as far as it counts
-//! or can be settled, or an exact fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest by search:
-//! `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which the
-//! rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
+//! or can be settled, or an exact fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest
+//! by search: `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which
+//! the rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
 //!
 //! To add an algorithm:
 //!
