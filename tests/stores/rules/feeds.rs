@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use futures::future::poll_immediate;
+use futures::future::{join_all, poll_immediate};
 use ratelimit_runtime::{
     BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, SharedRules,
     StoreError,
@@ -63,14 +63,16 @@ async fn share(limiter: &RateLimiter, threshold: u64) -> SharedRules {
 
 #[tokio::test]
 async fn a_changed_file_is_in_force_soon() {
-    for (name, first, second) in [
+    let cases = [
         ("rules.toml", "[api]\nthreshold = 20", "[api.keys]\nacme = { threshold = 50 }"),
         (
             "rules.json",
             r#"{"api": {"threshold": 20}}"#,
             r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#,
         ),
-    ] {
+    ];
+    // At the same time, because each waits for most of its time.
+    join_all(cases.into_iter().map(async |(name, first, second)| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = write(folder.path(), name, first);
         let limiter = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
@@ -95,7 +97,8 @@ async fn a_changed_file_is_in_force_soon() {
         write(folder.path(), name, first);
         // The read of the pipe ends after its deadline.
         wait_until(async || capacity(&limiter, "acme").await == 20).await;
-    }
+    }))
+    .await;
 }
 
 #[test]
