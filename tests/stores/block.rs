@@ -100,8 +100,7 @@ on_both_stores! {
 /// A state may not expire before it equals that of an unused key. By the clock of the server: the TTL is in the state.
 #[tokio::test]
 async fn an_early_unblock_leaves_a_ttl_that_suffices() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
+    let (server, limiter) = Server::with_limiter();
     for limit in limits("count", 10, 10 * SECOND) {
         for used in [1, 30] {
             let permit = limiter.acquire(&limit, "key", 2).await.expect("a new key");
@@ -339,8 +338,7 @@ async fn close_window() -> Result<(), Rejection> {
 /// One function leases units of a count, another one blocks its key.
 #[tokio::test]
 async fn a_process_that_blocks_a_key_spends_no_leased_units() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (_server, _clock, limiter) = Server::with_clock();
     let limit = Limit::fixed("left", 10_000, MINUTE).lease(50);
     for _ in 0..201 {
         limiter.check(&limit, (), 1).await.expect("admitted");

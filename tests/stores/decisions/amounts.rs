@@ -103,8 +103,7 @@ async fn leased(threshold: u64) -> Result<(), Rejection> {
 /// A limit leases no more than it admits.
 #[tokio::test]
 async fn a_lease_shrinks_to_what_fits() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
+    let (server, limiter) = Server::with_limiter();
     let run = async {
         for (threshold, scripts) in [(10, 1..=9), (1_000, 1..=100)] {
             let before = server.script_calls();

@@ -13,8 +13,7 @@ use crate::{TestLimiter, decision};
 /// Some keys and costs occur more often than others, by the clock of the server. `parity` plays equal calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_calls_with_different_keys_and_costs_get_their_own_decisions() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     for limit in limits("mixture", 50, HOUR) {
         let call = |number: u64| (format!("key {}", number * number % 40), 1 + number % 3);
         let calls: Vec<_> = (0..600).map(call).collect();
@@ -48,8 +47,7 @@ async fn concurrent_calls_with_different_keys_and_costs_get_their_own_decisions(
 /// The error of a foreign key reaches only the callers of that key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_in_a_batch_fails_only_its_own_calls() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     let limit = Limit::token_bucket("foreign", 5, MINUTE);
     for key in 0..200 {
@@ -76,8 +74,7 @@ async fn a_foreign_key_in_a_batch_fails_only_its_own_calls() {
 /// A call that is dropped before its batch is sent is not charged, and delays no other call.
 #[tokio::test]
 async fn a_queued_call_that_is_dropped_is_not_charged() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (_server, limiter) = Server::with_limiter();
     let limit = Limit::fixed("dropped", 1_000, HOUR);
     limiter.check(&limit, "key", 1).await.expect("admitted");
     let mut calls: Vec<_> = (0..100).map(|_| Box::pin(limiter.check(&limit, "key", 1))).collect();

@@ -199,8 +199,7 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
 /// Whether its runtime is polled meanwhile or not.
 #[test]
 fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let runtime = support::runtime();
     for is_polled in [true, false] {
         let pause = |time| {
@@ -287,8 +286,7 @@ async fn a_ping_reports_whether_the_store_can_decide() {
 /// The limiter outlives the runtime.
 #[test]
 fn a_connection_closes_with_the_runtime_that_opened_it() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     for left in (480..500).rev() {
         let runtime = support::runtime();
@@ -306,8 +304,7 @@ fn a_connection_closes_with_the_runtime_that_opened_it() {
 /// Each worker of a web server can have its own runtime.
 #[test]
 fn each_of_many_runtimes_keeps_its_connection() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let runtimes: Vec<_> = (0..40).map(|_| support::runtime()).collect();
     for _ in 0..3 {
         for runtime in &runtimes {
@@ -341,8 +338,7 @@ fn synchronous(id: u8) -> Result<u8, Rejection> {
 /// Another executor polls the futures, and threads without one call.
 #[test]
 fn calls_are_decided_without_a_runtime() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (_server, limiter) = Server::with_limiter();
     block_on(limiter.ping()).expect("a reply");
     let checks = join_all((0..20).map(|_| limiter.check(&DAILY, (), 1)));
     assert!(block_on(checks).iter().all(Result::is_ok));
@@ -367,8 +363,7 @@ fn calls_are_decided_without_a_runtime() {
 /// In async code, a thread that is blocked does not keep its own request from being sent.
 #[tokio::test]
 async fn a_runtime_of_one_thread_is_blocked_and_not_stuck() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (_server, limiter) = Server::with_limiter();
     limiter.check(&DAILY, (), 1).await.expect("admitted");
     for left in (490..499).rev() {
         assert_eq!(limiter.check_blocking(&DAILY, (), 1).expect("admitted").remaining, left);
@@ -442,8 +437,7 @@ async fn a_call_without_a_reply_ends_at_the_deadline() {
 
 #[tokio::test]
 async fn decisions_resume_after_the_server_restarts() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
     let port = server.port();
     drop(server);

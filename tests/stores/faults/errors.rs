@@ -50,8 +50,7 @@ async fn every_script_reports_a_missing_right() {
 
 #[tokio::test]
 async fn errors_of_the_server_contain_advice() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     let mut run = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).expect("a reply");
@@ -200,8 +199,7 @@ fn urls_as_other_clients_write_them_are_accepted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flushes_during_calls_charge_no_call_twice() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     let done = Arc::new(AtomicBool::new(false));
     let is_done = Arc::clone(&done);
@@ -250,8 +248,7 @@ async fn a_deleted_key_starts_from_zero() {
 
 #[tokio::test]
 async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     let limits: Vec<_> = limits("foreign", 10, MINUTE).collect();
     let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
@@ -290,8 +287,7 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
 /// Redis may have executed the script of a failed request.
 #[tokio::test]
 async fn a_request_is_not_repeated_after_an_error() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     assert!(limiter.check(&DAILY, 1, 1).await.is_ok());
     let mut other = server.connection();
     let _: () = other.hset("rl:sliding:1d:daily{2}", "field", 1).expect("HSET");

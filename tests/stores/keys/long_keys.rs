@@ -16,18 +16,14 @@ fn long(last: char) -> String {
     key
 }
 
-fn limiter(server: &Server) -> RateLimiter {
-    server.builder().build().expect("valid")
-}
-
 #[tokio::test]
 async fn keys_can_be_any_bytes() {
-    let server = Server::start();
+    let (server, limiter) = Server::with_limiter();
     let limit = Limit::sliding("bytes", 1, HOUR);
     let all: Vec<u8> = (0..=255).collect();
     let mut keys: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     keys.extend([all.clone(), all.repeat(4096), [&all.repeat(4096)[..], b"x"].concat(), vec![]]);
-    for limiter in [RateLimiter::embedded(), limiter(&server)] {
+    for limiter in [RateLimiter::embedded(), limiter] {
         for key in &keys {
             let (length, key) = (key.len(), &**key);
             assert!(limiter.check(&limit, key, 1).await.is_ok(), "{length} bytes");
@@ -39,8 +35,7 @@ async fn keys_can_be_any_bytes() {
 
 #[tokio::test]
 async fn a_long_key_takes_no_more_memory_than_a_short_one() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     for last in ['a', 'b'] {
         for _ in 0..2 {
             limiter.check(&LIMIT, long(last), 1).await.expect("admitted");
@@ -56,8 +51,8 @@ async fn a_long_key_takes_no_more_memory_than_a_short_one() {
 
 #[tokio::test]
 async fn operators_find_a_long_key_and_use_its_short_text() {
-    let server = Server::start();
-    let (limiter, operator) = (limiter(&server), limiter(&server));
+    let (server, limiter) = Server::with_limiter();
+    let operator = server.builder().build().expect("valid");
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
     let page = operator.operator().keys(&LIMIT, None).await.expect("read");
     let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
@@ -80,8 +75,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
 
 #[tokio::test]
 async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (_server, limiter) = Server::with_limiter();
     for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").to_string()] {
         let mut rules = RuleSet::default();
         rules.set_key("names", &key, Rule::new().threshold(9)).expect("valid");
@@ -168,8 +162,7 @@ async fn without_a_secret_only_redis_cannot_count_hashed_keys() {
     let hash = embedded.key_secret().expect("a random one").hash(TOKEN);
     embedded.check(&HASHED, hash, 1).await.expect_err("the same count");
 
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     assert_eq!(limiter.key_secret().expect_err("no secret"), Mistake::NoKeySecret);
     assert!(is_mistake(&call(&limiter, TOKEN.to_owned()).await));
     assert!(is_mistake(&grouped(&limiter, 3, TOKEN).await));

@@ -289,8 +289,7 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
 /// Whoever can write into Redis can announce any keys.
 #[tokio::test]
 async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let key = |key: &str, since: u64| {
         let limit = r#""limit":"api","period":60000000,"is_shadow":false,"last":5"#;
         format!(r#"{{{limit},"key":"{key}","rejected":{},"since":{since}}}"#, u64::MAX)
@@ -310,8 +309,7 @@ async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
 /// Tools read the keys of a limit page by page, and none of another limit.
 #[tokio::test]
 async fn the_keys_of_a_limit_are_read_page_by_page() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (_server, limiter) = Server::with_limiter();
     let other = Limit::sliding("api.other", 10, MINUTE);
     limiter.check(&API, (), 1).await.expect("admitted");
     limiter.check(&API, "", 1).await.expect("admitted");

@@ -313,8 +313,7 @@ async fn a_waker_that_panics_ends_no_other_call() {
         }
     }
 
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
+    let (_server, limiter) = Server::with_limiter();
     let limit = Limit::leaky_bucket("panics", 4, SECOND).on_error(OnError::Deny).wait(MINUTE);
     limiter.check(&limit, "key", 1).await.expect("a new key");
     let mut first = pin!(limiter.check(&limit, "key", 1));
