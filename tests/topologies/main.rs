@@ -3,10 +3,8 @@
 mod between;
 mod cluster;
 mod cluster_several;
-mod misplaced;
 mod moving_slots;
 mod replicas;
-mod sentinel;
 mod single_server;
 mod strict_keys;
 

@@ -6,7 +6,6 @@ mod axum;
 mod choices;
 mod counting;
 mod crowd;
-mod fields;
 mod holding;
 mod hyper;
 mod outbound;

@@ -4,7 +4,6 @@
 mod calls;
 mod comparison;
 mod faults;
-mod outages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
