@@ -1,8 +1,6 @@
 //! The topologies of Redis: a cluster, a primary with Sentinels, and a single server with TLS or a Unix socket.
 
-mod between;
 mod cluster;
-mod cluster_several;
 mod moving_slots;
 mod replicas;
 mod single_server;

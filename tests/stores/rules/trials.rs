@@ -14,6 +14,7 @@ use support::server::Server;
 use support::{ALGORITHMS, poll_once};
 
 use super::{blocked, of_limit};
+use crate::leases::spend;
 use crate::{TestLimiter, on_both_stores, wait_until};
 
 /// Returns how many calls of a key the limit has rejected, and how many its trial would have rejected.
@@ -26,14 +27,6 @@ fn rejected(limiter: &RateLimiter) -> (u64, u64) {
     (of("ruled", false), of("ruled:trial", true))
 }
 
-async fn admitted(test: &TestLimiter, limit: &Limit, calls: u64) -> u64 {
-    let mut admitted = 0;
-    for _ in 0..calls {
-        admitted += u64::from(test.limiter.check(limit, "key", 1).await.is_ok());
-    }
-    admitted
-}
-
 on_both_stores! {
     async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
         for algorithm in ALGORITHMS {
@@ -41,7 +34,7 @@ on_both_stores! {
             let before = rejected(&test.limiter);
             // The burst of the code stays, so a bucket tries a threshold by its rate.
             test.set_rules(of_limit(Rule::new().trial(2)));
-            assert_eq!(admitted(&test, &enforced, 8).await, 5, "{algorithm}: the limit stays as it is");
+            assert_eq!(spend(&test.limiter, &enforced, 8).await, 5, "{algorithm}: the limit stays");
             let (limited, tried) = rejected(&test.limiter);
             let has_burst = algorithm == ALGORITHMS[4];
             let expected = if has_burst { 3 } else { 6 };
@@ -52,7 +45,8 @@ on_both_stores! {
             test.set_rules(of_limit(Rule::new().threshold(1).trial(7)));
             test.advance(200_000_000);
             let before = rejected(&test.limiter);
-            let others = admitted(&test, &enforced.try_amounts(5, None).expect("valid"), 9).await;
+            let other = enforced.try_amounts(5, None).expect("valid");
+            let others = spend(&test.limiter, &other, 9).await;
             assert_eq!(others, 1);
             let (limited, tried) = rejected(&test.limiter);
             assert_eq!(limited - before.0, 8, "{algorithm}");
@@ -161,13 +155,13 @@ async fn a_trial_has_a_count_of_its_own() {
     let test = TestLimiter::redis(&server);
     let enforced = Limit::sliding("ruled", 5, HOUR);
     test.set_rules(of_limit(Rule::new().trial(1)));
-    admitted(&test, &enforced, 2).await;
+    spend(&test.limiter, &enforced, 2).await;
     let mut names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names, ["rl:sliding:1h:ruled:trial{key}", "rl:sliding:1h:ruled{key}"]);
     assert_eq!(server.script_calls(), 4, "each call is decided twice");
     test.set_rules(RuleSet::new());
-    admitted(&test, &enforced, 2).await;
+    spend(&test.limiter, &enforced, 2).await;
     assert_eq!(server.script_calls(), 6);
 
     let cluster = Cluster::start(0);

@@ -136,18 +136,18 @@ async fn a_body_holds_its_slot_until_it_ends_fails_or_is_dropped() {
         let trailers = body.frame().await.expect("a part").expect("trailers");
         assert_eq!(trailers.into_trailers().expect("trailers")["x-sum"], "7");
         // A server does not poll a body that says that it is at its end.
-        assert_eq!(in_flight(&limiter, &TWO).await, 1);
+        wait_for_in_flight(&limiter, &TWO, 1).await;
         assert!(body.frame().await.is_none());
 
         failing_sender.send(Err("the source fails")).expect("not dropped");
         assert!(failing.frame().await.expect("a part").is_err());
-        assert_eq!(in_flight(&limiter, &TWO).await, 0);
+        wait_for_in_flight(&limiter, &TWO, 0).await;
 
         let (mut body, sender) = handler.admit(&layer).await;
         assert!(poll_immediate(body.frame()).await.is_none());
         drop(sender);
         assert!(body.frame().await.is_none());
-        assert_eq!(in_flight(&limiter, &TWO).await, 0);
+        wait_for_in_flight(&limiter, &TWO, 0).await;
 
         // Dropped without a poll, after what hyper asks of a body before it polls it.
         let (dropped, sender) = handler.admit(&layer).await;
@@ -155,7 +155,7 @@ async fn a_body_holds_its_slot_until_it_ends_fails_or_is_dropped() {
         assert_eq!(in_flight(&limiter, &TWO).await, 1);
         assert_eq!((dropped.is_end_stream(), dropped.size_hint().lower()), (true, 42));
         drop(dropped);
-        assert_eq!(in_flight(&limiter, &TWO).await, 0);
+        wait_for_in_flight(&limiter, &TWO, 0).await;
     }
 }
 
