@@ -20,14 +20,14 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn of(text: &str) -> Self {
         let (mut used, mut declared) = (BTreeSet::new(), BTreeSet::new());
-        let (mut before, mut declares, mut braces) = ("", false, 0);
+        let (mut before, mut is_listed, mut braces) = ("", false, 0);
         let mut tokens = tokens(text).into_iter().peekable();
         while let Some(token) = tokens.next() {
             // A list of names goes on to the first token that is none of these. A second name begins a statement.
-            declares = match token {
+            is_listed = match token {
                 "local" | "for" | "function" => true,
-                "," | "(" | "..." => declares,
-                _ => declares && is_name(token) && !is_name(before),
+                "," | "(" | "..." => is_listed,
+                _ => is_listed && is_name(token) && !is_name(before),
             };
             match token {
                 "{" => braces += 1,
@@ -37,7 +37,7 @@ impl Names {
             let is_field = [".", ":"].contains(&before)
                 || braces > 0 && tokens.peek().is_some_and(|behind| *behind == "=");
             if is_name(token) && !is_field {
-                let names = if declares { &mut declared } else { &mut used };
+                let names = if is_listed { &mut declared } else { &mut used };
                 names.insert(token.to_owned());
             }
             before = token;
