@@ -43,8 +43,7 @@ fn main() {
 }
 
 async fn test() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     // Leaves a debt, so that every call is rejected, with the amounts that decided it.
     limiter.acquire(&API, "key", 1).await.expect("a new key").settle(50_000);
     limiter.flush().await.expect("settled");

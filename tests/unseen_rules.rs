@@ -79,8 +79,8 @@ async fn rules_of_no_limit_are_reported_once() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     assert!(started.elapsed() >= Duration::from_secs(59), "before all limits were called");
-    // Each process looks at its own moment.
-    tokio::time::sleep(started.elapsed() / 2).await;
+    // Each process looks at its own moment: all within two seconds, and later on a busy machine.
+    tokio::time::sleep(started.elapsed() / 10).await;
     fs::remove_file(path).expect("removed");
     let reports = reports();
     let reported = |words: &str, rule: &str, nearest: &str| {

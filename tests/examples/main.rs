@@ -1,12 +1,9 @@
 //! Runs the examples as programs, and tests that they do what their first comments say.
 
-mod errors;
-mod grpc;
 mod operator;
 mod programs;
 mod prove;
 mod servers;
-mod websocket;
 
 use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;

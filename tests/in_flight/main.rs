@@ -3,15 +3,13 @@
 //! | a test of ... | belongs in |
 //! | --- | --- |
 //! | what admits, rejects and frees, alone and beside rates, rules, blocks and shadows | [`promises`] |
-//! | calls that wait until another one ends | [`waits`] |
+//! | calls that wait until another one ends, in this process or in another one | [`waits`] |
 //! | several limiters on one Redis, what fails between them | [`faults`] |
-//! | calls that wait for the units of another limiter | [`between`] |
 //! | counts in several hash slots of a cluster | [`elsewhere`] |
 //! | what is left of calls that end at any time | [`leaks`] |
 //!
 //! `tests/judged/slots/` plays random histories.
 
-mod between;
 mod elsewhere;
 mod faults;
 mod leaks;

@@ -45,7 +45,7 @@ impl Beside {
 
 impl Player<'_> {
     /// Decides a call of both limits: both are charged, or none is.
-    pub(crate) async fn together(&mut self, process: usize, cost: Cost, acquires: bool) {
+    pub(crate) async fn several(&mut self, process: usize, cost: Cost, acquires: bool) {
         let main = self.limit(process);
         let (cost, beside) = (cost.of(&main), self.beside.limit);
         let key = self.key.clone();

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Rejection};
-use support::operations::OperationKind;
 use tokio::time::timeout;
 
 use crate::calls::{Open, Waiting};
@@ -68,7 +67,7 @@ impl Player<'_> {
                 permit.map(|permit| (permit.decision(), Some(permit)))
             }
             Lost::Acquire => return,
-            Lost::Settle { which } => {
+            Lost::Settle(which) => {
                 let Some(Open { permit, cost, call, .. }) = self.take_permit(which) else { return };
                 // What is given back may be given back. A surplus that is lost is lost.
                 permit.settle(cost / 2);
@@ -119,7 +118,7 @@ impl Player<'_> {
             return self.tell("the hash slot has moved");
         }
         // A decision about two keys waits until both are on one node.
-        let stays = !self.setup.leaves_out(OperationKind::Several);
+        let stays = !self.setup.leaves_out("several");
         self.slot_moves = self.fleet.begin_move(&self.key, stays);
         if self.slot_moves {
             self.tell("the hash slot begins to move");

@@ -7,16 +7,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, RuleSet, Source};
-use support::judge::{BlockJudge, GrantedCall, Judge, JudgedCall, Moment};
-use support::operations::OperationKind;
+use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, Source};
+use support::judge::{BlockJudge, Exception, GrantedCall, Judge, JudgedCall, Moment};
 
 use crate::beside::Beside;
 use crate::calls::{Admitted, Open, Verdict, Waiting};
 use crate::exceptions::Excepted;
 use crate::faults::Crashed;
 use crate::fleet::{Fleet, MOST_PROCESSES, Process};
-use crate::operation::{Cost, Operation};
+use crate::operation::{Cost, Operation, What};
 use crate::rest::Missing;
 use crate::trace::{Setup, Trace};
 
@@ -160,57 +159,55 @@ impl<'a> Player<'a> {
         self.verdict.story.push(format!("{ticks}: {what}"));
     }
 
-    async fn operate(&mut self, operation: Operation) {
+    async fn operate(&mut self, Operation { process, what }: Operation) {
         self.verdict.operations += 1;
-        if !matches!(operation, Operation::Retry) {
+        if !matches!(what, What::Retry) {
             self.retry = None;
         }
-        match operation {
-            Operation::Check { process, cost } => {
+        match what {
+            What::Check(cost) => {
                 let limit = self.setup.leased(&self.limit(process));
                 self.check(process, &limit, cost).await;
             }
-            Operation::Burst { process, calls } => {
+            What::Burst(calls) => {
                 let limit = self.setup.leased(&self.limit(process));
                 for _ in 0..calls {
                     self.check(process, &limit, Cost::Units(1)).await;
                 }
             }
             // Charges of a limit that leases are not settled.
-            Operation::Acquire { process, cost } if self.setup.settles() => {
-                self.acquire(process, cost).await;
-            }
+            What::Acquire(cost) if self.setup.settles() => self.acquire(process, cost).await,
             // A call that waits does not lease, so in a window it would have another count.
-            Operation::Wait { process, cost, ticks, acquires } if self.setup.settles() => {
+            What::Wait { cost, ticks, acquires } if self.setup.settles() => {
                 self.wait(process, cost.of(&self.limit(process)), ticks, acquires).await;
             }
-            Operation::Together { process, cost, acquires } if self.setup.settles() => {
-                self.together(process, cost, acquires).await;
+            What::Several { cost, acquires } if self.setup.settles() => {
+                self.several(process, cost, acquires).await;
             }
-            Operation::Acquire { .. } | Operation::Wait { .. } | Operation::Together { .. } => {}
-            Operation::DropWaiting { which } => self.drop_waiting(which).await,
-            Operation::Pause { which } => self.pause(which).await,
-            Operation::Settle { which, used } => self.settle(which, used).await,
-            Operation::Keep { which } => {
+            What::Acquire(_) | What::Wait { .. } | What::Several { .. } => {}
+            What::Drop(which) => self.drop_waiting(which).await,
+            What::Pause(which) => self.pause(which).await,
+            What::Settle { which, used } => self.settle(which, used).await,
+            What::Keep(which) => {
                 if let Some(open) = self.take_permit(which) {
                     open.permit.keep();
                 }
             }
-            Operation::Refund { process, units } => self.refund(process, units).await,
-            Operation::Reset { process } => self.reset(process).await,
-            Operation::Block { process, ticks } => self.block(process, ticks).await,
-            Operation::Unblock { process } => self.unblock(process).await,
-            Operation::Free { process, shadow } => self.free(process, shadow).await,
-            Operation::Change { amounts } => self.change(amounts),
-            Operation::Rule { process, amounts } => self.rule(process, amounts).await,
-            Operation::Advance { ticks } => self.advance(ticks).await,
-            Operation::Idle => self.idle().await,
-            Operation::Step { process, ticks } => self.step(process, ticks).await,
-            Operation::Retry => self.repeat().await,
-            Operation::Evict => self.evict().await,
-            Operation::LoseReply { request, cost } => self.lose_reply(request, cost).await,
-            Operation::Crash { process } => self.crash(process).await,
-            Operation::MoveSlot => self.move_slot(),
+            What::Refund(units) => self.refund(process, units).await,
+            What::Reset => self.reset(process).await,
+            What::Block(ticks) => self.block(process, ticks).await,
+            What::Unblock => self.unblock(process).await,
+            What::Free { shadow } => self.free(process, shadow).await,
+            What::Change(amounts) => self.change(amounts),
+            What::Rule(amounts) => self.rule(process, amounts).await,
+            What::Advance(ticks) => self.advance(ticks).await,
+            What::Idle => self.idle().await,
+            What::Step(ticks) => self.step(process, ticks).await,
+            What::Retry => self.repeat().await,
+            What::Evict => self.evict().await,
+            What::LoseReply { request, cost } => self.lose_reply(request, cost).await,
+            What::Crash => self.crash(process).await,
+            What::MoveSlot => self.move_slot(),
         }
     }
 
@@ -328,8 +325,7 @@ impl<'a> Player<'a> {
         let Some(open) = self.take_permit(which) else { return };
         let Open { process, permit, cost, call, is_excepted } = open;
         let is_debt = used > cost;
-        let left = if is_debt { OperationKind::Debt } else { OperationKind::Settle };
-        if self.setup.leaves_out(left) {
+        if is_debt && self.setup.leaves_out("debt") {
             return;
         }
         self.tell(format_args!("p{process} settles a call of {cost} to {used}"));
@@ -373,6 +369,137 @@ impl<'a> Player<'a> {
         if self.verdict.admitted == before {
             self.verdict.faults.push(format!("`retry_after` of {wait} us was too short"));
         }
+    }
+}
+
+// The amounts of calls: as their limits say, as computed for a call, or as a rule says.
+impl Player<'_> {
+    /// Returns the limit with the amounts that are in force for the calls of a process.
+    pub(crate) fn limit(&self, process: usize) -> Limit {
+        self.setup.limit(self.name, self.ruled[self.process(process)].unwrap_or(self.amounts))
+    }
+
+    /// Other amounts are in force for the next calls.
+    pub(crate) fn change(&mut self, amounts: usize) {
+        self.amounts = amounts % self.setup.amounts.len();
+        let limit = self.setup.limit(self.name, self.amounts);
+        self.tell(format_args!("the amounts are {}", show(&limit)));
+    }
+
+    /// A rule sets the amounts of the limit in one process.
+    pub(crate) async fn rule(&mut self, process: usize, amounts: usize) {
+        let amounts = amounts % self.setup.amounts.len();
+        let number = self.process(process);
+        (self.is_free[number], self.ruled[number]) = (false, Some(amounts));
+        let amounts = self.setup.limit(self.name, amounts);
+        let mut waits = false;
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
+            waiting.limits.push(amounts);
+            waits = true;
+        }
+        if waits {
+            // These calls can reserve moments under it, also if they are dropped later.
+            self.in_force(self.now(), &amounts);
+        }
+        let rule = Rule::new().threshold(amounts.threshold()).burst(amounts.capacity());
+        let mut rules = RuleSet::new();
+        rules.set(self.name, rule).expect("valid");
+        self.limiter(process).set_rules(rules).expect("valid rules");
+        self.tell(format_args!("a rule of p{number}: {}", show(&amounts)));
+        self.collect().await;
+    }
+}
+
+// What an operator does to a count.
+impl Player<'_> {
+    pub(crate) async fn refund(&mut self, process: usize, units: u64) {
+        let limit = self.limit(process);
+        self.limiter(process).credit(&limit, &self.key, units).await.expect("refunded");
+        self.tell(format_args!("p{process} refunds {units}"));
+        self.in_force(self.now(), &limit);
+        self.judge.excepted(self.now(), Exception::Refund { units });
+        // Some of the units may be of moments ahead.
+        self.except(None, Excepted::Call);
+        self.collect().await;
+    }
+
+    pub(crate) async fn reset(&mut self, process: usize) {
+        self.limiter(process).reset(&self.limit(process), &self.key).await.expect("reset");
+        self.tell(format_args!("p{process} resets"));
+        self.lose(Some(process)).await;
+    }
+
+    pub(crate) async fn block(&mut self, process: usize, ticks: u64) {
+        let (from, time) = (self.now(), ticks * self.setup.tick);
+        let blocked = Duration::from_micros(time);
+        let limiter = self.limiter(process);
+        limiter.block(&self.limit(process), &self.key, blocked).await.expect("blocked");
+        self.tell(format_args!("p{process} blocks for {ticks} ticks"));
+        let by = self.process(process);
+        self.blocks.blocked(by, self.moment(), from + time);
+        self.collect().await;
+    }
+
+    pub(crate) async fn unblock(&mut self, process: usize) {
+        self.limiter(process).unblock(&self.limit(process), &self.key).await.expect("unblocked");
+        self.tell(format_args!("p{process} unblocks"));
+        self.blocks.unblocked(self.now());
+        self.collect().await;
+    }
+}
+
+// The time of the trace, and the clocks of the processes, which may be ahead or behind.
+impl Player<'_> {
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, micros: u64) {
+        self.fleet.clock.advance(Duration::from_micros(micros));
+        self.fleet.expire(micros);
+        self.move_clocks();
+    }
+
+    /// Sets the clock of each process.
+    pub(crate) fn move_clocks(&mut self) {
+        for (number, process) in self.alive.iter().enumerate() {
+            let time = self.clock_of(number);
+            process.clock.set(Duration::from_micros(time));
+            self.latest[number] = self.latest[number].max(time);
+        }
+    }
+
+    /// Returns the time of the clock of a process, in microseconds.
+    fn clock_of(&self, number: usize) -> u64 {
+        self.now().saturating_add_signed(self.ahead_by[number])
+    }
+
+    /// Returns whether the clock of a process has been later than it is.
+    pub(crate) fn is_behind(&self, number: usize) -> bool {
+        self.clock_of(number) < self.latest[number]
+    }
+
+    /// Sets how much the clock of a process is ahead or behind.
+    pub(crate) async fn step(&mut self, process: usize, ticks: u64) {
+        if self.setup.skew == 0 {
+            return;
+        }
+        let (number, skew) = (self.process(process), self.setup.skew);
+        let ahead_by = (ticks % (2 * skew + 1)) as i64 - skew as i64;
+        self.ahead_by[number] = ahead_by * self.setup.tick as i64;
+        self.tell(format_args!("the clock of p{number} is {ahead_by} ticks ahead"));
+        self.move_clocks();
+        self.collect().await;
+    }
+
+    /// Lets so much time pass that the server expires an idle count. Calls that wait would make it busy.
+    pub(crate) async fn idle(&mut self) {
+        if self.has_waited {
+            return;
+        }
+        // A key expires up to 10 seconds and a minute, or an eighth, after its state no longer matters.
+        let time = 3 * self.setup.period + 130_000_000;
+        let ticks = time.div_ceil(self.setup.tick);
+        self.tell(format_args!("nothing happens for {ticks} ticks"));
+        self.pass(ticks * self.setup.tick);
+        self.collect().await;
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
 use support::limits::Leasing;
-use support::operations::OperationKind;
 
 use crate::operation::{Operation, operation};
 
@@ -24,8 +23,8 @@ pub(crate) struct Setup {
     pub(crate) processes: usize,
     /// By how many ticks the clock of a process is before or behind the time of the trace, at most.
     pub(crate) skew: u64,
-    /// The operations that are left out.
-    pub(crate) left: Vec<OperationKind>,
+    /// The words of the operations that are left out.
+    pub(crate) left: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -84,8 +83,8 @@ impl Setup {
         matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
     }
 
-    pub(crate) fn leaves_out(&self, kind: OperationKind) -> bool {
-        self.left.contains(&kind)
+    pub(crate) fn leaves_out(&self, word: &str) -> bool {
+        self.left.iter().any(|left| left == word)
     }
 }
 
@@ -126,14 +125,15 @@ fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
 }
 
 impl Setup {
-    fn new(algorithm: Algorithm, chosen: &Chosen, left: &[OperationKind]) -> Self {
+    fn new(algorithm: Algorithm, chosen: &Chosen, left: &[String]) -> Self {
         let Chosen { threshold, bursts, tick, align, processes, leasing, skew } = *chosen;
         let align = align.filter(|_| algorithm == Algorithm::Fixed);
         // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
         let can_lease = algorithm != Algorithm::SlidingCounter && align.is_none();
-        let is_leased = can_lease && !left.contains(&OperationKind::Lease);
+        let leaves_out = |word: &str| left.iter().any(|left| left == word);
+        let is_leased = can_lease && !leaves_out("lease");
         let leasing = if is_leased { leasing } else { Leasing::None };
-        let skew = if left.contains(&OperationKind::Step) { 0 } else { skew };
+        let skew = if leaves_out("step") { 0 } else { skew };
         // A token refills in so many ticks, so that a skewed clock is a small part of a period.
         let ticks = if skew > 0 { 20 } else { 2 };
         let (threshold, period, tick, bursts) = match (leasing, align) {
@@ -159,7 +159,7 @@ impl Setup {
 pub(crate) fn trace(
     algorithm: Algorithm,
     processes: usize,
-    left: &[OperationKind],
+    left: &[String],
 ) -> impl Strategy<Value = Trace> + use<> {
     let left = left.to_vec();
     chosen(processes)
@@ -170,7 +170,7 @@ pub(crate) fn trace(
             (Just(setup), prop::collection::vec(operations, 1..60))
         })
         .prop_map(|(setup, mut operations)| {
-            operations.retain(|operation| !setup.leaves_out(operation.kind()));
+            operations.retain(|operation| !setup.leaves_out(&operation.what.word()));
             Trace { setup, operations }
         })
 }

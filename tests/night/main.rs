@@ -3,20 +3,19 @@
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the service.
 
-mod page;
-mod service;
-
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use axum::{Router, extract, routing};
+use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit, set_global};
 use support::example::example;
 use support::http::get;
 use support::server::Server;
-
-use crate::page::{Typed, comparable, sections};
-use crate::service::{ServiceProcess, serve};
+use tokio::net::TcpListener;
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/night.md");
 
@@ -177,5 +176,140 @@ impl Night {
             let admitted = self.admitted(&format!("/search/{customer}"), calls);
             assert_eq!(admitted, calls, "a trial rejects nothing");
         }
+    }
+}
+
+// The transcripts of the guide: what the operator types, and what comes back.
+
+/// A section of the guide with commands.
+struct Section<'a> {
+    heading: &'a str,
+    typed: Vec<Typed<'a>>,
+}
+
+/// A command, and the lines below it.
+struct Typed<'a> {
+    command: &'a str,
+    output: String,
+}
+
+impl Typed<'_> {
+    /// Returns whether the command changes nothing.
+    fn only_looks(&self) -> bool {
+        let looks = ["list", "top", "find", "peek", "get", "log"];
+        self.command.split(' ').nth(1).is_some_and(|word| looks.contains(&word))
+    }
+}
+
+/// Returns the sections that have transcripts: blocks of the language `console`, in which `$ ` is before a command.
+fn sections(page: &str) -> Vec<Section<'_>> {
+    let (mut sections, mut is_transcript) = (Vec::<Section<'_>>::new(), false);
+    for line in page.lines() {
+        let last = sections.last_mut();
+        if let Some(heading) = line.strip_prefix("## ") {
+            sections.push(Section { heading, typed: Vec::new() });
+        } else if line.starts_with("```") {
+            is_transcript = line == "```console";
+        } else if is_transcript {
+            let typed = &mut last.expect("a heading above the transcript").typed;
+            if let Some(command) = line.strip_prefix("$ ") {
+                typed.push(Typed { command, output: String::new() });
+                continue;
+            }
+            let output = &mut typed.last_mut().expect("a command above the output").output;
+            output.push_str(line);
+            output.push('\n');
+        }
+    }
+    sections.retain(|section| !section.typed.is_empty());
+    sections
+}
+
+/// Returns an output without what differs from night to night: times, moments, names of processes, places in the
+/// code.
+fn comparable(output: &str) -> String {
+    let lines = output.lines().map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        let before = |at: usize| at.checked_sub(1).map_or("", |before| words[before]);
+        let compared = words.iter().enumerate().map(|(at, word)| {
+            let bare = word.trim_end_matches([',', ':', '`', ';']);
+            let rest = &word[bare.len()..];
+            let after = words.get(at + 1).map_or("", |after| after.trim_end_matches(','));
+            let shown = match bare {
+                _ if before(at) == "process" => "ID",
+                _ if is_duration(bare) && (before(at) == "in" || after == "ago") => "TIME",
+                // Each operating system has its own number for a refused connection.
+                _ if before(at) == "error" => "NUMBER",
+                _ if bare.len() == 20 && bare.ends_with('Z') => "MOMENT",
+                _ if bare.contains(".rs:") => "PLACE",
+                _ => bare,
+            };
+            format!("{shown}{rest}")
+        });
+        compared.collect::<Vec<_>>().join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether a word is a duration as the tool prints it: `350ms`, `59m48s`.
+fn is_duration(word: &str) -> bool {
+    let units = |letter: char| "dhms".contains(letter);
+    word.starts_with(|first: char| first.is_ascii_digit())
+        && word.ends_with(units)
+        && word.chars().all(|letter| letter.is_ascii_digit() || units(letter))
+}
+
+// The service of the night: what it needs so that an operator can change its limits.
+
+#[rate_limit(name = "api", period = "1h", threshold = 100, key = customer)]
+async fn api(extract::Path(customer): extract::Path<String>) -> Result<String, Rejection> {
+    Ok(format!("hello {customer}\n"))
+}
+
+#[rate_limit(name = "search", period = "1h", threshold = 50, key = customer)]
+async fn search(extract::Path(customer): extract::Path<String>) -> Result<String, Rejection> {
+    Ok(format!("nothing found for {customer}\n"))
+}
+
+/// Runs one process of the service.
+#[tokio::main]
+async fn serve(url: &str) {
+    // Counts and rules are in Redis, and operators may see the names of customers.
+    let builder = RateLimiter::builder().redis(url).rules(Rules::redis()).log_keys(true);
+    let limiter = builder.build().expect("valid");
+    limiter.ping().await.expect("ready");
+    set_global(limiter).expect("the first limiter");
+    let router = Router::new()
+        .route("/api/{customer}", routing::get(api))
+        .route("/search/{customer}", routing::get(search));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    println!("{}", listener.local_addr().expect("an address"));
+    axum::serve(listener, router).await.expect("it serves");
+}
+
+/// A process of the service, which runs until it is dropped.
+struct ServiceProcess {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl ServiceProcess {
+    fn start(url: &str) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command.args(["service", url]).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a process");
+        let mut line = String::new();
+        let output = process.stdout.as_mut().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("its address");
+        Self { process, address: line.trim().parse().expect("an address") }
+    }
+}
+
+impl Drop for ServiceProcess {
+    fn drop(&mut self) {
+        // The process may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

@@ -1,10 +1,14 @@
-//! Methods with every receiver, trait methods, generic and nested functions, and functions from `macro_rules!`.
+//! Methods with every receiver, trait methods, generic and nested functions, functions from `macro_rules!`, functions
+//! that are not async, and other attributes beside this one. Those of actix-web and tonic: `tests/web`, `examples`.
 
 use std::fmt::Display;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
+use axum::extract::Path;
 use ratelimit_runtime::{Key, RateLimiter, Rejection, rate_limit};
 
 struct Tenant {
@@ -211,6 +215,264 @@ async fn limits_functions_from_macro_rules() {
         assert_eq!((second(1).await, second(1).await, second(2).await), (Some(1), None, Some(2)));
         assert_eq!(format!("{:?}", third(1).await), "Ok(1)");
         assert!(format!("{:?}", third(1).await).starts_with("Err"));
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+// Functions that are not async. With `scope = "process"`, their calls are decided at once, unless they wait.
+
+struct NamedPool {
+    name: String,
+}
+
+impl NamedPool {
+    #[rate_limit(period = "1h", threshold = 2, scope = "process", key = "{self.name}", cost = n)]
+    fn draw(&mut self, n: u64) -> Option<&mut String> {
+        self.name.push('x');
+        Some(&mut self.name)
+    }
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+fn hidden(early: bool) -> impl std::fmt::Debug {
+    if early {
+        return "early";
+    }
+    "late"
+}
+
+#[rate_limit(
+    limit(period = "1s", threshold = 5),
+    limit(period = "1h", threshold = 1, key = id),
+    scope = "process",
+    on_limited = |rejection| rejection.name().len()
+)]
+fn several(id: u8) -> usize {
+    usize::from(id) - usize::from(id)
+}
+
+#[tokio::test]
+async fn functions_that_are_not_async_are_limited() {
+    let run = async {
+        let mut pool = NamedPool { name: "p".to_owned() };
+        assert!(pool.draw(3).is_none());
+        assert_eq!(pool.draw(2).map(|name| name.clone()).as_deref(), Some("px"));
+        assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
+        assert!(format!("{:?}", hidden(false)).starts_with("Err"));
+        assert_eq!((several(1), several(2)), (0, 0));
+        assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+fn blocking() -> Option<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { Some(7) })
+}
+
+#[tokio::main(flavor = "current_thread")]
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+async fn below_main() -> Option<u8> {
+    tokio::task::yield_now().await;
+    Some(7)
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process", permit = _permit)]
+#[track_caller]
+fn tracked() -> Result<u32, Rejection> {
+    Ok(Location::caller().line())
+}
+
+#[rate_limit(algo = "leaky_bucket", period = "1s", threshold = 20, wait = "1s", scope = "process")]
+fn patient(id: u8) -> Result<u8, Rejection> {
+    Ok(id)
+}
+
+/// A body that blocks on a future, or asks for its caller, and calls that wait.
+#[test]
+fn functions_are_limited_without_a_runtime() {
+    assert_eq!([blocking(), blocking()], [Some(7), None]);
+    assert_eq!([below_main(), below_main()], [Some(7), None]);
+    assert_eq!(tracked(), Ok(line!()));
+    let start = Instant::now();
+    assert_eq!([1, 2, 3].map(patient), [1, 2, 3].map(Ok));
+    assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
+}
+
+// Methods of an `#[async_trait]`, which expands first: the check goes into its boxed block.
+
+struct Tag {
+    name: String,
+    weight: u64,
+}
+
+#[async_trait]
+trait Repository: Sync {
+    async fn load(&self, id: u64) -> Result<String, Rejection>;
+
+    async fn store(&mut self, id: u64, mut text: String) -> Result<usize, Rejection>;
+
+    #[rate_limit(period = "1h", threshold = 1, key = "{id}")]
+    async fn exists(&self, id: u64) -> Option<bool> {
+        Some(self.load(id).await.is_ok())
+    }
+
+    async fn count() -> Option<u64>
+    where
+        Self: Sized;
+
+    async fn find(&self, Tag { name, .. }: Tag, (id, _): (u64, u64)) -> Option<String>;
+}
+
+struct Memory {
+    name: String,
+    texts: Vec<String>,
+}
+
+#[async_trait]
+impl Repository for Memory {
+    #[rate_limit(period = "1h", threshold = 2, key = (self.name, id))]
+    async fn load(&self, id: u64) -> Result<String, Rejection> {
+        if id > 100 {
+            return Ok("none".to_owned());
+        }
+        tokio::task::yield_now().await;
+        Ok(format!("{} {id}", self.name))
+    }
+
+    #[rate_limit(period = "1h", threshold = 1, key = "{self.name}:{id}:{text}")]
+    async fn store(&mut self, id: u64, mut text: String) -> Result<usize, Rejection> {
+        text.push_str(&id.to_string());
+        self.texts.push(text);
+        Ok(self.texts.len())
+    }
+
+    #[rate_limit(period = "1h", threshold = 1)]
+    async fn count() -> Option<u64> {
+        Some(1)
+    }
+
+    #[rate_limit(period = "1h", threshold = 3, key = "{self.name}:{name}:{id}", cost = weight)]
+    async fn find(&self, Tag { name, weight }: Tag, (id, _): (u64, u64)) -> Option<String> {
+        Some(format!("{name} {id} {weight}"))
+    }
+}
+
+fn assert_send<T: Send>(value: T) -> T {
+    value
+}
+
+#[tokio::test]
+async fn limits_async_trait_methods() {
+    let run = async {
+        let mut memory = Memory { name: "m".to_owned(), texts: Vec::new() };
+        let find = async |name: &str, weight, id| {
+            assert_send(memory.find(Tag { name: name.to_owned(), weight }, (id, 0))).await
+        };
+        assert_eq!(find("a", 3, 1).await.as_deref(), Some("a 1 3"));
+        assert_eq!((find("a", 1, 1).await, find("a", 4, 2).await), (None, None));
+        assert_eq!(find("a", 3, 2).await.as_deref(), Some("a 2 3"));
+        assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
+        assert_eq!(memory.load(101).await.unwrap(), "none");
+        assert_eq!((memory.exists(1).await, memory.exists(1).await), (Some(true), None));
+        assert!(memory.load(1).await.is_err());
+        assert_eq!(memory.store(1, "a".to_owned()).await, Ok(1));
+        assert!(memory.store(1, "a".to_owned()).await.is_err());
+        assert_eq!(memory.store(1, "b".to_owned()).await, Ok(2));
+        assert_eq!(memory.texts, ["a1", "b1"]);
+        assert_eq!((Memory::count().await, Memory::count().await), (Some(1), None));
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+// The attribute above and below the attributes of other crates.
+
+#[rate_limit(period = "1h", threshold = 1, key = id)]
+#[tracing::instrument(skip(secret))]
+async fn above_instrument(id: u64, secret: &str) -> Option<usize> {
+    Some(secret.len())
+}
+
+#[tracing::instrument(skip(secret))]
+#[rate_limit(period = "1h", threshold = 1, key = "{id}")]
+async fn below_instrument(id: u64, secret: &str) -> Option<usize> {
+    Some(secret.len())
+}
+
+/// A value that cannot be printed: `instrument` records the arguments that have names.
+struct Secret(u8);
+
+#[rate_limit(in_flight = 1, scope = "process")]
+#[tracing::instrument]
+async fn in_flight_above_instrument(_: Secret, Secret(first): Secret) -> Option<u8> {
+    Some(first)
+}
+
+#[rate_limit(period = "1h", threshold = 1, count_if = Option::is_some)]
+#[tracing::instrument]
+async fn counted_above_instrument(_: Secret, Secret(first): Secret) -> Option<u8> {
+    Some(first)
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = id)]
+#[axum::debug_handler]
+async fn above_handler(Path(id): Path<u64>) -> Result<String, Rejection> {
+    Ok(id.to_string())
+}
+
+#[axum::debug_handler]
+#[rate_limit(period = "1h", threshold = 1, key = id)]
+async fn below_handler(Path(id): Path<u64>) -> Result<String, Rejection> {
+    Ok(id.to_string())
+}
+
+#[cfg(test)]
+#[rate_limit(period = "1h", threshold = 1)]
+#[cfg_attr(test, must_use)]
+#[allow(clippy::unused_unit, reason = "tests an attribute below")]
+async fn configured() -> Option<()> {
+    Some(())
+}
+
+#[rate_limit(period = "1h", threshold = 1)]
+#[tokio::main(flavor = "current_thread")]
+async fn above_main() -> Option<u8> {
+    Some(7)
+}
+
+#[rate_limit(period = "1h", threshold = 1)]
+#[actix_web::test]
+async fn above_actix_test() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1)]
+#[tokio::test]
+async fn above_test() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[test]
+fn checks_a_main_function() {
+    assert_eq!((above_main(), above_main()), (Some(7), None));
+}
+
+#[tokio::test]
+async fn works_beside_other_attributes() {
+    let run = async {
+        let calls = (above_instrument(1, "four").await, above_instrument(1, "four").await);
+        assert_eq!(calls, (Some(4), None));
+        let calls = (below_instrument(1, "four").await, below_instrument(1, "four").await);
+        assert_eq!(calls, (Some(4), None));
+        let secret = || Secret(7);
+        assert_eq!(in_flight_above_instrument(secret(), secret()).await, Some(7));
+        assert_eq!(counted_above_instrument(secret(), secret()).await, Some(7));
+        assert_eq!(above_handler(Path(7)).await.unwrap(), "7");
+        assert!(above_handler(Path(7)).await.is_err());
+        assert_eq!(below_handler(Path(7)).await.unwrap(), "7");
+        assert!(below_handler(Path(7)).await.is_err());
+        assert_eq!((configured().await, configured().await), (Some(()), None));
     };
     RateLimiter::embedded().scope(run).await;
 }

@@ -12,7 +12,6 @@
 
 mod algorithms;
 mod amounts;
-mod async_trait;
 mod blocks;
 mod corrections;
 mod counted;
@@ -25,8 +24,6 @@ mod keys;
 mod limits;
 mod lower_case_items;
 mod mistakes;
-mod other_attributes;
 mod policies;
 mod returns;
 mod send;
-mod synchronous;

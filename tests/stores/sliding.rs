@@ -8,7 +8,6 @@ use redis::{Commands, Connection};
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, MINUTE, SECOND};
 use support::model::ExpectedDecision;
-use support::random::Random;
 use support::server::Server;
 
 use crate::decision;
@@ -125,49 +124,6 @@ impl Stores {
 fn length(connection: &mut Connection) -> usize {
     let keys: Vec<String> = connection.keys("*").expect("KEYS");
     keys.iter().map(|key| connection.strlen::<_, usize>(key).expect("STRLEN")).sum()
-}
-
-/// Charges, settlements and debts under thresholds that rise and fall.
-#[tokio::test]
-async fn stores_agree_with_an_exact_log() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    let periods = [SECOND, MINUTE, HOUR, DAY, 30 * DAY];
-    for (seed, period) in (0..8).flat_map(|seed| periods.map(|period| (seed, period))) {
-        let (mut stores, mut random) = (Stores::on(&server, period), Random(seed + 1));
-        let thresholds: &[u64] = random.of(&[
-            &[1, 2, 3][..],
-            &[7, 100],
-            &[999, 1_000],
-            &[1_000, 1_001, 40],
-            &[5_000, 300, 100_000],
-            &[999_999_999_999_999, 3_000_000_000, 900],
-        ]);
-        let (mut threshold, mut open) = (thresholds[0], Vec::new());
-        for _ in 0..200 {
-            match random.below(10) {
-                0..5 => {
-                    let cost =
-                        random.of(&[1, 1, 1, 2, threshold.div_ceil(9), threshold]).min(threshold);
-                    open.extend(stores.acquire(threshold, cost).await);
-                }
-                5 | 6 if !open.is_empty() => {
-                    let charge: Charge = open.swap_remove(random.below(open.len() as u64) as usize);
-                    let (cost, more) = (charge.cost, charge.cost.saturating_mul(3));
-                    let used = random.of(&[0, cost / 2, cost.saturating_add(1), more]);
-                    stores.settle(charge, used).await;
-                }
-                7 => threshold = random.of(thresholds),
-                _ => {
-                    let part = random.of(&[1_u32, 2, 50, 900, 1_100, 5_000, 70_000]);
-                    stores.clock.advance(period / part / random.of(&[1, 20, 300_000]));
-                }
-            }
-            stores.assert_agrees(threshold).await;
-        }
-        server.assert_all_keys_expire();
-        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
-    }
 }
 
 /// Debts take a window of exact times beyond its records: then the records of each thousandth of a period are joined.

@@ -11,7 +11,6 @@
 //! - [`random`]: pseudorandom numbers, and random traces.
 //! - [`recorder`]: a recorder of metrics that does what a test says.
 //! - [`wait`]: waiting for what happens in the background.
-//! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
 //! - [`limits`]: times, limits of each algorithm, their rules, and decisions.
 //! - [`http`]: a client that shows the bytes of a response.
@@ -37,14 +36,12 @@ pub mod limits;
 pub mod lines;
 pub mod log;
 pub mod model;
-pub mod operations;
 pub mod port;
 pub mod proxy;
 pub mod random;
 pub mod recorder;
 pub mod sentinel;
 pub mod server;
-pub mod settled;
 pub mod tls;
 pub mod wait;
 

@@ -1,13 +1,9 @@
 //! The topologies of Redis: a cluster, a primary with Sentinels, and a single server with TLS or a Unix socket.
 
-mod between;
 mod cluster;
-mod cluster_several;
 mod credentials;
-mod misplaced;
 mod moving_slots;
 mod replicas;
-mod sentinel;
 mod single_server;
 mod strict_keys;
 

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use support::cluster::Cluster;
 use support::server::Server;
 
-use self::operation::{End, MOST, Operation, RuleOf, operation};
+use self::operation::{End, MOST, Operation, RuleOf, What, operation};
 use self::player::SlotPlayer;
 use crate::fleet::{Fleet, MOST_PROCESSES};
 use crate::{runtime, seconds};
@@ -98,23 +98,30 @@ fn strict() {
     assert!(outcome.is_err(), "the judge of a lower limit does not object");
 }
 
+/// Plays operations of one process, and asserts that they break no promise.
+fn play(fleet: &Fleet, most: u64, is_apart: bool, operations: &[What]) {
+    let operations = operations.iter().map(|what| Operation { process: 0, what: *what });
+    let trace = Trace { processes: 1, most, is_apart, operations: operations.collect() };
+    let (verdict, _) = runtime().block_on(SlotPlayer::play(fleet, &trace));
+    let story = verdict.story.join("\n");
+    assert!(verdict.breaches.is_empty(), "{:?}\n{story}", verdict.breaches);
+    assert!(verdict.faults.is_empty(), "{:?}\n{story}", verdict.faults);
+}
+
 /// A call with units becomes exempt while nothing polls it, and keeps them.
 #[test]
 fn an_exempt_call_can_have_units() {
-    let call = |cost, ticks| Operation::Call { process: 0, cost, is_rated: false, ticks };
-    let rule = |rule| Operation::Rule { process: 0, rule };
-    let operations = vec![
+    let call = |cost, ticks| What::Call { cost, is_rated: false, ticks };
+    let operations = [
         call(1, None),
         call(4, Some(98)),
-        Operation::Pause { which: 0 },
-        Operation::End { which: 0, end: End::Release },
-        rule(RuleOf::Exempt),
-        Operation::Pause { which: 0 },
-        rule(RuleOf::Nothing),
+        What::Pause(0),
+        What::End { which: 0, end: End::Release },
+        What::Rule(RuleOf::Exempt),
+        What::Pause(0),
+        What::Rule(RuleOf::Nothing),
     ];
-    let trace = Trace { processes: 1, most: 4, is_apart: false, operations };
-    let (verdict, _) = runtime().block_on(SlotPlayer::play(&Fleet::embedded(), &trace));
-    assert!(verdict.faults.is_empty(), "{:?}", verdict.faults);
+    play(&Fleet::embedded(), 4, false, &operations);
 }
 
 /// A call is charged by its rate, and ends once its shadow is decided on another node. What other calls use meanwhile
@@ -122,25 +129,16 @@ fn an_exempt_call_can_have_units() {
 #[test]
 fn a_shadow_can_be_decided_late() {
     let fleet = Fleet::cluster(Cluster::start(0));
-    let call = |cost, ticks| Operation::Call { process: 0, cost, is_rated: true, ticks };
-    let rule = |rule| Operation::Rule { process: 0, rule };
-    let operations = vec![
-        rule(RuleOf::Exempt),
+    let call = |cost, ticks| What::Call { cost, is_rated: true, ticks };
+    let operations = [
+        What::Rule(RuleOf::Exempt),
         call(1, None),
         call(1, None),
-        rule(RuleOf::Shadow),
+        What::Rule(RuleOf::Shadow),
         call(5, Some(1)),
-        Operation::End { which: 1, end: End::Settle(3) },
+        What::End { which: 1, end: End::Settle(3) },
     ];
     for _ in 0..60 {
-        let operations = operations.clone();
-        let trace = Trace { processes: 1, most: 5, is_apart: true, operations };
-        let (verdict, _) = runtime().block_on(SlotPlayer::play(&fleet, &trace));
-        assert!(
-            verdict.breaches.is_empty(),
-            "{:?}\n{}",
-            verdict.breaches,
-            verdict.story.join("\n")
-        );
+        play(&fleet, 5, true, &operations);
     }
 }

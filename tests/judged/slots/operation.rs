@@ -1,7 +1,6 @@
 //! The operations of a trace of calls in flight.
 
 use proptest::prelude::*;
-use support::operations::{OperationKind, assert_plays};
 
 /// How a call ends.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +24,18 @@ pub(crate) enum RuleOf {
     Trial(u64),
 }
 
-/// An operation of one process.
+/// An operation of one process. Some concern all of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
+pub(crate) struct Operation {
+    pub(crate) process: usize,
+    pub(crate) what: What,
+}
+
+/// A kind of operation. Those of calls that run or wait name one of them by any number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
     /// A call of one group: units in flight, and a rate if it `is_rated`. It waits for up to some ticks.
     Call {
-        process: usize,
         cost: u64,
         is_rated: bool,
         ticks: Option<u64>,
@@ -41,48 +46,30 @@ pub(crate) enum Operation {
         end: End,
     },
     /// Drops one of the calls that wait, polled or not.
-    DropWaiting {
-        which: usize,
-    },
+    DropWaiting(usize),
     /// Polls a call some times, and drops it.
     DropEarly {
-        process: usize,
         polls: u64,
         ticks: Option<u64>,
     },
     /// Does not poll one of the calls that wait, or polls it again.
-    Pause {
-        which: usize,
-    },
-    /// Calls a rate of the same key, which leases.
-    Lease {
-        process: usize,
-        calls: u64,
-    },
-    Rule {
-        process: usize,
-        rule: RuleOf,
-    },
+    Pause(usize),
+    /// Makes so many calls of a rate of the same key, which leases.
+    Lease(u64),
+    Rule(RuleOf),
     /// The next calls have another limit in the code.
-    Change {
-        most: u64,
-    },
+    Change(u64),
     /// Blocks the key of the units in flight, or of the rate beside them.
     Block {
-        process: usize,
         ticks: u64,
         is_of_rate: bool,
     },
     Unblock {
-        process: usize,
         is_of_rate: bool,
     },
-    Reset {
-        process: usize,
-    },
-    Advance {
-        ticks: u64,
-    },
+    Reset,
+    /// Lets some ticks pass.
+    Advance(u64),
     /// The first process loses the reply to a call, or to the statement about an end.
     LoseReply {
         cost: u64,
@@ -102,49 +89,13 @@ pub(crate) enum Operation {
         cost: u64,
         ends: Option<usize>,
     },
-    /// More time passes than the hold. A process can stand still meanwhile.
+    /// More time passes than the hold. The process can stand still meanwhile.
     OutliveHold {
-        stopped: Option<usize>,
+        stands_still: bool,
     },
-    /// Kills a process, and starts another.
-    Crash {
-        process: usize,
-    },
+    /// Kills the process, and starts another.
+    Crash,
     MoveSlot,
-}
-
-impl Operation {
-    /// Returns the kinds of the operation, among those of other traces.
-    fn kinds(&self) -> &'static [OperationKind] {
-        match self {
-            Self::Call { ticks: None, is_rated: false, .. } => &[OperationKind::Acquire],
-            Self::Call { ticks: None, is_rated: true, .. } => &[OperationKind::Several],
-            Self::Call { ticks: Some(_), .. } => &[OperationKind::Wait],
-            Self::End { end: End::Settle(_), .. } => &[OperationKind::Settle, OperationKind::Debt],
-            Self::End { end: End::Drop | End::Release, .. } => &[OperationKind::Return],
-            Self::End { end: End::Keep, .. } => &[OperationKind::Keep],
-            Self::DropWaiting { .. } | Self::DropEarly { .. } => &[OperationKind::Drop],
-            Self::Pause { .. } => &[OperationKind::Pause],
-            Self::Lease { .. } => {
-                &[OperationKind::Lease, OperationKind::Check, OperationKind::Burst]
-            }
-            Self::Rule { rule: RuleOf::Exempt | RuleOf::Shadow, .. } => &[OperationKind::Free],
-            Self::Rule { .. } => &[OperationKind::Rule],
-            Self::Change { .. } => &[OperationKind::Change],
-            Self::Block { .. } => &[OperationKind::Block],
-            Self::Unblock { .. } => &[OperationKind::Unblock],
-            Self::Reset { .. } => &[OperationKind::Reset],
-            Self::Advance { .. } => &[OperationKind::Advance],
-            Self::LoseReply { .. }
-            | Self::Disconnect
-            | Self::FlushScripts
-            | Self::Outage { .. } => &[OperationKind::LostReply],
-            Self::LoseMemory | Self::Restart => &[OperationKind::Evict],
-            Self::OutliveHold { .. } => &[OperationKind::Idle],
-            Self::Crash { .. } => &[OperationKind::Crash],
-            Self::MoveSlot => &[OperationKind::MoveSlot],
-        }
-    }
 }
 
 /// The largest limit of a trace.
@@ -152,12 +103,13 @@ pub(crate) const MOST: u64 = 5;
 
 /// Returns a random operation of one of the processes.
 pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
-    let process = || 0..processes;
+    (0..processes, what()).prop_map(|(process, what)| Operation { process, what })
+}
+
+fn what() -> impl Strategy<Value = What> {
     let ticks = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120];
     let cost = || prop_oneof![4 => Just(1_u64), 2 => 1..=MOST, 1 => Just(0)];
-    let call = (process(), cost(), any::<bool>(), prop::option::of(ticks())).prop_map(
-        |(process, cost, is_rated, ticks)| Operation::Call { process, cost, is_rated, ticks },
-    );
+    let ends = || prop::option::of(any::<usize>());
     let end = prop_oneof![
         3 => Just(End::Drop),
         1 => Just(End::Keep),
@@ -173,75 +125,30 @@ pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
         1 => (1..=MOST).prop_map(RuleOf::Trial),
     ];
     prop_oneof![
-        30 => call,
-        16 => (any::<usize>(), end).prop_map(|(which, end)| Operation::End { which, end }),
-        3 => any::<usize>().prop_map(|which| Operation::DropWaiting { which }),
-        2 => (process(), 0_u64..6, prop::option::of(ticks())).prop_map(
-            |(process, polls, ticks)| Operation::DropEarly { process, polls, ticks }
-        ),
-        3 => any::<usize>().prop_map(|which| Operation::Pause { which }),
-        2 => (process(), 1_u64..9).prop_map(
-            |(process, calls)| Operation::Lease { process, calls }
-        ),
-        4 => (process(), rule).prop_map(|(process, rule)| Operation::Rule { process, rule }),
-        1 => (1..=MOST).prop_map(|most| Operation::Change { most }),
-        2 => (process(), ticks(), any::<bool>()).prop_map(
-            |(process, ticks, is_of_rate)| Operation::Block { process, ticks, is_of_rate }
-        ),
-        1 => (process(), any::<bool>()).prop_map(
-            |(process, is_of_rate)| Operation::Unblock { process, is_of_rate }
-        ),
-        1 => process().prop_map(|process| Operation::Reset { process }),
-        8 => ticks().prop_map(|ticks| Operation::Advance { ticks }),
-        2 => (cost(), prop::option::of(any::<usize>())).prop_map(
-            |(cost, ends)| Operation::LoseReply { cost, ends }
-        ),
-        1 => Just(Operation::Disconnect),
-        1 => Just(Operation::FlushScripts),
-        1 => Just(Operation::LoseMemory),
-        1 => Just(Operation::Restart),
-        2 => (1_u64..5, 1_u64..3, prop::option::of(any::<usize>())).prop_map(
-            |(calls, cost, ends)| Operation::Outage { calls, cost, ends }
-        ),
-        2 => prop::option::of(process()).prop_map(
-            |stopped| Operation::OutliveHold { stopped }
-        ),
-        1 => process().prop_map(|process| Operation::Crash { process }),
-        2 => Just(Operation::MoveSlot),
+        30 => (cost(), any::<bool>(), prop::option::of(ticks()))
+            .prop_map(|(cost, is_rated, ticks)| What::Call { cost, is_rated, ticks }),
+        16 => (any::<usize>(), end).prop_map(|(which, end)| What::End { which, end }),
+        3 => any::<usize>().prop_map(What::DropWaiting),
+        2 => (0_u64..6, prop::option::of(ticks()))
+            .prop_map(|(polls, ticks)| What::DropEarly { polls, ticks }),
+        3 => any::<usize>().prop_map(What::Pause),
+        2 => (1_u64..9).prop_map(What::Lease),
+        4 => rule.prop_map(What::Rule),
+        1 => (1..=MOST).prop_map(What::Change),
+        2 => (ticks(), any::<bool>())
+            .prop_map(|(ticks, is_of_rate)| What::Block { ticks, is_of_rate }),
+        1 => any::<bool>().prop_map(|is_of_rate| What::Unblock { is_of_rate }),
+        1 => Just(What::Reset),
+        8 => ticks().prop_map(What::Advance),
+        2 => (cost(), ends()).prop_map(|(cost, ends)| What::LoseReply { cost, ends }),
+        1 => Just(What::Disconnect),
+        1 => Just(What::FlushScripts),
+        1 => Just(What::LoseMemory),
+        1 => Just(What::Restart),
+        2 => (1_u64..5, 1_u64..3, ends())
+            .prop_map(|(calls, cost, ends)| What::Outage { calls, cost, ends }),
+        2 => any::<bool>().prop_map(|stands_still| What::OutliveHold { stands_still }),
+        1 => Just(What::Crash),
+        2 => Just(What::MoveSlot),
     ]
-}
-
-/// A retry has no time here, and a refund ends no call. Each step ends with a peek.
-#[test]
-fn plays_everything() {
-    assert_plays(&operation(8), Operation::kinds, |kind| match kind {
-        OperationKind::Retry
-        | OperationKind::Refund
-        | OperationKind::Peek
-        | OperationKind::Step => false,
-        OperationKind::Check
-        | OperationKind::Burst
-        | OperationKind::Acquire
-        | OperationKind::Wait
-        | OperationKind::Drop
-        | OperationKind::Pause
-        | OperationKind::Lease
-        | OperationKind::Return
-        | OperationKind::Settle
-        | OperationKind::Debt
-        | OperationKind::Keep
-        | OperationKind::Reset
-        | OperationKind::Block
-        | OperationKind::Unblock
-        | OperationKind::Change
-        | OperationKind::Rule
-        | OperationKind::Free
-        | OperationKind::Several
-        | OperationKind::Advance
-        | OperationKind::Idle
-        | OperationKind::Evict
-        | OperationKind::LostReply
-        | OperationKind::Crash
-        | OperationKind::MoveSlot => true,
-    });
 }

@@ -1,15 +1,18 @@
 //! Calls with different amounts on one count, beside everything that shares work between calls.
 
+use std::time::Duration;
+
 use ratelimit_runtime::{
-    Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, rate_limit,
+    Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, Usage,
+    VirtualClock, rate_limit,
 };
 use support::ALGORITHMS;
 use support::clocks::embedded_on;
-use support::limits::{MINUTE, is_bucket, limit, ruled};
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits, ruled};
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use crate::{on_both_stores, wait_until_idle};
+use crate::{TestLimiter, on_both_stores, wait_until_idle};
 
 on_both_stores! {
     /// Calls with other amounts wait in a line of their own.
@@ -100,8 +103,7 @@ async fn leased(threshold: u64) -> Result<(), Rejection> {
 /// A limit leases no more than it admits.
 #[tokio::test]
 async fn a_lease_shrinks_to_what_fits() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid settings");
+    let (server, limiter) = Server::with_limiter();
     let run = async {
         for (threshold, scripts) in [(10, 1..=9), (1_000, 1..=100)] {
             let before = server.script_calls();
@@ -172,4 +174,172 @@ async fn a_low_class_never_takes_what_is_kept_for_a_high_one() {
             assert_eq!(admitted(&fleet[2], &low, key, 1).await, 0, "{algorithm}");
         }
     }
+}
+
+// Calls of cost 0 take nothing.
+
+on_both_stores! {
+    /// A budget of 10 units. Each call uses 8, which is known after the call only.
+    async fn a_budget_is_spent_by_calls_of_cost_0(test: TestLimiter) {
+        for limit in limits("budget", 10, HOUR) {
+            for admitted in 0..100 {
+                let result = test.limiter.acquire(&limit, "key", 0).await;
+                assert_eq!(result.is_ok(), admitted < 2, "{limit:?}: {result:?}");
+                if let Ok(permit) = result {
+                    permit.settle(8);
+                    test.limiter.flush().await.expect("settled");
+                }
+            }
+            let rejection = test.limiter.check(&limit, "key", 0).await.expect_err("a debt");
+            let wait = rejection.retry_after().expect("limited");
+            let peek = test.limiter.peek(&limit, "key", 0).await.expect("a decision");
+            assert_eq!((peek.allowed, peek.retry_after), (false, wait), "{limit:?}");
+            test.clock.advance(wait - Duration::from_micros(1));
+            assert!(test.limiter.acquire(&limit, "key", 0).await.is_err(), "{limit:?}");
+            test.clock.advance(Duration::from_micros(1));
+            assert!(test.limiter.acquire(&limit, "key", 0).await.is_ok(), "{limit:?}");
+        }
+    }
+
+    async fn slots_above_a_lowered_limit_reject_calls_of_cost_0(test: TestLimiter) {
+        let slots = Limit::in_flight("lowered", 2);
+        let held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
+        test.limiter.acquire(&slots, "key", 0).await.expect("not above").refund();
+        let lowered = slots.try_amounts(1, None).expect("valid");
+        let rejected = test.limiter.acquire(&lowered, "key", 0).await;
+        assert!(matches!(rejected, Err(Rejection::Busy { .. })), "{rejected:?}");
+        drop(held);
+    }
+
+    async fn the_limit_above_which_a_count_is_rejects_a_call_of_several(test: TestLimiter) {
+        for limit in limits("several", 10, HOUR) {
+            let other = Limit::sliding("other", 5, HOUR);
+            test.limiter.acquire(&limit, "key", 0).await.expect("a new key").settle(11);
+            test.limiter.flush().await.expect("settled");
+            let parts = [Part::new(&other, &"key", 5), Part::new(&limit, &"key", 0)];
+            let rejection = test.limiter.check_all(&parts).await.expect_err("above its limit");
+            assert_eq!(rejection.name(), "several", "{limit:?}");
+            test.limiter.check(&other, "key", 5).await.expect("nothing was charged");
+            test.limiter.reset(&other, "key").await.expect("reset");
+        }
+    }
+}
+
+/// Calls of cost 0 that are rejected, and need a receipt, share batches with calls that are admitted.
+#[tokio::test]
+async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(MINUTE).build().expect("valid");
+    let limit = Limit::sliding("batch", 5, MINUTE);
+    for key in 0..20 {
+        limiter.block(&limit, ("blocked", key), MINUTE).await.expect("a reply");
+    }
+    let calls = (0..40).map(|call| {
+        let (word, cost) = if call % 2 == 0 { ("blocked", 0) } else { ("open", 1) };
+        limiter.acquire(&limit, (word, call / 2), cost)
+    });
+    for (call, result) in futures::future::join_all(calls).await.into_iter().enumerate() {
+        match result {
+            Ok(permit) if call % 2 == 1 => {
+                let decision = permit.decision();
+                assert_eq!((decision.remaining, decision.source), (4, Source::Redis));
+                permit.settle(0);
+            }
+            Err(Rejection::Blocked { .. }) if call % 2 == 0 => {}
+            other => panic!("{call}: {other:?}"),
+        }
+    }
+    // Each receipt is the one of its own call.
+    limiter.flush().await.expect("settled");
+    for key in 0..20 {
+        let left = limiter.peek(&limit, ("open", key), 1).await.expect("admitted").remaining;
+        assert_eq!(left, 5, "{key}");
+    }
+}
+
+// The units in use of a count, which do not depend on the amounts of the limit that asks for them.
+
+async fn usage(test: &TestLimiter, limit: &Limit) -> Usage {
+    test.limiter.operator().usage(limit, "key").await.expect("an answer")
+}
+
+fn with(limit: &Limit, threshold: u64) -> Limit {
+    let burst = is_bucket(limit.algorithm()).then_some(threshold);
+    limit.try_amounts(threshold, burst).expect("valid")
+}
+
+on_both_stores! {
+    async fn the_units_in_use_are_those_that_calls_took_under_any_amounts(test: TestLimiter) {
+        for algorithm in ALGORITHMS {
+            // The amounts of a limit that each call computes are announced as 1.
+            let announced = limit("used", algorithm, 1, MINUTE);
+            let unused = usage(&test, &announced).await;
+            assert_eq!((unused.used, unused.reset_after), (0, Duration::ZERO));
+            for (threshold, cost) in [(50, 30), (40, 5), (2_000, 7)] {
+                test.limiter.check(&with(&announced, threshold), "key", cost).await.expect("fits");
+            }
+            for asking in [1, 41, 42, 43, 1_000_000] {
+                let used = usage(&test, &with(&announced, asking)).await;
+                assert_eq!((used.used, used.blocked_for), (42, None), "{algorithm} by {asking}");
+                assert!(used.reset_after > Duration::ZERO);
+            }
+            let rule = Rule::new();
+            for rule in [rule.blocked(true), rule.exempt(true), rule.shadow(true)] {
+                test.set_rules(ruled("used", rule));
+                let used = usage(&test, &announced).await;
+                assert_eq!((used.used, used.blocked_for), (42, None), "{algorithm}: {rule}");
+            }
+            test.set_rules(RuleSet::new());
+            // A debt of 60 units, and a blocked key.
+            let limit = with(&announced, 2_000);
+            let permit = test.limiter.acquire(&limit, "key", 10).await.expect("fits");
+            permit.settle(70);
+            test.limiter.flush().await.expect("settled");
+            test.limiter.block(&announced, "key", 90 * SECOND).await.expect("blocked");
+            for _ in 0..2 {
+                let used = usage(&test, &announced).await;
+                assert_eq!((used.used, used.blocked_for), (112, Some(90 * SECOND)), "{algorithm}");
+                assert!(used.reset_after >= 90 * SECOND);
+            }
+            test.limiter.unblock(&announced, "key").await.expect("unblocked");
+            test.advance(1_485_000);
+            let used = usage(&test, &announced).await;
+            // A bucket has refilled 49.5 tokens. A part of a unit counts as a whole one.
+            let expected = if is_bucket(algorithm) { 63 } else { 112 };
+            assert_eq!(used.used, expected, "{algorithm}");
+            test.clock.advance(used.reset_after);
+            assert_eq!(usage(&test, &announced).await.used, 0, "{algorithm}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn leased_units_of_this_process_are_not_in_use() {
+    let server = Server::start();
+    let (one, other) = (TestLimiter::redis(&server), TestLimiter::redis(&server));
+    other.clock.set(one.clock.now());
+    let leased = Limit::sliding("leased", 1_000, HOUR).lease(10);
+    // A process leases more with each request.
+    for calls in 1..=8 {
+        one.limiter.check(&leased, "key", 1).await.expect("fits");
+        assert_eq!(usage(&one, &leased).await.used, calls);
+    }
+    let used = usage(&other, &leased).await.used;
+    assert!(used > 8, "{used}: with the units that the first process holds");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_down_counts_nothing() {
+    let limit = Limit::sliding("down", 5, MINUTE);
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(10 * SECOND);
+    let limiter = builder.build().expect("valid");
+    limiter.check(&limit, "key", 3).await.expect("this process decides");
+    let used = limiter.operator().usage(&limit, "key").await.expect("an answer");
+    assert_eq!((used.used, used.source), (3, Source::Fallback));
+    for on_error in [OnError::Allow, OnError::Deny] {
+        limiter.operator().usage(&limit.on_error(on_error), "key").await.expect_err("no answer");
+    }
+    let here = limit.scope(Scope::Process);
+    let used = limiter.operator().usage(&here, "key").await.expect("an answer");
+    assert_eq!(used.source, Source::Embedded);
 }

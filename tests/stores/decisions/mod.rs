@@ -3,10 +3,7 @@
 
 mod amounts;
 mod batches;
-mod cost_zero;
 mod parity;
 mod policies;
-mod rejection_cache;
 mod semantics;
 mod several_limits;
-mod usage;

@@ -1,11 +1,8 @@
 //! Faults of Redis, of connections and of runtimes, the errors that they cause, and the rights that a Redis user needs.
 
 mod connections;
-mod data;
 mod errors;
-mod outages;
 mod rights;
-mod runtimes;
 
 use std::time::Duration;
 

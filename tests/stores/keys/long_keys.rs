@@ -1,7 +1,9 @@
 //! Keys of any bytes and any length: a client that chooses its key does not choose how much Redis keeps, and the short
-//! text of a long key is the same key for operators.
+//! text of a long key is the same key for operators. A hashed key is one that nobody may read.
 
-use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rejection, Rule, RuleSet};
+use ratelimit_runtime::{
+    BuildError, Limit, Mistake, OwnedKey, RateLimiter, Rejection, Rule, RuleSet, Scope, rate_limit,
+};
 use support::limits::HOUR;
 use support::server::Server;
 
@@ -14,18 +16,14 @@ fn long(last: char) -> String {
     key
 }
 
-fn limiter(server: &Server) -> RateLimiter {
-    server.builder().build().expect("valid")
-}
-
 #[tokio::test]
 async fn keys_can_be_any_bytes() {
-    let server = Server::start();
+    let (server, limiter) = Server::with_limiter();
     let limit = Limit::sliding("bytes", 1, HOUR);
     let all: Vec<u8> = (0..=255).collect();
     let mut keys: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     keys.extend([all.clone(), all.repeat(4096), [&all.repeat(4096)[..], b"x"].concat(), vec![]]);
-    for limiter in [RateLimiter::embedded(), limiter(&server)] {
+    for limiter in [RateLimiter::embedded(), limiter] {
         for key in &keys {
             let (length, key) = (key.len(), &**key);
             assert!(limiter.check(&limit, key, 1).await.is_ok(), "{length} bytes");
@@ -37,8 +35,7 @@ async fn keys_can_be_any_bytes() {
 
 #[tokio::test]
 async fn a_long_key_takes_no_more_memory_than_a_short_one() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     for last in ['a', 'b'] {
         for _ in 0..2 {
             limiter.check(&LIMIT, long(last), 1).await.expect("admitted");
@@ -54,8 +51,8 @@ async fn a_long_key_takes_no_more_memory_than_a_short_one() {
 
 #[tokio::test]
 async fn operators_find_a_long_key_and_use_its_short_text() {
-    let server = Server::start();
-    let (limiter, operator) = (limiter(&server), limiter(&server));
+    let (server, limiter) = Server::with_limiter();
+    let operator = server.builder().build().expect("valid");
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
     let page = operator.operator().keys(&LIMIT, None).await.expect("read");
     let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
@@ -78,8 +75,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
 
 #[tokio::test]
 async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (_server, limiter) = Server::with_limiter();
     for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").to_string()] {
         let mut rules = RuleSet::default();
         rules.set_key("names", &key, Rule::new().threshold(9)).expect("valid");
@@ -89,4 +85,104 @@ async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
         assert_eq!(limiter.check(&LIMIT, long('b'), 1).await.expect("admitted").limit, 2);
         limiter.reset(&LIMIT, long('b')).await.expect("reset");
     }
+}
+
+// Keys that nobody may read: Redis has their hashes, and processes with one secret share their counts.
+
+const HASHED: Limit = Limit::sliding("hashed", 2, HOUR);
+const TOKEN: &str = "Bearer sk_live_1234";
+const SECRET: &str = "0123456789abcdef";
+
+#[rate_limit(limit = HASHED, limiter = limiter, key = hashed(token))]
+async fn call(limiter: &RateLimiter, token: String) -> Result<String, Rejection> {
+    Ok(token)
+}
+
+#[rate_limit(limit("2/h", key = (tenant, hashed((token, 7)))), limit("9/h", key = tenant), limiter = limiter)]
+async fn grouped(limiter: &RateLimiter, tenant: u64, token: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit("2/h", scope = "process", limiter = limiter, key = hashed(token))]
+async fn here(limiter: &RateLimiter, token: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+fn with_secret(server: &Server, secret: &str) -> RateLimiter {
+    server.builder().key_secret(secret).build().expect("valid")
+}
+
+fn is_mistake<T>(result: &Result<T, Rejection>) -> bool {
+    matches!(result, Err(Rejection::Mistake { mistake: Mistake::NoKeySecret, .. }))
+}
+
+#[tokio::test]
+async fn processes_with_one_secret_share_counts_that_do_not_show_the_key() {
+    let server = Server::start();
+    let [one, other] = [(), ()].map(|()| with_secret(&server, SECRET));
+    assert_eq!(call(&one, TOKEN.to_owned()).await.as_deref(), Ok(TOKEN));
+    let by_hand = other.key_secret().expect("a secret").hash(TOKEN);
+    other.check(&HASHED, by_hand, 1).await.expect("admitted");
+    call(&one, TOKEN.to_owned()).await.expect_err("both counted");
+    for _ in 0..2 {
+        grouped(&other, 3, TOKEN).await.expect("admitted");
+    }
+    assert!(matches!(grouped(&one, 3, TOKEN).await, Err(Rejection::Limited { .. })));
+    grouped(&one, 3, "another").await.expect("another key");
+    call(&with_secret(&server, "another secret 16"), TOKEN.to_owned()).await.expect("a new count");
+    let names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&format!("rl:sliding:1h:hashed{{{by_hand}}}")), "{names:?}");
+    assert!(names.iter().all(|name| !name.contains("sk_live")), "{names:?}");
+}
+
+/// Operators name such a key by its hash.
+#[tokio::test]
+async fn a_hash_is_a_key_of_rules_and_of_calls_by_hand() {
+    let server = Server::start();
+    let limiter = with_secret(&server, SECRET);
+    let text = limiter.key_secret().expect("a secret").hash(TOKEN).to_string();
+    let mut rules = RuleSet::new();
+    rules.set_key("hashed", &text, Rule::new().threshold(1)).expect("a rule");
+    limiter.set_rules(rules).expect("in force");
+    call(&limiter, TOKEN.to_owned()).await.expect("admitted");
+    call(&limiter, TOKEN.to_owned()).await.expect_err("the rule says 1");
+    let key = OwnedKey::parse(&text).expect("a key");
+    assert!(limiter.reset(&HASHED, key).await.expect("reset"));
+    call(&limiter, TOKEN.to_owned()).await.expect("a new count");
+}
+
+#[tokio::test]
+async fn without_a_secret_only_redis_cannot_count_hashed_keys() {
+    let embedded = RateLimiter::embedded();
+    for _ in 0..2 {
+        call(&embedded, TOKEN.to_owned()).await.expect("admitted");
+        grouped(&embedded, 3, TOKEN).await.expect("admitted");
+    }
+    assert!(matches!(call(&embedded, TOKEN.to_owned()).await, Err(Rejection::Limited { .. })));
+    let hash = embedded.key_secret().expect("a random one").hash(TOKEN);
+    embedded.check(&HASHED, hash, 1).await.expect_err("the same count");
+
+    let (server, limiter) = Server::with_limiter();
+    assert_eq!(limiter.key_secret().expect_err("no secret"), Mistake::NoKeySecret);
+    assert!(is_mistake(&call(&limiter, TOKEN.to_owned()).await));
+    assert!(is_mistake(&grouped(&limiter, 3, TOKEN).await));
+    let foreign = RateLimiter::embedded().key_secret().expect("a random one").hash(TOKEN);
+    for limit in [HASHED.wait(HOUR), HASHED.shadow(true), HASHED.lease(1)] {
+        let result = limiter.check(&limit, Some((1, &foreign)), 1).await;
+        assert!(is_mistake(&result), "{limit:?}: {result:?}");
+    }
+    assert!(is_mistake(&limiter.acquire(&Limit::in_flight("slots", 1), foreign, 1).await));
+    here(&limiter, TOKEN).await.expect("this process counts it");
+    limiter.check(&HASHED.scope(Scope::Process), foreign, 1).await.expect("this process counts it");
+    assert!(server.ttls().is_empty());
+}
+
+#[test]
+fn a_short_secret_is_an_error() {
+    let build = |secret: &str| RateLimiter::builder().key_secret(secret).build();
+    assert_eq!(build("0123456789abcde").expect_err("short"), BuildError::ShortKeySecret);
+    let text = BuildError::ShortKeySecret.to_string();
+    assert!(text.contains("16 bytes") && text.contains("openssl rand"), "{text}");
+    let debug = format!("{:?}", build(SECRET).expect("valid").key_secret());
+    assert!(!debug.contains("0123"), "{debug}");
 }

@@ -19,10 +19,6 @@ use crate::{TestLimiter, decision};
 const GUIDE: &str = include_str!("../../../docs/redis.md");
 const QUARTER: Duration = Duration::from_secs(900);
 
-fn limiter(server: &Server) -> RateLimiter {
-    server.builder().build().expect("valid")
-}
-
 /// The cells of the table row that begins with `first`.
 fn row(first: &str) -> Vec<&'static str> {
     let line = GUIDE.lines().find(|line| line.starts_with(&format!("| {first} |")));
@@ -39,8 +35,7 @@ async fn key_of(limiter: &RateLimiter, server: &Server, limit: &Limit, key: impl
 
 #[tokio::test]
 async fn keys_have_the_names_of_the_guide() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     let login = Limit::sliding("login", 5, QUARTER);
     let (tenant, user) = ("acme", "ann");
     // As the key of a client is written: its network.
@@ -69,8 +64,7 @@ async fn keys_have_the_names_of_the_guide() {
 
 #[tokio::test]
 async fn the_lines_of_the_guide_read_the_state() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     for (algorithm, first, threshold, used) in [
         (Algorithm::Fixed, "fixed", 1_000, 5),
@@ -117,8 +111,7 @@ async fn a_key_takes_the_memory_of_the_guide() {
         (Algorithm::Sliding, "sliding"),
     ] {
         let limit = Limit::new("app::login", algorithm, 1_000, DAY).expect("valid");
-        let server = Server::start();
-        let limiter = limiter(&server);
+        let (server, limiter) = Server::with_limiter();
         let mut connection = server.connection();
         let mut info = |name| {
             let info: redis::InfoDict = redis::cmd("INFO").query(&mut connection).expect("INFO");
@@ -156,8 +149,7 @@ async fn a_key_takes_the_memory_of_the_guide() {
 
 #[tokio::test]
 async fn the_ttl_covers_the_useful_life_of_a_key() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     for period in [HOUR, Duration::from_millis(20)] {
         for limit in limits("ttl", 100, period) {
             for _ in 0..5 {
@@ -179,8 +171,7 @@ async fn the_ttl_covers_the_useful_life_of_a_key() {
 /// operator removed at the times that "Running it in production" documents.
 #[tokio::test]
 async fn a_removed_ttl_comes_back_at_the_documented_times() {
-    let server = Server::start();
-    let limiter = limiter(&server);
+    let (server, limiter) = Server::with_limiter();
     // The limit, the units before the removal, the pause after it, and the units then.
     let cases = [
         // After ten seconds, which are longer than an eighth of the period.

@@ -89,8 +89,7 @@ async fn a_shutdown_waits_for_units_on_their_way_back() {
 /// Units that come too late to be spent go back, and do not make the next lease larger.
 #[tokio::test]
 async fn a_reply_that_comes_after_the_term_leases_nothing() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     // Leases of 1, 2, 4 and 8 units.
     assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
     server.pause_writes();
@@ -109,8 +108,7 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
 
 #[tokio::test]
 async fn the_units_of_dropped_calls_are_at_most_a_lease() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     limiter.check(&LEASED, "warm", 1).await.expect("admitted");
     server.pause_writes();
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();

@@ -1,6 +1,5 @@
 //! Units that a process charges in advance and spends without a round trip.
 
-mod auto;
 mod buckets;
 mod faults;
 mod spending;
@@ -16,7 +15,8 @@ use crate::decision;
 pub(crate) const TERM: Duration = Duration::from_millis(600);
 const LEASED: Limit = Limit::sliding("leases", 1_000, MINUTE).lease(50);
 
-async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u64) -> u64 {
+/// Makes calls of one unit, and returns how many are admitted.
+pub(crate) async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..calls {
         match limiter.check(limit, "key", 1).await {

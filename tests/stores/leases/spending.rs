@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use ratelimit_runtime::{Align, Decision, Limit, Part, Rejection, Source, VirtualClock};
+use ratelimit_runtime::{
+    Align, Decision, Limit, Mistake, Part, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
+};
 use support::ALGORITHMS;
-use support::limits::MINUTE;
+use support::limits::{MINUTE, is_bucket};
 use support::server::Server;
 
 use super::{LEASED, TERM, remaining, spend};
-use crate::{TestLimiter, decision, wait_until};
+use crate::{TestLimiter, decision, on_both_stores, wait_until};
 
 #[tokio::test]
 async fn most_calls_spend_leased_units_without_a_request() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, _clock, limiter) = Server::with_clock();
     let mut by_redis = 0;
     for spent in 1..=300 {
         let Decision { allowed, remaining, source, limit, retry_after, .. } =
@@ -46,8 +47,7 @@ async fn the_embedded_store_does_not_lease() {
 
 #[tokio::test]
 async fn idle_units_return_to_the_store_when_their_term_ends() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
     let charged = 1_000 - remaining(&server, &clock, &LEASED).await;
     assert_eq!(charged, 63 + 50, "leases of 1, 2, 4, 8, 16, 32 and 50 units");
@@ -81,8 +81,7 @@ async fn units_of_a_window_are_not_spent_in_the_next_one() {
 /// The `retry_after` of a rejection includes the term of the leases, and is tight.
 #[tokio::test]
 async fn a_retry_at_retry_after_is_admitted() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (_server, clock, limiter) = Server::with_clock();
     assert_eq!(spend(&limiter, &LEASED, 1_001).await, 1_000);
     let rejected = decision(limiter.check(&LEASED, "key", 1).await);
     assert_eq!((rejected.allowed, rejected.retry_after), (false, MINUTE + TERM));
@@ -100,8 +99,7 @@ async fn a_retry_at_retry_after_is_admitted() {
 
 #[tokio::test]
 async fn calls_with_different_costs_spend_leased_units() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     let mut spent = 0;
     for cost in [3, 1, 7, 2, 40, 1, 5].into_iter().cycle() {
         if spent + cost > 1_000 {
@@ -121,8 +119,7 @@ async fn calls_with_different_costs_spend_leased_units() {
 
 #[tokio::test]
 async fn peek_reset_refund_and_several_limits_go_to_the_store() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (_server, _clock, limiter) = Server::with_clock();
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     let peek = limiter.peek(&LEASED, "key", 1).await.expect("a peek");
     assert_eq!((peek.remaining, peek.source), (1_000 - 65, Source::Redis));
@@ -143,8 +140,7 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
 
 #[tokio::test]
 async fn dropped_calls_lose_no_units() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     for round in 0..50_u64 {
         let mut calls: Vec<_> = (0..20)
             .map(|_| {
@@ -178,8 +174,7 @@ async fn dropped_calls_lose_no_units() {
 
 #[tokio::test]
 async fn a_shadow_leases_and_never_rejects() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (_server, _clock, limiter) = Server::with_clock();
     let shadow = LEASED.shadow(true);
     for call in 0..1_100 {
         let decision = limiter.check(&shadow, "key", 1).await.expect("a shadow admits");
@@ -190,8 +185,7 @@ async fn a_shadow_leases_and_never_rejects() {
 /// If no units are left, calls of different costs do not queue for the requests of each other.
 #[tokio::test]
 async fn concurrent_rejections_of_many_costs_share_requests() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, _clock, limiter) = Server::with_clock();
     limiter.check(&LEASED, "key", 1_000).await.expect("the whole capacity");
     let before = server.script_calls();
     let checks = (0..2_000).map(|call| limiter.check(&LEASED, "key", 2 + call % 900));
@@ -206,8 +200,7 @@ async fn concurrent_rejections_of_many_costs_share_requests() {
 /// A reset drops the leased units, also those of a lease that was pending.
 #[tokio::test]
 async fn a_reset_drops_leased_units() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (_server, _clock, limiter) = Server::with_clock();
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
     let reset = limiter.reset(&LEASED, "key");
     assert_eq!(spend(&limiter, &LEASED, 60).await, 60);
@@ -247,8 +240,7 @@ async fn calls_do_not_spend_units_of_another_plan() {
 /// Units that are not spent go back under the plan that charged them, and then calls of the other plan lease.
 #[tokio::test]
 async fn units_of_another_plan_go_back() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = server.limiter_on(&clock);
+    let (server, clock, limiter) = Server::with_clock();
     let other = Limit::sliding("leases", 2_000, MINUTE).lease(50);
     assert_eq!(spend(&limiter, &LEASED, 55).await, 55);
     assert_eq!(spend(&limiter, &other, 10).await, 10);
@@ -260,4 +252,109 @@ async fn units_of_another_plan_go_back() {
     assert_eq!(leased.source, Source::Lease);
     clock.advance(TERM);
     wait_until(async || remaining(&server, &clock, &other).await == 2_000 - 86).await;
+}
+
+// Automatic leases: only busy keys are leased, and never more than one percent of the threshold stands idle.
+
+/// So many calls of a key within a term make it busy.
+const BUSY: u64 = 8;
+
+const WINDOW: Limit = Limit::sliding("auto", 10_000, MINUTE).auto_lease();
+const BUCKET: Limit = Limit::token_bucket("auto", 10_000, MINUTE).burst(5_000).auto_lease();
+
+/// Makes calls, and returns whether Redis has decided each of them.
+async fn are_decided_by_redis(limiter: &RateLimiter, limit: &Limit, key: &str, calls: u64) -> bool {
+    let mut by_redis = 0;
+    for _ in 0..calls {
+        let decision = limiter.check(limit, key, 1).await.expect("admitted");
+        by_redis += u64::from(decision.source == Source::Redis);
+    }
+    by_redis == calls
+}
+
+#[tokio::test]
+async fn a_busy_key_is_leased_until_a_shutdown_and_little_stands_idle() {
+    for limit in [WINDOW, BUCKET, Limit::fixed("auto", 10_000, MINUTE).auto_lease()] {
+        let (server, clock, limiter) = Server::with_clock();
+        let most_idle = limit.capacity() / 100;
+        // A bucket withholds what refills in a term.
+        let kept = if is_bucket(limit.algorithm()) { 100 } else { 0 };
+        let full = remaining(&server, &clock, &limit).await;
+        for round in 1..=40 {
+            assert_eq!(spend(&limiter, &limit, 100).await, 100);
+            let charged = full - remaining(&server, &clock, &limit).await;
+            let spent = round * 100;
+            assert!((spent..=spent + most_idle + kept).contains(&charged), "{charged} for {spent}");
+        }
+        let scripts = server.script_calls() - 41;
+        assert!(scripts < 4_000 / most_idle + 2 * BUSY, "{limit:?}: {scripts} scripts");
+        assert!(are_decided_by_redis(&limiter, &limit, "few calls", BUSY - 1).await, "{limit:?}");
+        clock.advance(TERM);
+        if !is_bucket(limit.algorithm()) {
+            wait_until(async || remaining(&server, &clock, &limit).await == full - 4_000).await;
+        }
+        limiter.shutdown().await.expect("the units are returned");
+        assert!(are_decided_by_redis(&limiter, &limit, "key", 2 * BUSY).await, "{limit:?}");
+    }
+}
+
+/// While a key is leased, the burst of a bucket is smaller by what refills in a term: 100 tokens in 600 ms.
+#[tokio::test]
+async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
+    let (server, clock, limiter) = Server::with_clock();
+    assert_eq!(limiter.check(&BUCKET, "whole", 5_000).await.expect("admitted").remaining, 0);
+    assert!(limiter.check(&BUCKET, "whole", 1).await.is_err());
+
+    assert!(!are_decided_by_redis(&limiter, &BUCKET, "key", BUSY + 2).await, "the key is busy");
+    assert_eq!(limiter.check(&BUCKET, "key", 1).await.expect("admitted").limit, 4_900);
+    // A call of more units than a lease has goes to Redis.
+    let large = limiter.check(&BUCKET, "key", 51).await.expect("admitted");
+    assert_eq!((large.source, large.limit), (Source::Redis, 5_000));
+    let rejected = decision(limiter.check(&BUCKET, "key", 4_900).await);
+    assert!(!rejected.allowed, "the lease keeps back what refills");
+    clock.advance(MINUTE);
+    wait_until(async || remaining(&server, &clock, &BUCKET).await == 5_000).await;
+    assert_eq!(limiter.check(&BUCKET, "key", 5_000).await.expect("admitted").remaining, 0);
+}
+
+#[rate_limit(
+    name = "auto by plan", period = 60, algo = "token_bucket", threshold = threshold, burst = threshold,
+    key = plan, lease = "auto"
+)]
+async fn by_plan(plan: &str, threshold: u64) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_with_computed_amounts_lease_automatically() {
+    let (server, limiter) = Server::with_limiter();
+    let run = async {
+        for (plan, threshold, most) in [("free", 90, 90), ("paid", 50_000, 60)] {
+            let before = server.script_calls();
+            for _ in 0..90 {
+                by_plan(plan, threshold).await.expect("admitted");
+            }
+            let scripts = server.script_calls() - before;
+            assert!(scripts <= most && (plan == "paid" || scripts == 90), "{plan}: {scripts}");
+        }
+    };
+    limiter.scope(run).await;
+}
+
+on_both_stores! {
+    /// A charge of a limit that leases cannot be settled, and another limit of its count must lease as well.
+    async fn an_automatic_lease_is_a_lease(test: TestLimiter) {
+        let leased = [Part::new(&LEASED, &"key", 1)];
+        let alone = test.limiter.acquire(&WINDOW, "key", 1).await.expect_err("leased");
+        let several = test.limiter.acquire_all(&leased).await.expect_err("leased");
+        for rejection in [alone, several] {
+            let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection}") };
+            assert_eq!(mistake, Mistake::Leased);
+        }
+        let plain = Limit::sliding("auto", 9, MINUTE);
+        let parts = [&WINDOW, &plain].map(|limit| Part::new(limit, &"key", 1));
+        let error = test.limiter.check_all(&parts).await.expect_err("one count");
+        let Rejection::Mistake { mistake, .. } = error else { panic!("{error}") };
+        assert!(matches!(mistake, Mistake::SharedCount { .. }), "{mistake:?}");
+    }
 }

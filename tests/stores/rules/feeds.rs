@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use futures::future::poll_immediate;
+use futures::future::{join_all, poll_immediate};
 use ratelimit_runtime::{
     BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, SharedRules,
     StoreError,
@@ -63,14 +63,16 @@ async fn share(limiter: &RateLimiter, threshold: u64) -> SharedRules {
 
 #[tokio::test]
 async fn a_changed_file_is_in_force_soon() {
-    for (name, first, second) in [
+    let cases = [
         ("rules.toml", "[api]\nthreshold = 20", "[api.keys]\nacme = { threshold = 50 }"),
         (
             "rules.json",
             r#"{"api": {"threshold": 20}}"#,
             r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#,
         ),
-    ] {
+    ];
+    // At the same time, because each waits for most of its time.
+    join_all(cases.into_iter().map(async |(name, first, second)| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = write(folder.path(), name, first);
         let limiter = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
@@ -95,7 +97,8 @@ async fn a_changed_file_is_in_force_soon() {
         write(folder.path(), name, first);
         // The read of the pipe ends after its deadline.
         wait_until(async || capacity(&limiter, "acme").await == 20).await;
-    }
+    }))
+    .await;
 }
 
 #[test]
@@ -286,8 +289,7 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
 /// Whoever can write into Redis can announce any keys.
 #[tokio::test]
 async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let key = |key: &str, since: u64| {
         let limit = r#""limit":"api","period":60000000,"is_shadow":false,"last":5"#;
         format!(r#"{{{limit},"key":"{key}","rejected":{},"since":{since}}}"#, u64::MAX)
@@ -307,8 +309,7 @@ async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
 /// Tools read the keys of a limit page by page, and none of another limit.
 #[tokio::test]
 async fn the_keys_of_a_limit_are_read_page_by_page() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (_server, limiter) = Server::with_limiter();
     let other = Limit::sliding("api.other", 10, MINUTE);
     limiter.check(&API, (), 1).await.expect("admitted");
     limiter.check(&API, "", 1).await.expect("admitted");

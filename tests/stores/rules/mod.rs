@@ -1,10 +1,7 @@
 //! Rules that override limits at run time: what they change, and where a limiter reads them.
 
-mod annotated;
-mod beside;
 mod feeds;
 mod in_force;
-mod sets;
 mod trials;
 mod waiting;
 

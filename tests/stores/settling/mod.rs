@@ -3,7 +3,6 @@
 mod debts;
 mod permits;
 mod queue;
-mod settlements;
 
 use std::time::Duration;
 

@@ -142,8 +142,7 @@ async fn calls_that_are_not_charged_have_empty_permits() {
 /// Settling does not wait for Redis, which executes no script until all permits are settled. It needs no runtime.
 #[test]
 fn nobody_waits_for_settlements() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
+    let (server, limiter) = Server::with_limiter();
     let limit = Limit::sliding("nobody", 10_000, MINUTE);
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let permits: Vec<_> = runtime().block_on(async {

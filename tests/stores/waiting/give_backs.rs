@@ -1,16 +1,22 @@
 //! `wait` and units that are given back: by refunds, resets and dropped calls, and when a limiter is shut down.
 
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{Algorithm, Limit, Rejection, StoreError};
+use ratelimit_runtime::{
+    Algorithm, Check, Clock, Decision, Limit, OnError, RateLimiter, Rejection, StoreError,
+    VirtualClock,
+};
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{TestLimiter, decision, wait_until_idle};
+use crate::{TestLimiter, decision, on_both_stores, wait_until_idle};
 
 /// A call for half of the capacity waits in one process. It observes within a second what another process gives back.
 #[tokio::test]
@@ -129,5 +135,192 @@ async fn a_shutdown_leaves_nothing_reserved() {
             assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
             assert_eq!(lines(limiter), 0);
         }
+    }
+}
+
+// `wait` on a bucket and a call that is dropped after its moment has come, before it is polled: its units go to the
+// next call or back to the bucket.
+
+/// A bucket that refills a token each 100 ms.
+fn limit(burst: u64) -> Limit {
+    Limit::token_bucket("drops", 10, SECOND).burst(burst)
+}
+
+/// Starts a call that waits, and polls it once: it has reserved its moment then.
+async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u64) -> Pin<Box<Check>> {
+    let mut check = Box::pin(limiter.check(&limit.wait(MINUTE), key, cost));
+    assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    wait_until_idle(limiter).await;
+    check
+}
+
+async fn is_admitted(check: &mut Pin<Box<Check>>) -> bool {
+    let Poll::Ready(result) = futures::poll!(check.as_mut()) else { return false };
+    result.expect("admitted");
+    true
+}
+
+/// The times after the moment at which a call is dropped, in microseconds.
+const TIMES: [u64; 6] = [0, 1, 10_000, 50_000, 250_000, 10_000_000];
+
+/// Asserts that a bucket is as if a call had never come, except for what has drained since its moment.
+fn assert_is_as_if_dropped(left: Decision, control: Decision, drained: u64, what: &str) {
+    let longest = control.reset_after + Duration::from_micros(drained);
+    assert!(left.remaining <= control.remaining, "{what}: {left:?}, {control:?}");
+    assert!(
+        (control.reset_after..=longest).contains(&left.reset_after),
+        "{what}: {left:?}, {control:?}"
+    );
+}
+
+on_both_stores! {
+    /// Calls are dropped after their moments, in either order. What drains after the last moment is all that can be
+    /// missing.
+    async fn calls_that_are_dropped_together_after_their_moments_leave_nothing(test: TestLimiter) {
+        for (burst, cost, calls, is_reversed) in [
+            (1, 1, 1, false),
+            (5, 1, 1, false),
+            (5, 5, 1, false),
+            (1_000, 1, 1, false),
+            (1_000, 30, 1, false),
+            (1, 1, 10, false),
+            (5, 1, 10, true),
+            (5, 1, 10, false),
+            (10, 1, 10, true),
+            (10, 1, 10, false),
+        ] {
+            let (times, drained) =
+                if calls == 1 { (TIMES.to_vec(), 0) } else { (vec![0], 100_000) };
+            for late in times {
+                let what = format!("{burst}, {cost}, {calls}, {is_reversed}, {late}");
+                let (limit, key) = (limit(burst), format!("{what}, dropped"));
+                for key in [&key, &what] {
+                    test.limiter.check(&limit, &**key, burst).await.expect("a new key");
+                }
+                let mut dropped = Vec::new();
+                for _ in 0..calls {
+                    dropped.push(reserve(&test.limiter, &limit, &key, cost).await);
+                }
+                test.advance(calls * cost * 100_000 + late);
+                wait_until_idle(&test.limiter).await;
+                if is_reversed {
+                    dropped.reverse();
+                }
+                drop(dropped);
+                wait_until_idle(&test.limiter).await;
+                test.limiter.flush().await.expect("given back");
+                let left = decision(test.limiter.peek(&limit, &*key, 1).await);
+                let control = decision(test.limiter.peek(&limit, &*what, 1).await);
+                assert_is_as_if_dropped(left, control, late + drained, &what);
+            }
+        }
+    }
+
+    /// The next call has the moment of the dropped call, and all calls behind move up.
+    async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up(test: TestLimiter) {
+        for costs in [[1, 1], [3, 3], [1, 3], [3, 1]] {
+            for late in [0, 1, 10_000] {
+                let (limit, key) = (limit(3), format!("{costs:?}, {late}"));
+                test.limiter.check(&limit, &*key, 3).await.expect("a new key");
+                let dropped = reserve(&test.limiter, &limit, &key, costs[0]).await;
+                let mut second = reserve(&test.limiter, &limit, &key, costs[1]).await;
+                let mut third = reserve(&test.limiter, &limit, &key, costs[1]).await;
+                let start = test.clock.now();
+                test.advance(costs[0] * 100_000 + late);
+                wait_until_idle(&test.limiter).await;
+                drop(dropped);
+                let mut moments = Vec::new();
+                for call in [&mut second, &mut third] {
+                    // A call drives the line of the embedded store.
+                    while !is_admitted(call).await {
+                        wait_until_idle(&test.limiter).await;
+                        if is_admitted(call).await {
+                            break;
+                        }
+                        test.advance(1_000);
+                    }
+                    moments.push((test.clock.now() - start).as_millis() as u64);
+                }
+                // As if the dropped call had never come: the bucket refills from the start on. A call of another cost
+                // cannot use its moment, and keeps its own.
+                let first = if costs[0] == costs[1] { costs[0] } else { costs[0] + costs[1] };
+                let expected = [first, first + costs[1]].map(|units| units * 100);
+                let within = |(moment, expected): (&u64, u64)| {
+                    (expected..=expected + late / 1_000 + 1).contains(moment)
+                };
+                assert!(moments.iter().zip(expected).all(within), "{key}: {moments:?}");
+                let left = decision(test.limiter.peek(&limit, &*key, 1).await);
+                let used = 2 * costs[1];
+                let refilled = (test.clock.now() - start).as_millis() as u64 / 100;
+                assert!(left.remaining + used <= refilled + 3, "{key}: {left:?}");
+            }
+        }
+    }
+}
+
+/// The call behind it has another cost, so it cannot use the moment, and has a later one.
+#[tokio::test]
+async fn a_moment_that_no_call_can_use_goes_back_once_it_has_passed() {
+    let server = Server::start();
+    let (test, limit) = (TestLimiter::redis(&server), limit(3));
+    test.limiter.check(&limit, "key", 3).await.expect("a new key");
+    let dropped = reserve(&test.limiter, &limit, "key", 1).await;
+    let _behind = reserve(&test.limiter, &limit, "key", 3).await;
+    drop(dropped);
+    wait_until_idle(&test.limiter).await;
+    test.advance(100_000);
+    let idle = tokio::time::timeout(Duration::from_secs(5), wait_until_idle(&test.limiter));
+    idle.await.expect("the line gives the moment back");
+}
+
+/// The moments are of this process, because the server is dead.
+#[tokio::test]
+async fn a_moment_of_a_fallback_goes_back_to_it() {
+    for late in TIMES {
+        let clock = VirtualClock::new();
+        let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(SECOND);
+        let builder = builder.clock(Clock::Virtual(clock.clone()));
+        let limiter = builder.build().expect("valid settings");
+        for key in ["dropped", "control"] {
+            limiter.check(&limit(5), key, 5).await.expect("a new key");
+        }
+        for moment in [0, 100_000 + late] {
+            let mut calls = Vec::new();
+            for _ in 0..3 {
+                calls.push(reserve(&limiter, &limit(5), "dropped", 1).await);
+            }
+            clock.advance(Duration::from_micros(moment));
+            wait_until_idle(&limiter).await;
+            // The last first, so that no call moves up.
+            while calls.pop().is_some() {
+                wait_until_idle(&limiter).await;
+            }
+            let left = decision(limiter.peek(&limit(5), "dropped", 1).await);
+            let control = decision(limiter.peek(&limit(5), "control", 1).await);
+            assert_is_as_if_dropped(left, control, moment, &format!("{late}, {moment}"));
+        }
+    }
+}
+
+/// A waker is foreign code: the calls behind its call go on.
+#[tokio::test]
+async fn a_waker_that_panics_ends_no_other_call() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    let (_server, limiter) = Server::with_limiter();
+    let limit = Limit::leaky_bucket("panics", 4, SECOND).on_error(OnError::Deny).wait(MINUTE);
+    limiter.check(&limit, "key", 1).await.expect("a new key");
+    let mut first = pin!(limiter.check(&limit, "key", 1));
+    let waker = Arc::new(Panics).into();
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let behind: Vec<_> = (0..3).map(|_| tokio::spawn(limiter.check(&limit, "key", 1))).collect();
+    for call in behind {
+        call.await.expect("no panic").expect("admitted");
     }
 }

@@ -1,13 +1,9 @@
 //! Calls that wait for units: their order, the end of their wait, and what happens to the units of dropped calls.
 
-mod bound;
-mod drops;
 mod give_backs;
-mod lines;
 mod order;
 mod rejections;
 mod reservations;
-mod streams;
 
 use std::time::Duration;
 

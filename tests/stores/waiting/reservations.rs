@@ -4,14 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proptest::collection::vec;
-use proptest::prelude::*;
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
 };
 use support::limits::{MINUTE, SECOND};
-use support::model::ExpectedDecision;
-use support::random;
 use support::server::Server;
 use tokio::task::JoinHandle;
 
@@ -384,76 +380,4 @@ async fn moments_of_a_fallback_follow_those_of_redis() {
     assert!((10..30).contains(&local.len()), "{:?}", fleet.ended);
     let are_apart = local.windows(2).all(|pair| pair[1] - pair[0] >= 8 * TICK);
     assert!(are_apart, "{:?}", fleet.ended);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    /// Starts a call with a cost, which waits up to some milliseconds.
-    Start(u64, u64),
-    Drop(prop::sample::Index),
-    Advance(u64),
-    Refund(u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let cost = prop_oneof![3 => Just(1), 1 => 1_u64..=3];
-    let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
-    prop_oneof![
-        6 => (cost, wait).prop_map(|(cost, wait)| Step::Start(cost, wait)),
-        2 => any::<prop::sample::Index>().prop_map(Step::Drop),
-        3 => (1_u64..40).prop_map(Step::Advance),
-        1 => (1_u64..3).prop_map(Step::Refund),
-    ]
-}
-
-/// Plays a trace, and returns the decision of a peek after each step.
-async fn play(fleet: &mut Fleet, burst: u64, steps: &[Step]) -> Vec<ExpectedDecision> {
-    let (limit, mut peeks) = (limit(burst), Vec::new());
-    for step in steps {
-        match step {
-            Step::Start(cost, wait) => {
-                let (cost, wait) = ((*cost).min(burst), Duration::from_millis(*wait));
-                fleet.start(0, &limit, wait, cost).await;
-            }
-            Step::Drop(index) if !fleet.waiting.is_empty() => {
-                let number = **index.get(&fleet.waiting.keys().collect::<Vec<_>>());
-                fleet.drop_call(number).await;
-            }
-            Step::Drop(_) => {}
-            Step::Advance(ticks) => fleet.advance(*ticks).await,
-            Step::Refund(cost) => {
-                let refund = fleet.processes[0].credit(&limit, &*fleet.key, *cost).await;
-                refund.expect("a decision");
-                fleet.run_until_idle().await;
-            }
-        }
-        peeks.push(fleet.peek(&limit).await.into());
-    }
-    peeks
-}
-
-/// With calls that start and are dropped at random, both stores make the same decisions. `judged` decides whether they
-/// admit too much or lose a unit.
-#[test]
-fn both_stores_reserve_the_same_moments() {
-    let server = Server::start();
-    let runtime = support::runtime();
-    let next = std::cell::Cell::new(0);
-    let trace = (1_u64..4, vec(step(), 1..60));
-    random::play(60, &trace, |(burst, steps)| {
-        next.set(next.get() + 1);
-        let key = next.get().to_string();
-        runtime.block_on(async {
-            let mut fleets = [Fleet::embedded(&key).await, Fleet::redis(&server, 1, &key).await];
-            let [embedded, redis] = &mut fleets;
-            let here = play(embedded, burst, &steps).await;
-            let there = play(redis, burst, &steps).await;
-            for (index, (here, there)) in here.iter().zip(&there).enumerate() {
-                prop_assert_eq!(here, there, "step {}: {:?}", index, &steps[index]);
-            }
-            prop_assert_eq!(embedded.admitted(), redis.admitted());
-            prop_assert_eq!(embedded.ended.len(), redis.ended.len());
-            Ok(())
-        })
-    });
 }

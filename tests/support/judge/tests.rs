@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::*;
+use Algorithm::{Fixed, LeakyBucket, Sliding, SlidingCounter, TokenBucket};
 
 const SECOND: u64 = 1_000_000;
+const HALF: u64 = SECOND / 2;
+const QUARTER: u64 = SECOND / 4;
 
 fn limit(algorithm: Algorithm) -> Limit {
     Limit::new("judged", algorithm, 10, Duration::from_secs(1)).expect("valid")
@@ -25,63 +28,99 @@ fn call(judge: &mut Judge, at: u64, units: u64) -> CallId {
     booked(judge, at, at, units)
 }
 
-/// Returns by how much a history of calls is above the limit.
-fn over(algorithm: Algorithm, calls: &[(u64, u64)]) -> u64 {
-    let mut judge = judge(algorithm);
-    for (at, units) in calls {
-        call(&mut judge, *at, *units);
+/// What happens in a history. Times are in microseconds; a call is named by its place among the calls.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Call(u64, u64),
+    /// Decided at the first time, and started at the second.
+    Booked(u64, u64, u64),
+    /// Started between two times.
+    Between(u64, u64, u64),
+    /// Admitted under this threshold and capacity.
+    Under(u64, u64, (u64, u64)),
+    /// A call has used so many units, as was known at a time.
+    Used(usize, u64, u64),
+    Refund(u64, u64),
+    Lost(u64),
+    Unseen(u64, u64),
+}
+
+use Happens::{Between, Booked, Call, Lost, Refund, Under, Unseen, Used};
+
+/// A history that keeps the promise, what happens then, and by how many units that breaks it.
+type Row<'a> = (Algorithm, &'a [Happens], &'a [Happens], u64);
+
+/// Plays a part of a history. Returns by how much all of it is above the limit.
+fn over(judge: &mut Judge, limit: &Limit, calls: &mut Vec<CallId>, history: &[Happens]) -> u64 {
+    for happens in history {
+        match *happens {
+            Call(at, units) => calls.push(call(judge, at, units)),
+            Booked(decided, at, units) => calls.push(booked(judge, decided, at, units)),
+            Between(from, upto, units) => {
+                calls.push(judge.admitted_between(limit, (from, upto), units));
+            }
+            Under(at, charged, (threshold, capacity)) => {
+                let (starts, decided) = ((at, at), at);
+                let call = JudgedCall { starts, decided, charged, threshold, capacity };
+                calls.push(judge.admitted(call));
+            }
+            Used(index, at, used) => judge.settled(calls[index], at, used),
+            Refund(at, units) => judge.excepted(at, Exception::Refund { units }),
+            Lost(at) => judge.excepted(at, Exception::Lost),
+            Unseen(from, upto) => judge.unseen((from, upto)),
+        }
     }
     judge.breaches().iter().map(|breach| breach.over).max().unwrap_or(0)
 }
 
-#[test]
-fn a_trailing_period_holds_the_threshold() {
-    let algorithm = Algorithm::Sliding;
-    assert_eq!(over(algorithm, &[(0, 4), (SECOND - 1, 6), (SECOND, 4)]), 0);
-    assert_eq!(over(algorithm, &[(0, 4), (SECOND - 1, 6), (SECOND - 1, 1)]), 1);
-    assert_eq!(over(algorithm, &[(0, 4), (SECOND - 1, 6), (SECOND, 7)]), 3);
+fn assert_judged(rows: &[Row<'_>]) {
+    for (algorithm, kept, then, broken) in rows {
+        let (limit, mut judge, mut calls) = (limit(*algorithm), judge(*algorithm), Vec::new());
+        let history = over(&mut judge, &limit, &mut calls, kept);
+        assert_eq!(history, 0, "{algorithm}: {kept:?}");
+        let history = over(&mut judge, &limit, &mut calls, then);
+        assert_eq!(history, *broken, "{algorithm}: {kept:?}, then {then:?}");
+    }
 }
 
 #[test]
-fn a_window_begins_with_a_call() {
-    let algorithm = Algorithm::Fixed;
-    assert_eq!(over(algorithm, &[(5, 1), (SECOND + 4, 9), (SECOND + 5, 10)]), 0);
-    assert_eq!(over(algorithm, &[(5, 1), (SECOND + 4, 10)]), 1);
-    assert_eq!(over(algorithm, &[(5, 1), (SECOND + 5, 10), (2 * SECOND + 4, 2)]), 2);
-}
-
-/// Calls that have used nothing leave an empty window, which the next call may begin again.
-#[test]
-fn a_window_without_units_may_begin_again() {
-    let mut judge = judge(Algorithm::Fixed);
-    let first = call(&mut judge, 0, 5);
-    judge.settled(first, 1, 0);
-    call(&mut judge, SECOND / 2, 10);
-    call(&mut judge, SECOND + SECOND / 2, 10);
-    assert_eq!(judge.breaches(), []);
-    call(&mut judge, 2 * SECOND, 1);
-    assert_eq!(judge.breaches().len(), 1);
+fn a_period_a_window_and_a_bucket_hold_their_units() {
+    assert_judged(&[
+        (Sliding, &[Call(0, 4), Call(SECOND - 1, 6)], &[Call(SECOND - 1, 1)], 1),
+        (Sliding, &[Call(0, 4), Call(SECOND - 1, 6)], &[Call(SECOND, 7)], 3),
+        (Sliding, &[Call(0, 4), Call(SECOND - 1, 6), Call(SECOND, 4)], &[], 0),
+        // A window begins with a call. It is empty if its calls have used nothing, and may begin again.
+        (Fixed, &[Call(5, 1), Call(SECOND + 4, 9), Call(SECOND + 5, 10)], &[], 0),
+        (Fixed, &[Call(5, 1)], &[Call(SECOND + 4, 10)], 1),
+        (Fixed, &[Call(5, 1), Call(SECOND + 5, 10)], &[Call(2 * SECOND + 4, 2)], 2),
+        (
+            Fixed,
+            &[Call(0, 5), Used(0, 1, 0), Call(HALF, 10), Call(SECOND + HALF, 10)],
+            &[Call(2 * SECOND, 1)],
+            1,
+        ),
+        // A counter weighs the window before.
+        (SlidingCounter, &[Call(0, 10), Call(SECOND + HALF, 5)], &[Call(SECOND + HALF, 1)], 1),
+        (SlidingCounter, &[Call(0, 10)], &[Call(SECOND - 1, 1)], 1),
+    ]);
+    for algorithm in [TokenBucket, LeakyBucket] {
+        assert_judged(&[
+            (algorithm, &[Call(0, 10), Call(SECOND / 10, 1), Call(SECOND / 5, 1)], &[], 0),
+            (algorithm, &[Call(0, 10)], &[Call(SECOND / 10 - 1, 1)], 1),
+            (algorithm, &[Call(0, 10)], &[Call(HALF, 10)], 5),
+        ]);
+    }
 }
 
 /// A call under a small limit fits before a call of the same moment under a larger one.
 #[test]
 fn calls_of_one_moment_may_have_been_decided_in_any_order() {
-    for algorithm in [Algorithm::Fixed, Algorithm::Sliding, Algorithm::TokenBucket] {
-        let mut judge = judge(algorithm);
-        let mut admit = |charged, most| {
-            let amounts =
-                JudgedCall { starts: (0, 0), decided: 0, charged, threshold: most, capacity: most };
-            judge.admitted(amounts);
-            judge.breaches().len()
-        };
-        assert_eq!((admit(6, 10), admit(4, 5)), (0, 0), "{algorithm}");
-        assert!(admit(1, 10) > 0, "{algorithm}");
-        let mut judge = Judge::new(&limit(algorithm), None);
-        call(&mut judge, 0, 6);
-        let later =
-            JudgedCall { starts: (1, 1), decided: 1, charged: 1, threshold: 5, capacity: 5 };
-        judge.admitted(later);
-        assert!(!judge.breaches().is_empty(), "{algorithm}");
+    for algorithm in [Fixed, Sliding, TokenBucket] {
+        let together = [Call(0, 6), Under(0, 4, (5, 5))];
+        assert_judged(&[
+            (algorithm, &together, &[Call(0, 1)], 1),
+            (algorithm, &[Call(0, 6)], &[Under(1, 1, (5, 5))], 2),
+        ]);
     }
 }
 
@@ -100,141 +139,80 @@ fn a_window_of_the_calendar_begins_at_its_boundary() {
     }
 }
 
-#[test]
-fn a_counter_weighs_the_window_before() {
-    let algorithm = Algorithm::SlidingCounter;
-    assert_eq!(over(algorithm, &[(0, 10), (SECOND + SECOND / 2, 5)]), 0);
-    assert_eq!(over(algorithm, &[(0, 10), (SECOND + SECOND / 2, 6)]), 1);
-    assert_eq!(over(algorithm, &[(0, 10), (SECOND - 1, 1)]), 1);
-}
-
-#[test]
-fn a_bucket_holds_its_burst_and_refills() {
-    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        assert_eq!(over(algorithm, &[(0, 10), (SECOND / 10, 1), (SECOND / 5, 1)]), 0);
-        assert_eq!(over(algorithm, &[(0, 10), (SECOND / 10 - 1, 1)]), 1);
-        assert_eq!(over(algorithm, &[(0, 10), (SECOND / 2, 10)]), 5);
-    }
-}
-
+/// A surplus counts from its settlement, drains at the rate in force, and is no breach by itself.
 #[test]
 fn a_surplus_counts_and_is_not_judged() {
-    for algorithm in [Algorithm::Sliding, Algorithm::TokenBucket] {
-        let mut judge = judge(algorithm);
-        let first = call(&mut judge, 0, 10);
-        judge.settled(first, 1, 15);
-        assert_eq!(judge.breaches(), []);
-        call(&mut judge, SECOND / 2, 1);
-        assert_eq!(judge.breaches().len(), 1, "{algorithm}");
-    }
+    assert_judged(&[
+        (Sliding, &[Call(0, 10), Used(0, 1, 15)], &[Call(HALF, 1)], 6),
+        (TokenBucket, &[Call(0, 10), Used(0, 1, 15)], &[Call(HALF, 1)], 1),
+        // A call that may have started before the last period.
+        (Sliding, &[Call(0, 1), Used(0, SECOND + 1, 30), Between(HALF, 2 * SECOND, 1)], &[], 0),
+        // The settled call had a lower rate.
+        (
+            TokenBucket,
+            &[Call(0, 1), Under(0, 9, (20, 10)), Used(0, 1, 2), Call(11 * SECOND / 20, 10)],
+            &[Call(11 * SECOND / 20, 1)],
+            1,
+        ),
+    ]);
 }
 
-/// A call that starts later than it was decided counts when it starts.
+/// A call that starts later than it was decided counts when it starts. Until then, its bucket is not full: what was
+/// given back in that time counts.
 #[test]
 fn a_booked_call_counts_at_its_start() {
-    let mut judge = judge(Algorithm::TokenBucket);
-    let first = call(&mut judge, 0, 10);
-    booked(&mut judge, 0, SECOND, 10);
-    judge.settled(first, 1, 0);
-    assert_eq!(judge.breaches(), []);
-    call(&mut judge, SECOND, 10);
-    assert_eq!(judge.breaches(), [Breach { at: SECOND, used: 20, over: 10 }]);
+    assert_judged(&[
+        (
+            TokenBucket,
+            &[Call(0, 10), Booked(0, SECOND, 10), Used(0, 1, 0)],
+            &[Call(SECOND, 10)],
+            10,
+        ),
+        (
+            TokenBucket,
+            &[Call(0, 5), Refund(HALF, 1), Booked(HALF, SECOND, 10), Call(SECOND, 1)],
+            &[],
+            0,
+        ),
+        (TokenBucket, &[Call(0, 5), Refund(HALF, 1), Call(SECOND, 10)], &[Call(SECOND, 1)], 1),
+    ]);
 }
 
 /// What may have started at any time of an interval is a breach only if it is one at each time.
 #[test]
 fn times_that_are_not_known_are_given_the_benefit_of_the_doubt() {
-    let (threshold, capacity, decided) = (10, 10, 0);
-    for algorithm in [Algorithm::Sliding, Algorithm::TokenBucket] {
-        let mut judge = judge(algorithm);
-        let charged = 6;
-        let between =
-            |from, upto| JudgedCall { starts: (from, upto), decided, charged, threshold, capacity };
-        judge.admitted(between(0, SECOND / 2));
-        judge.admitted(between(SECOND, 2 * SECOND));
-        assert_eq!(judge.breaches(), []);
-        judge.admitted(between(SECOND + 1, SECOND + SECOND / 20));
-        judge.admitted(between(SECOND + 1, SECOND + SECOND / 20));
-        assert!(!judge.breaches().is_empty(), "{algorithm}");
+    let late = Between(SECOND + 1, SECOND + SECOND / 20, 6);
+    for (algorithm, broken) in [(Sliding, 2), (TokenBucket, 2)] {
+        let kept = [Between(0, HALF, 6), Between(SECOND, 2 * SECOND, 6)];
+        assert_judged(&[(algorithm, &kept, &[late, late], broken)]);
     }
+    // Two windows can be in a period whose calls started at unknown times, but not in the one after the first call.
+    let between = |at, units| Between(at, at + 1, units);
+    let early = [between(QUARTER, 1), between(SECOND, 9)];
+    let two = [early[0], early[1], between(SECOND + HALF, 10)];
+    assert_judged(&[
+        (Fixed, &early, &[between(SECOND + SECOND / 8, 1)], 1),
+        (Fixed, &two, &[between(SECOND + HALF, 2)], 1),
+    ]);
 }
 
 #[test]
 fn exceptions_come_on_top() {
-    let mut judge = judge(Algorithm::TokenBucket);
-    call(&mut judge, 0, 10);
-    judge.excepted(0, Exception::Refund { units: 3 });
-    call(&mut judge, 0, 3);
-    assert_eq!(judge.breaches(), []);
-    judge.excepted(0, Exception::Lost);
-    call(&mut judge, 0, 10);
-    assert_eq!(judge.breaches(), []);
-    call(&mut judge, 0, 1);
-    assert_eq!(judge.breaches().len(), 1);
-}
-
-/// Two windows can be in a period whose calls started at unknown times, but not in the period after the first call.
-#[test]
-fn a_period_overlaps_two_windows() {
-    let mut judge = judge(Algorithm::Fixed);
-    let limit = limit(Algorithm::Fixed);
-    let between =
-        |judge: &mut Judge, at, units| judge.admitted_between(&limit, (at, at + 1), units);
-    between(&mut judge, SECOND / 4, 1);
-    between(&mut judge, SECOND, 9);
-    assert_eq!(judge.breaches(), []);
-    let mut early = judge.clone();
-    between(&mut early, SECOND + SECOND / 8, 1);
-    assert!(!early.breaches().is_empty());
-    between(&mut judge, SECOND + SECOND / 2, 10);
-    assert_eq!(judge.breaches(), []);
-    between(&mut judge, SECOND + SECOND / 2, 2);
-    assert!(!judge.breaches().is_empty());
+    let refunded = [Call(0, 10), Refund(0, 3), Call(0, 3), Lost(0), Call(0, 10)];
+    assert_judged(&[(TokenBucket, &refunded, &[Call(0, 1)], 1)]);
 }
 
 /// A window can begin with a call that was dropped: it was charged, and its units went back.
 #[test]
 fn a_window_can_begin_unseen() {
-    for (opened, is_breach) in [(0, false), (SECOND / 4, false), (SECOND / 2 + 1, true)] {
-        let mut judge = judge(Algorithm::Fixed);
-        judge.unseen((opened, opened));
-        call(&mut judge, SECOND / 2, 10);
-        call(&mut judge, SECOND + SECOND / 4, 10);
-        let is_in_second = call(&mut judge, SECOND + SECOND / 2 - 1, 1);
-        assert_eq!(judge.breaches().len(), 1, "the second window is full");
-        judge.except_call(is_in_second);
-        assert_eq!(!judge.breaches().is_empty(), is_breach, "{opened}");
-    }
-    let mut judge = judge(Algorithm::Fixed);
-    judge.unseen((0, SECOND));
-    call(&mut judge, SECOND / 2, 10);
-    call(&mut judge, SECOND + SECOND / 4, 10);
-    assert_eq!(judge.breaches(), []);
-}
-
-/// A call that may have started before the last period is not above a limit because of a surplus in that period.
-#[test]
-fn a_surplus_alone_is_no_breach() {
-    let mut judge = judge(Algorithm::Sliding);
-    let first = call(&mut judge, 0, 1);
-    judge.settled(first, SECOND + 1, 30);
-    judge.admitted_between(&limit(Algorithm::Sliding), (SECOND / 2, 2 * SECOND), 1);
-    assert_eq!(judge.breaches(), []);
-}
-
-/// A settlement keeps the rate of the bucket, also if the settled call had a lower rate.
-#[test]
-fn a_surplus_drains_at_the_rate_in_force() {
-    let mut judge = judge(Algorithm::TokenBucket);
-    let slow = call(&mut judge, 0, 1);
-    let (charged, starts, decided) = (9, (0, 0), 0);
-    let fast = JudgedCall { starts, decided, charged, threshold: 20, capacity: 10 };
-    judge.admitted(fast);
-    judge.settled(slow, 1, 2);
-    call(&mut judge, 11 * SECOND / 20, 10);
-    assert_eq!(judge.breaches(), []);
-    call(&mut judge, 11 * SECOND / 20, 1);
-    assert_eq!(judge.breaches().len(), 1);
+    let (first, second) = (Call(HALF, 10), Call(SECOND + QUARTER, 10));
+    let third = [Call(SECOND + HALF - 1, 1)];
+    assert_judged(&[
+        (Fixed, &[Unseen(0, 0), first, second], &third, 1),
+        (Fixed, &[Unseen(QUARTER, QUARTER), first, second], &third, 1),
+        (Fixed, &[Unseen(HALF + 1, HALF + 1), first], &[second], 10),
+        (Fixed, &[Unseen(0, SECOND), first, second], &[], 0),
+    ]);
 }
 
 /// A call is promised the burst that was in force until then.
@@ -249,19 +227,6 @@ fn a_burst_is_promised_from_its_first_call() {
     assert_eq!(judge.breaches().len(), 1);
     judge.admitted(JudgedCall { charged: 9, ..later });
     assert_eq!(judge.breaches().len(), 2);
-}
-
-/// While a call is booked, its bucket is not full: what was given back in that time counts when the call starts.
-#[test]
-fn a_gift_counts_while_a_call_is_booked() {
-    for (decided, is_breach) in [(SECOND / 2, false), (SECOND, true)] {
-        let mut judge = judge(Algorithm::TokenBucket);
-        call(&mut judge, 0, 5);
-        judge.excepted(SECOND / 2, Exception::Refund { units: 1 });
-        booked(&mut judge, decided, SECOND, 10);
-        call(&mut judge, SECOND, 1);
-        assert_eq!(!judge.breaches().is_empty(), is_breach, "{decided}");
-    }
 }
 
 /// Units can go back to a new count after its first calls, although it was full before.

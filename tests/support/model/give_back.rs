@@ -3,7 +3,7 @@
 use ratelimit_runtime::Limit;
 
 use super::state::State;
-use super::{ExpectedDecision, Model};
+use super::{ExpectedDecision, Model, ModelReceipt};
 
 impl Model {
     /// Gives units back, the newest first. They need not belong to one charge.
@@ -33,8 +33,9 @@ impl Model {
                     give(current);
                     give(previous);
                 }
-                State::Bucket { level, .. } => {
-                    *level = level.saturating_sub(u128::from(cost) * period);
+                State::Bucket { at, level, threshold, lease, .. } => {
+                    let level = level.saturating_sub(u128::from(cost) * period);
+                    after = State::bucket(*at, level, *threshold, *lease);
                 }
             }
             self.replace(&before, after, clock);
@@ -97,18 +98,46 @@ impl Model {
                     _ => {}
                 },
                 // Some of the units have drained since. The units of a lease that may still be spent stay.
-                State::Bucket { level, threshold, lease, .. } if *level <= capacity => {
+                State::Bucket { at, level, threshold, lease, .. } if *level <= capacity => {
                     let charged = u128::from(cost).min(limit.capacity().into()) * period;
                     let elapsed = now.saturating_sub(charged_at);
                     let drained = u128::from(elapsed) * u128::from(*threshold);
                     let floor = if lease.until > now { lease.kept * period } else { 0 };
                     let floor = floor.min(*level);
-                    *level = level.saturating_sub(charged.saturating_sub(drained)).max(floor);
+                    let level = level.saturating_sub(charged.saturating_sub(drained)).max(floor);
+                    after = State::bucket(*at, level, *threshold, *lease);
                 }
                 _ => {}
             }
             self.replace(&before, after, clock);
         }
+    }
+
+    /// Replaces a charge by the units that its call has used: less goes back to the charge, as if the call had been
+    /// charged no more at first, and more is charged now.
+    pub fn settle(&mut self, limit: &Limit, clock: u64, receipt: ModelReceipt, used: u64) {
+        let ModelReceipt { birth, number, at, cost } = receipt;
+        let own = self.own_limit(limit, clock);
+        self.limit = own;
+        if used >= cost {
+            self.charge(&own, clock, used - cost);
+            return;
+        }
+        self.drop_unused(clock);
+        if self.births != birth {
+            return;
+        }
+        let now = self.now(clock);
+        let counted = self.state_at(now);
+        let State::Bucket { charges, .. } = &mut self.state else {
+            return self.lower(&own, clock, cost - used, at);
+        };
+        let Some(charge) = charges.iter_mut().find(|charge| charge.number == number) else {
+            return;
+        };
+        charge.units -= cost - used;
+        let settled = self.state_at(now).settled(own.period().as_micros());
+        self.replace(&counted, settled, clock);
     }
 
     /// Returns the state that a correction changes. Records of a sliding window that do not count now stay: they count
@@ -117,9 +146,13 @@ impl Model {
         if matches!(counted, State::Sliding { .. }) { self.state.clone() } else { counted.clone() }
     }
 
-    /// Stores the state after a correction. What gives nothing back changes nothing.
+    /// Stores the state after a correction. What gives nothing back changes nothing: a bucket can have drained it.
     fn replace(&mut self, before: &State, after: State, clock: u64) {
-        if after != *before {
+        let is_same = match (before, &after) {
+            (State::Bucket { level, .. }, State::Bucket { level: left, .. }) => level == left,
+            _ => *before == after,
+        };
+        if !is_same {
             self.state = after;
             self.drop_unused(clock);
         }

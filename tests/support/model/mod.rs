@@ -1,10 +1,10 @@
 //! The reference model: the semantics of the five algorithms, written as plainly as possible. Tests compare
 //! each decision of the embedded store and of Redis with the decision of the model.
 //!
-//! The model shares no code with the stores, and is slow on purpose. It keeps each admitted call or an exact
-//! fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest by search:
-//! `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which the
-//! rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
+//! The model shares no code with the stores, and is slow on purpose. It keeps each admitted call, as far as it counts
+//! or can be settled, or an exact fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest
+//! by search: `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which
+//! the rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
 //!
 //! To add an algorithm:
 //!
@@ -12,7 +12,7 @@
 //! 2. Add the variant to `State::unused`, `State::is_unused` and `State::newest`.
 //! 3. In `Model::state_at`, drop the data that no longer counts at a moment.
 //! 4. In `Model::admits`, write the rule.
-//! 5. In [`Model::charge`], [`Model::refund`] and [`Model::return_units`], take and give back units.
+//! 5. In [`Model::charge`], [`Model::refund`], [`Model::return_units`] and [`Model::settle`], take and give back units.
 //! 6. Add a test to `tests/stores/traces.rs`.
 //!
 //! Times are microseconds since the epoch. A parameter named `clock` is the time of the limiter's clock, which
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Decision, Limit};
 
-use self::state::State;
+use self::state::{BucketCharge, State};
 
 /// The largest threshold under which a sliding window has a record for each time.
 const EXACT: u64 = 1_000;
@@ -88,12 +88,28 @@ pub struct Model {
     /// The offset of aligned windows from UTC, in minutes.
     align: Option<i64>,
     state: State,
+    /// How often the key was as if it had never been used. A charge of another time cannot be settled.
+    births: u64,
+    charged: u64,
+    /// When the key was blocked, and when it opens or has opened. A blocked key admits nothing; all else goes on.
+    blocks: Vec<(u64, u64)>,
+}
+
+/// A charge that can be settled.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelReceipt {
+    birth: u64,
+    number: u64,
+    /// The time of the key.
+    at: u64,
+    cost: u64,
 }
 
 impl Model {
     /// The count of a key that was never used. `align` is the offset of aligned windows from UTC in minutes.
     pub fn new(limit: &Limit, align: Option<i64>) -> Self {
-        Self { limit: *limit, align, state: State::unused(limit.algorithm()) }
+        let state = State::unused(limit.algorithm());
+        Self { limit: *limit, align, state, births: 0, charged: 0, blocks: Vec::new() }
     }
 
     /// Decides a call, and charges it if it is admitted.
@@ -112,13 +128,21 @@ impl Model {
         ExpectedDecision { allowed: true, retry_after: Duration::ZERO, ..left }
     }
 
-    /// Charges a call without computing the decision, which is slow for a long log.
-    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u64) {
+    /// Charges a call, whether or not it is admitted.
+    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u64) -> ModelReceipt {
         self.limit = *limit;
-        assert!(self.admits(clock, cost), "the call is not admitted");
+        if cost > 0 {
+            self.drop_unused(clock);
+            self.take(limit, clock, cost);
+        }
+        ModelReceipt { birth: self.births, number: self.charged, at: self.now(clock), cost }
+    }
+
+    fn take(&mut self, limit: &Limit, clock: u64, cost: u64) {
         let now = self.now(clock);
         self.state = self.state_at(now);
-        let (cost, ticks) = (cost, self.ticks());
+        self.charged += 1;
+        let (number, ticks) = (self.charged, self.ticks());
         match &mut self.state {
             State::Sliding { log, joined } => match log.last_mut() {
                 Some((last, units)) if ticks.of(now) == ticks.of(*last) => {
@@ -138,7 +162,10 @@ impl Model {
             },
             State::Fixed { count, .. } => *count += cost,
             State::SlidingCounter { current, .. } => *current += cost,
-            State::Bucket { level, .. } => *level += u128::from(cost) * limit.period().as_micros(),
+            State::Bucket { level, charges, .. } => {
+                *level += u128::from(cost) * limit.period().as_micros();
+                charges.push(BucketCharge { number, at: now, units: cost });
+            }
         }
     }
 
@@ -147,9 +174,29 @@ impl Model {
         ExpectedDecision::derive(
             limit.capacity(),
             cost,
-            |wait, cost| self.admits(clock + wait, cost),
-            |wait| self.is_unused(clock + wait),
+            |wait, cost| !self.is_blocked(clock + wait) && self.admits(clock + wait, cost),
+            |wait| !self.is_blocked(clock + wait) && self.is_unused(clock + wait),
         )
+    }
+
+    pub fn block(&mut self, clock: u64, time: u64) {
+        match self.blocks.last_mut() {
+            Some((_, until)) if clock < *until => *until = (*until).max(clock + time),
+            _ => self.blocks.push((clock, clock + time)),
+        }
+    }
+
+    /// Returns whether the key was blocked.
+    pub fn unblock(&mut self, clock: u64) -> bool {
+        let was_blocked = self.is_blocked(clock);
+        if let Some((_, until)) = self.blocks.last_mut() {
+            *until = clock.min(*until);
+        }
+        was_blocked
+    }
+
+    pub fn is_blocked(&self, clock: u64) -> bool {
+        self.blocks.iter().any(|(from, until)| (*from..*until).contains(&clock))
     }
 
     /// Decides whether a process can charge units of a bucket in advance and spend them within `term`, in which
@@ -196,7 +243,21 @@ impl Model {
         }
     }
 
+    /// Returns how many charges of a bucket can be settled.
+    pub fn charges(&self) -> usize {
+        match &self.state {
+            State::Bucket { charges, .. } => charges.len(),
+            _ => 0,
+        }
+    }
+
     pub fn reset(&mut self) {
+        self.blocks.clear();
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        self.births += 1;
         self.state = State::unused(self.limit.algorithm());
     }
 
@@ -233,7 +294,7 @@ impl Model {
     /// Replaces a state in which nothing counts by the state of a new key.
     fn drop_unused(&mut self, clock: u64) {
         if self.is_unused(clock) {
-            self.reset();
+            self.restart();
         }
     }
 

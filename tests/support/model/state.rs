@@ -34,7 +34,18 @@ pub(super) enum State {
         /// The threshold under which the level was last changed.
         threshold: u64,
         lease: BucketLease,
+        /// The charges that can be settled, all under this threshold; the level before them, and its time.
+        charges: Vec<BucketCharge>,
+        before: (u64, u128),
     },
+}
+
+/// The units that the call of a charge has used, as far as they are known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct BucketCharge {
+    pub(super) number: u64,
+    pub(super) at: u64,
+    pub(super) units: u64,
 }
 
 /// Units of a bucket that a process charged in advance and spends until a moment. They count as if they were
@@ -55,10 +66,31 @@ impl State {
             Algorithm::Fixed => Self::Fixed { start: 0, count: 0 },
             Algorithm::SlidingCounter => Self::SlidingCounter { start: 0, previous: 0, current: 0 },
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Self::Bucket { at: 0, level: 0, threshold: 1, lease: BucketLease::default() }
+                Self::bucket(0, 0, 1, BucketLease::default())
             }
             other => panic!("the model has no rule for {other}"),
         }
+    }
+
+    /// A bucket of whose charges only the level is known.
+    pub(super) fn bucket(at: u64, level: u128, threshold: u64, lease: BucketLease) -> Self {
+        Self::Bucket { at, level, threshold, lease, charges: Vec::new(), before: (at, level) }
+    }
+
+    /// Returns a bucket with the level that follows from its charges.
+    pub(super) fn settled(mut self, period: u128) -> Self {
+        let Self::Bucket { at, level, threshold, charges, before, .. } = &mut self else {
+            unreachable!("the state of a bucket")
+        };
+        let drained = |from: u64, to: u64| u128::from(to - from) * u128::from(*threshold);
+        let (mut since, mut left) = *before;
+        for charge in &*charges {
+            left = left.saturating_sub(drained(since, charge.at));
+            left += u128::from(charge.units) * period;
+            since = charge.at;
+        }
+        *level = left.saturating_sub(drained(since, *at));
+        self
     }
 
     /// Returns whether nothing counts, so that the state can be dropped.
@@ -142,22 +174,17 @@ impl Model {
                 };
                 State::SlidingCounter { start: window * period, previous, current }
             }
-            State::Bucket { at, level, threshold, lease } => {
-                self.bucket_at(now, *at, *level, *threshold, *lease)
-            }
+            State::Bucket { .. } => self.bucket_at(now),
         }
     }
 
     /// Returns a bucket as it is at `now`: its level drains, but not below the units of a lease that may still
     /// be spent. A level that was charged under another threshold is converted, rounded up.
-    fn bucket_at(
-        &self,
-        now: u64,
-        at: u64,
-        mut level: u128,
-        charged_under: u64,
-        lease: BucketLease,
-    ) -> State {
+    fn bucket_at(&self, now: u64) -> State {
+        let State::Bucket { at, mut level, threshold: charged_under, lease, .. } = self.state
+        else {
+            unreachable!("the state of a bucket")
+        };
         let period = self.limit.period().as_micros();
         let threshold = self.limit.threshold();
         let is_leased = lease.until > at;
@@ -170,7 +197,7 @@ impl Model {
             empty = empty.max(empties(lease.until, kept));
         }
         if u128::from(now) >= empty {
-            return State::Bucket { at: now, level: 0, threshold, lease: BucketLease::default() };
+            return State::bucket(now, 0, threshold, BucketLease::default());
         }
         if charged_under != threshold {
             level = convert(level, period, charged_under, threshold);
@@ -185,7 +212,13 @@ impl Model {
             level = level.saturating_sub(drained(at, now));
         }
         let lease = if lease.until > now { lease } else { BucketLease::default() };
-        State::Bucket { at: now, level, threshold, lease }
+        match &self.state {
+            State::Bucket { charges, before, .. } if charged_under == threshold => {
+                let (charges, before) = (charges.clone(), *before);
+                State::Bucket { at: now, level, threshold, lease, charges, before }
+            }
+            _ => State::bucket(now, level, threshold, lease),
+        }
     }
 }
 

@@ -1,12 +1,14 @@
-//! Faults: lost replies, lost connections, and processes that are killed.
+//! Faults: lost replies, lost connections, processes that are killed, without Redis or stand still, and a server that
+//! starts again.
 
 use std::time::Duration;
 
+use ratelimit_runtime::{Limit, OnError, Permit, Source};
 use tokio::time::{sleep, timeout};
 
-use super::{Begun, HOLD, MOST, PATIENCE, RuleOf, Running, SlotPlayer, WaitingCall};
+use super::{Begun, HOLD, MOST, PATIENCE, Resets, RuleOf, Running, SlotPlayer, WaitingCall};
+use crate::exceptions::Excepted;
 use crate::fleet::Losing;
-use ratelimit_runtime::Limit;
 
 impl SlotPlayer<'_> {
     /// The first process loses a reply: to a call, or to the statement about the end of a call.
@@ -52,11 +54,10 @@ impl SlotPlayer<'_> {
         }
     }
 
-    pub(super) fn crash(&mut self, process: usize) {
+    pub(super) fn crash(&mut self, number: usize) {
         if self.fleet.is_embedded() {
             return;
         }
-        let number = self.process(process);
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
         self.ids[number] = self.alive.len() * (self.crashed.len() + 1) + number;
         self.pass(Duration::ZERO);
@@ -102,5 +103,183 @@ impl SlotPlayer<'_> {
             }
             self.flush(process).await;
         }
+    }
+}
+
+/// The steps of a time in which a process that stands still loses its units, and others state theirs in each step.
+const STEPS: u64 = 4;
+
+impl SlotPlayer<'_> {
+    /// The first process reaches no server. Its fallback admits calls, and some end.
+    pub(super) async fn outage(&mut self, calls: u64, cost: u64, ends: Option<usize>) {
+        let fleet = self.fleet;
+        let Some(proxy) = fleet.network() else { return };
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {
+            waiting.call.may_fail = true;
+        }
+        let cut = Losing::everything(proxy);
+        let (limiter, limit) = (self.limiter(0), self.limit().on_error(OnError::Local));
+        let mut taken = Vec::new();
+        for _ in 0..calls {
+            let call = Begun { may_fail: true, ..self.begin(0, cost, false) };
+            match limiter.acquire(&limit, &self.key, cost).await {
+                Ok(permit) if permit.decision().source == Source::Fallback => {
+                    let (holds, now) = (permit.decision().allowed && !call.is_free, self.now());
+                    let local = || self.local.admitted(0, (now, now), cost, call.most);
+                    taken.push((holds.then(local), permit));
+                }
+                result => self.decided(call, result.map(|permit| vec![permit])),
+            }
+        }
+        let at = ends.and_then(|_| self.running.iter().position(|call| call.process == 0));
+        let ended = at.map(|at| {
+            let Running { holder, local, .. } = self.running.swap_remove(at);
+            (holder, local)
+        });
+        // A process states what it holds at once when a call has ended.
+        let at = taken.iter().rposition(|(local, _)| local.is_some());
+        let last = at.and_then(|at| taken.swap_remove(at).0);
+        let now = self.now();
+        for local in ended.and_then(|(_, local)| local).into_iter().chain(last) {
+            self.local.ended(local, now);
+        }
+        self.tell(format_args!("p0: its fallback admits {} calls that run on", taken.len()));
+        drop(cut);
+        self.connect().await;
+        let now = self.now();
+        if let Some((Some(holder), _)) = ended {
+            self.judge.ended(holder, now);
+        }
+        for (local, permit) in taken {
+            // The process may have learned of an earlier reset, which loses them.
+            let is_counted = local.is_some() && !permit.is_lost();
+            let holder = is_counted.then(|| self.judge.registered(self.ids[0], now, cost));
+            let permits = vec![permit];
+            self.running.push(Running { process: 0, cost, holder, local, rate: None, permits });
+        }
+        if last.is_some() {
+            self.judge.stated(self.ids[0], now);
+        }
+    }
+
+    /// The server ends, and another one starts in its place.
+    pub(super) async fn restart(&mut self) {
+        if self.fleet.restart() {
+            for waiting in &mut self.waiting {
+                waiting.call.may_fail = true;
+            }
+            self.forget();
+            self.connect().await;
+        }
+    }
+
+    /// Records that the server has lost its memory.
+    pub(super) fn forget(&mut self) {
+        // A server takes longer than a microsecond to start again. At one time, a reset before and a reset after that
+        // would have the same epoch.
+        self.pass(Duration::from_millis(1));
+        let now = self.now();
+        self.judge.lost_memory(now);
+        self.rate.excepted(now, support::judge::Exception::Lost);
+        self.blocks.slots.unblocked(now);
+        self.blocks.rate.unblocked(now);
+        self.except_paused(Excepted::Call);
+        if self.resets == Resets::Known {
+            self.resets = Resets::Forgotten;
+        }
+        // A reset is forgotten as well: a process that has not learned of it goes on to hold its units.
+        for call in &mut self.running {
+            let is_alive = call.permits.last().is_some_and(|slot| !slot.is_lost());
+            if is_alive && call.holder.is_some_and(|holder| !self.judge.holds(holder)) {
+                (call.holder, self.is_excused) = (None, true);
+            }
+        }
+    }
+
+    /// Ends the calls that a forgotten reset has reached: the server learns of it again from a process that knows it.
+    pub(super) fn end_lost_again(&mut self) {
+        let now = self.now();
+        for call in self.running.iter().filter(|_| self.resets == Resets::Forgotten) {
+            let is_lost = call.permits.last().is_some_and(Permit::is_lost);
+            if let Some(holder) = call.holder.filter(|holder| is_lost && self.judge.holds(*holder))
+            {
+                self.judge.ended(holder, now);
+                self.is_excused = true;
+            }
+        }
+    }
+
+    /// Lets more time pass than the hold. Each process states what it holds, except one that stands still. The store
+    /// frees the units of that one, and of those that were killed.
+    pub(super) async fn outlive_hold(&mut self, stopped: Option<usize>) {
+        if self.fleet.is_embedded() {
+            return;
+        }
+        if self.slot_moves {
+            // Statements about keys on both nodes wait for the end of the move.
+            self.fleet.finish_move(&self.key);
+            self.slot_moves = false;
+        }
+        self.stopped = stopped;
+        let is_stopped = |process: usize| Some(process) == stopped;
+        for waiting in &mut self.waiting {
+            // It continues after the end of its wait and of its deadline.
+            waiting.call.may_fail = true;
+            if is_stopped(waiting.call.process) {
+                waiting.gate.shut();
+            }
+        }
+        for _ in 0..STEPS {
+            self.pass(HOLD / 3);
+            for process in 0..self.alive.len() {
+                if !is_stopped(process) {
+                    self.state(process).await;
+                }
+            }
+        }
+        let now = self.now();
+        let dead = self.crashed.iter().flat_map(|(_, dead, _)| dead);
+        let expired = self.running.iter().filter(|call| is_stopped(call.process));
+        for holder in dead.chain(expired).filter_map(|call| call.holder) {
+            self.judge.ended(holder, now);
+        }
+        if let Some(process) = self.stopped.take() {
+            self.pass(Duration::ZERO);
+            for waiting in self.waiting.iter().filter(|waiting| waiting.call.process == process) {
+                if waiting.paused.is_none() {
+                    waiting.gate.open();
+                }
+            }
+            self.state(process).await;
+            let now = self.now();
+            for call in self.running.iter_mut().filter(|call| call.process == process) {
+                // Units that a fallback has taken have no hold.
+                let is_kept = call.permits.last().is_some_and(|slot| !slot.is_lost());
+                if call.local.is_some() && is_kept {
+                    call.holder = Some(self.judge.registered(self.ids[process], now, call.cost));
+                }
+            }
+        }
+        self.end_lost_again();
+        for call in &self.running {
+            let is_lost = call.permits.last().is_some_and(Permit::is_lost);
+            let Some(holder) = call.holder.filter(|_| call.cost > 0) else { continue };
+            if self.judge.holds(holder) == is_lost {
+                let process = call.process;
+                self.verdict.faults.push(format!("p{process}: lost {is_lost}, {holder:?}"));
+            }
+        }
+    }
+
+    /// Lets a process state what it holds now, if that is due: the end of any of its calls wakes the task that states.
+    async fn state(&mut self, process: usize) {
+        const ANY: Limit = Limit::in_flight("any", 1_000).hold(HOLD);
+        match self.limiter(process).acquire(&ANY, &self.key, 1).await {
+            Ok(permit) => drop(permit),
+            Err(error) => self.verdict.faults.push(format!("p{process}: {error:?}")),
+        }
+        self.flush(process).await;
+        let now = self.now();
+        self.judge.stated(self.ids[process], now);
     }
 }

@@ -4,7 +4,6 @@
 mod calls;
 mod comparison;
 mod faults;
-mod outages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use support::judge::{BlockJudge, CallId, HolderId, HolderJudge, Judge, Moment};
 use tokio::task::JoinHandle;
 
 use super::Trace;
-use super::operation::{MOST, Operation, RuleOf};
+use super::operation::{MOST, Operation, RuleOf, What};
 use crate::calls::{Gate, Verdict};
 use crate::exceptions::Excepted;
 use crate::fleet::{Fleet, Process};
@@ -248,10 +247,10 @@ impl<'a> SlotPlayer<'a> {
         }
     }
 
-    async fn operate(&mut self, operation: Operation) {
-        match operation {
-            Operation::Call { process, cost, is_rated, ticks } => {
-                let process = self.process(process);
+    async fn operate(&mut self, Operation { process, what }: Operation) {
+        let process = self.process(process);
+        match what {
+            What::Call { cost, is_rated, ticks } => {
                 let call = self.begin(process, cost, is_rated);
                 match ticks {
                     None => {
@@ -262,8 +261,8 @@ impl<'a> SlotPlayer<'a> {
                     Some(ticks) => self.wait(call, TICK * ticks as u32),
                 }
             }
-            Operation::End { which, end } => self.end_call(which, end).await,
-            Operation::DropWaiting { which } => {
+            What::End { which, end } => self.end_call(which, end).await,
+            What::DropWaiting(which) => {
                 if !self.waiting.is_empty() {
                     let waiting = self.waiting.swap_remove(which % self.waiting.len());
                     waiting.task.abort();
@@ -271,40 +270,37 @@ impl<'a> SlotPlayer<'a> {
                     self.rate.unseen((waiting.call.since, self.now()));
                 }
             }
-            Operation::DropEarly { process, polls, ticks } => {
-                let process = self.process(process);
+            What::DropEarly { polls, ticks } => {
                 let call = self.begin(process, 1, true);
                 self.drop_early(call, polls, TICK * ticks.unwrap_or(0) as u32).await;
             }
-            Operation::Pause { which } => {
+            What::Pause(which) => {
                 self.pause(which);
                 self.except_paused(Excepted::Start);
             }
-            Operation::Lease { process, calls } => {
-                let limiter = self.limiter(self.process(process));
+            What::Lease(calls) => {
                 for _ in 0..calls {
-                    limiter.check(&LEASED, &self.key, 1).await.expect("admitted");
+                    let call = self.limiter(process).check(&LEASED, &self.key, 1);
+                    call.await.expect("admitted");
                 }
             }
-            Operation::Rule { process, rule } => self.rule(process, rule),
-            Operation::Change { most } => self.most = most,
-            Operation::Block { process, ticks, is_of_rate } => {
-                let (process, time) = (self.process(process), TICK * ticks as u32);
+            What::Rule(rule) => self.rule(process, rule),
+            What::Change(most) => self.most = most,
+            What::Block { ticks, is_of_rate } => {
+                let time = TICK * ticks as u32;
                 let ((limit, key), from) = (self.part(is_of_rate), self.moment());
                 self.limiter(process).block(&limit, key, time).await.expect("blocked");
                 let until = from.0 + time.as_micros() as u64;
                 self.blocks.of(is_of_rate).blocked(process, from, until);
             }
-            Operation::Unblock { process, is_of_rate } => {
-                let limiter = self.limiter(self.process(process));
+            What::Unblock { is_of_rate } => {
                 let (limit, key) = self.part(is_of_rate);
-                limiter.unblock(&limit, key).await.expect("unblocked");
+                self.limiter(process).unblock(&limit, key).await.expect("unblocked");
                 let now = self.now();
                 self.blocks.of(is_of_rate).unblocked(now);
             }
-            Operation::Reset { process } => {
-                let limiter = self.limiter(self.process(process));
-                limiter.reset(&self.limit(), &self.key).await.expect("reset");
+            What::Reset => {
+                self.limiter(process).reset(&self.limit(), &self.key).await.expect("reset");
                 self.judge.reset(self.now());
                 self.local.reset(self.now());
                 if self.resets == Resets::None {
@@ -314,20 +310,22 @@ impl<'a> SlotPlayer<'a> {
                 self.last_reset = Some(self.moment());
                 self.is_excused |= self.granted_from.iter().any(Option::is_some);
             }
-            Operation::Advance { ticks } => self.pass(TICK * ticks as u32),
-            Operation::LoseReply { cost, ends } => self.lose_reply(cost, ends).await,
-            Operation::Disconnect => self.command(&["CLIENT", "KILL", "TYPE", "normal"]).await,
-            Operation::FlushScripts => self.command(&["SCRIPT", "FLUSH"]).await,
-            Operation::LoseMemory => {
+            What::Advance(ticks) => self.pass(TICK * ticks as u32),
+            What::LoseReply { cost, ends } => self.lose_reply(cost, ends).await,
+            What::Disconnect => self.command(&["CLIENT", "KILL", "TYPE", "normal"]).await,
+            What::FlushScripts => self.command(&["SCRIPT", "FLUSH"]).await,
+            What::LoseMemory => {
                 if self.fleet.command(&["FLUSHALL"]) && self.fleet.command(&["SCRIPT", "FLUSH"]) {
                     self.forget();
                 }
             }
-            Operation::Restart => self.restart().await,
-            Operation::Outage { calls, cost, ends } => self.outage(calls, cost, ends).await,
-            Operation::OutliveHold { stopped } => self.outlive_hold(stopped).await,
-            Operation::Crash { process } => self.crash(process),
-            Operation::MoveSlot => {
+            What::Restart => self.restart().await,
+            What::Outage { calls, cost, ends } => self.outage(calls, cost, ends).await,
+            What::OutliveHold { stands_still } => {
+                self.outlive_hold(stands_still.then_some(process)).await;
+            }
+            What::Crash => self.crash(process),
+            What::MoveSlot => {
                 if self.slot_moves {
                     self.fleet.finish_move(&self.key);
                     self.slot_moves = false;
@@ -339,7 +337,6 @@ impl<'a> SlotPlayer<'a> {
     }
 
     fn rule(&mut self, process: usize, rule: RuleOf) {
-        let process = self.process(process);
         let mut rules = RuleSet::new();
         let value = match rule {
             RuleOf::Nothing => Rule::new(),

@@ -22,12 +22,20 @@ pub(super) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Check(Call),
+    /// A call whose charge can be settled.
+    Acquire(Call),
     /// Makes so many equal calls at the same time: on Redis, most of them share scripts.
     Burst(Call, usize),
     Peek(Call),
     Refund(Call),
     /// Returns units that were charged some eighths of a period and some microseconds ago.
     Return(Call, u64, u64),
+    /// Settles one of the open permits: its index, and the units that its call has used.
+    Settle(usize, u64),
+    Drop(usize),
+    /// Blocks a key by eighths of a period and microseconds.
+    Block(usize, u64, u64),
+    Unblock(usize),
     Reset(usize),
     /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
     Wait(i64, i64),
@@ -90,6 +98,51 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Returns traces of one key whose charges are settled, on a clock that does not step back.
+pub(super) fn settled(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
+    let call = || {
+        let cost = prop_oneof![3 => 1_u64..4, 3 => 1_u64..12, 1 => Just(0), 1 => 1_u64..2_000];
+        cost.prop_map(|cost| Call { key: 0, cost })
+    };
+    let used = prop_oneof![3 => Just(0_u64), 6 => 0_u64..12, 1 => 0_u64..3_000];
+    let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 1 => Just(8_i64), 1 => 0_i64..17];
+    let step = prop_oneof![
+        8 => call().prop_map(Step::Acquire),
+        2 => call().prop_map(Step::Check),
+        8 => (any::<usize>(), used).prop_map(|(which, used)| Step::Settle(which, used)),
+        1 => any::<usize>().prop_map(Step::Drop),
+        1 => call().prop_map(Step::Peek),
+        1 => (0_u64..12, 0_u64..10).prop_map(|(eighths, micros)| Step::Block(0, eighths, micros)),
+        1 => Just(Step::Unblock(0)),
+        1 => call().prop_map(Step::Refund),
+        1 => Just(Step::Reset(0)),
+        6 => (eighths, 0_i64..10).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
+        3 => any::<bool>().prop_map(Step::Retry),
+        1 => (0_usize..2).prop_map(Step::Change),
+    ];
+    // Nearly the longest that a sliding window counts exactly, and a month.
+    let longest = if algorithm == Algorithm::Sliding { 30 * 86_400_000_000 } else { 1_000_000 };
+    let period = prop_oneof![
+        Just(1_000_u64),
+        Just(60_000_000),
+        16_u64..10_000_000,
+        Just(4_294_967_000),
+        Just(longest),
+    ];
+    // A threshold above 1,000 counts by a thousandth of a period.
+    let threshold = prop_oneof![3 => 4_u64..30, 1 => 50_u64..1_000, 1 => 1_001_u64..100_000];
+    let sizes = prop::collection::vec((threshold, prop::option::of(1_u64..60)), 2);
+    (period, sizes, prop::collection::vec(step, 1..450)).prop_map(move |(period, sizes, steps)| {
+        let limits = sizes.into_iter().map(|(threshold, burst)| {
+            let period = Duration::from_micros(period);
+            let limit = support::limits::limit("settled", algorithm, threshold, period);
+            let burst = burst.filter(|_| is_bucket(algorithm));
+            AlignedLimit { limit: burst.map_or(limit, |burst| limit.burst(burst)), align: None }
+        });
+        Trace { limits: limits.collect(), steps }
+    })
+}
+
 /// The parts of a trace are independent of each other, so proptest can shrink a failing trace part by part.
 pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
@@ -120,15 +173,16 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             if algorithm != Algorithm::Fixed {
                 aligns.fill(None);
             }
-            let exact = sizes.iter().all(|(threshold, burst)| {
-                let capacity = u128::from(burst.map_or(*threshold, |burst| burst.max(*threshold)));
-                capacity * u128::from(period) <= 1 << 52
-            });
+            // The model counts exactly. `limit/terms.rs` rounds rates that are too fine, for both stores.
+            let is_exact = scale == 1
+                && sizes.iter().all(|(threshold, burst)| {
+                    let capacity = burst.map_or(*threshold, |burst| burst.max(*threshold));
+                    u128::from(capacity) * u128::from(period) <= 1 << 52
+                });
             let period = match aligns.iter().any(Option::is_some) {
                 true => days,
-                // The model counts exactly. `limit/terms.rs` rounds rates that are too fine, for both stores.
-                false if !exact || scale > 1 => 60_000_000,
-                false => period,
+                false if is_exact => period,
+                false => 60_000_000,
             };
             let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| {
                 let (threshold, period) = (threshold * scale, Duration::from_micros(period));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use support::server::Server;
 
-const GUIDE: &str = include_str!("../../../ARCHITECTURE.md");
+const GUIDE: &str = include_str!("../../ARCHITECTURE.md");
 
 /// What the guide says of each script of one call.
 const SCRIPTS: [(&str, &str); 6] = [

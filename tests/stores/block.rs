@@ -1,0 +1,458 @@
+//! Keys that are blocked until a moment: how their calls are decided, what happens to their counts, and when other
+//! processes obey. The random traces of `parity` compare blocks with the reference model.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::executor::block_on;
+use ratelimit_runtime::{
+    Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
+};
+use support::limits::{HOUR, MINUTE, SECOND, limits};
+use support::proxy::Proxy;
+use support::server::Server;
+use tokio::time::timeout;
+
+use crate::{on_both_stores, wait_until, wait_until_idle};
+
+/// Returns the wait of a call that is rejected because its key is blocked.
+#[track_caller]
+fn blocked(result: Result<Decision, Rejection>) -> Duration {
+    match result {
+        Err(Rejection::Blocked { decision, .. }) => {
+            assert_eq!((decision.allowed, decision.remaining), (false, 0));
+            decision.retry_after
+        }
+        other => panic!("the key is not blocked: {other:?}"),
+    }
+}
+
+on_both_stores! {
+    async fn the_longest_block_rejects_all_calls_except_those_of_a_shadow(test: TestLimiter) {
+        let limit = Limit::sliding("blocked", 10, MINUTE);
+        test.limiter.block(&limit, "key", Duration::MAX).await.expect("blocked");
+        assert!(blocked(test.limiter.check(&limit, "key", 1).await) > 36_000 * 24 * HOUR);
+        let shadow = test.limiter.check(&limit.shadow(true), "key", 1).await.expect("a shadow");
+        assert!(!shadow.allowed && shadow.retry_after > 36_000 * 24 * HOUR, "{shadow:?}");
+        assert!(test.limiter.reset(&limit, "key").await.expect("reset"));
+    }
+
+    async fn a_reset_unblocks_a_key_with_calls_in_flight(test: TestLimiter) {
+        let limit = Limit::in_flight("blocked", 2);
+        let held = test.limiter.acquire(&limit, "key", 1).await.expect("free");
+        test.limiter.block(&limit, "key", MINUTE).await.expect("blocked");
+        blocked(test.limiter.acquire(&limit, "key", 1).await.map(|permit| permit.decision()));
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        test.limiter.acquire(&limit, "key", 2).await.expect("free").refund();
+        drop(held);
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        test.limiter.block(&limit, "key", MINUTE).await.expect("blocked");
+        assert!(test.limiter.reset(&limit, "key").await.expect("reset"), "it was blocked");
+        assert!(!test.limiter.unblock(&limit, "key").await.expect("open"), "the reset has opened it");
+    }
+
+    async fn a_blocked_key_rejects_a_call_against_several_limits(test: TestLimiter) {
+        for limit in limits("blocked", 10, MINUTE) {
+            let wide = Limit::sliding("wide", 100, MINUTE);
+            let parts = [Part::new(&wide, &"key", 1), Part::new(&limit, &"key", 1)];
+            test.limiter.check_all(&parts).await.expect("admitted");
+            test.limiter.block(&limit, "key", SECOND).await.expect("blocked");
+            let Err(Rejection::Blocked { name, .. }) = test.limiter.check_all(&parts).await else {
+                panic!("the key is blocked");
+            };
+            assert_eq!(name.as_str(), "blocked");
+            let acquired = test.limiter.acquire_all(&parts).await;
+            assert!(matches!(acquired, Err(Rejection::Blocked { .. })));
+            assert_eq!(test.limiter.peek(&wide, "key", 1).await.expect("open").remaining, 99);
+            test.advance(1_000_000);
+            test.limiter.check_all(&parts).await.expect("open");
+            test.limiter.reset(&wide, "key").await.expect("reset");
+            test.limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+
+    /// New keys make the embedded store reclaim what has expired.
+    async fn a_count_outlives_its_block(test: TestLimiter) {
+        for limit in limits("count", 10, HOUR) {
+            test.limiter.check(&limit, "key", 10).await.expect("a new key");
+            test.limiter.block(&limit, "key", SECOND).await.expect("blocked");
+            test.clock.advance(2 * SECOND);
+            for other in 0..2_000 {
+                test.limiter.check(&limit, other, 1).await.expect("a new key");
+            }
+            test.limiter.check(&limit, "key", 10).await.expect_err("used up");
+        }
+    }
+
+    async fn a_clock_that_steps_back_does_not_move_a_bucket_too_far(test: TestLimiter) {
+        let limit = Limit::token_bucket("steps back", 1, SECOND).burst(10);
+        test.clock.set(Duration::ZERO);
+        test.limiter.check(&limit, "key", 10).await.expect("a new key");
+        test.clock.set(5 * SECOND);
+        test.limiter.block(&limit, "key", 10 * SECOND).await.expect("blocked");
+        test.clock.set(2 * SECOND);
+        test.limiter.unblock(&limit, "key").await.expect("unblocked");
+        let peek = test.limiter.peek(&limit, "key", 10).await.expect("a decision");
+        assert!(peek.retry_after <= 10 * SECOND, "{peek:?}");
+    }
+}
+
+/// A state may not expire before it equals that of an unused key. By the clock of the server: the TTL is in the state.
+#[tokio::test]
+async fn an_early_unblock_leaves_a_ttl_that_suffices() {
+    let (server, limiter) = Server::with_limiter();
+    for limit in limits("count", 10, 10 * SECOND) {
+        for used in [1, 30] {
+            let permit = limiter.acquire(&limit, "key", 2).await.expect("a new key");
+            if used > 1 {
+                limiter.reset(&limit, "key").await.expect("reset");
+            }
+            limiter.block(&limit, "key", HOUR).await.expect("blocked");
+            permit.settle(used);
+            limiter.flush().await.expect("settled");
+            limiter.unblock(&limit, "key").await.expect("unblocked");
+            for cost in [0, 8] {
+                let _ = limiter.check(&limit, "key", cost).await;
+                let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+                let peek = limiter.peek(&limit, "key", 1).await.expect("a decision");
+                assert!(ttl >= peek.reset_after, "{limit:?}: {ttl:?}, {peek:?}");
+                assert!(ttl < MINUTE, "{limit:?}: {ttl:?}");
+            }
+            limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_without_a_ttl_keeps_its_count() {
+    let server = Server::start();
+    let limiter = server.builder().cache_rejections(false).build().expect("valid");
+    let mut connection = server.connection();
+    for limit in limits("persists", 10, HOUR) {
+        limiter.check(&limit, "key", 10).await.expect("a new key");
+        let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
+        redis::cmd("PERSIST").arg(name).exec(&mut connection).expect("PERSIST");
+        limiter.block(&limit, "key", MINUTE).await.expect("blocked");
+        server.assert_all_keys_expire();
+        limiter.unblock(&limit, "key").await.expect("unblocked");
+        server.assert_all_keys_expire();
+        limiter.check(&limit, "key", 10).await.expect_err("used up");
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+    }
+}
+
+/// A blocked key lives until the end of its block, and as long after it as the state of the open key.
+#[tokio::test]
+async fn corrections_do_not_lengthen_the_life_of_a_blocked_key() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let virtual_clock = server.builder().clock(Clock::Virtual(clock.clone()));
+    for builder in [server.builder(), virtual_clock] {
+        let limiter = builder.build().expect("valid settings");
+        for limit in limits("count", 1_000, 10 * SECOND) {
+            let mut permits = Vec::new();
+            for _ in 0..400 {
+                permits.push(limiter.acquire(&limit, "key", 2).await.expect("admitted"));
+            }
+            limiter.block(&limit, "key", MINUTE).await.expect("blocked");
+            for permit in permits.drain(..300) {
+                permit.settle(1);
+            }
+            limiter.flush().await.expect("settled");
+            for permit in permits {
+                permit.settle(1);
+                limiter.flush().await.expect("settled");
+            }
+            limiter.credit(&limit, "key", 1).await.expect("refunded");
+            // The block, two periods, the slack of the TTL, and a minute if the clock is not the server's.
+            let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+            assert!(ttl <= 2 * MINUTE + 40 * SECOND, "{limit:?}: {ttl:?}");
+            limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+}
+
+#[tokio::test]
+async fn leased_units_go_back_to_a_blocked_bucket() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = || server.limiter_on(&clock);
+    let [here, there] = [limiter(), limiter()];
+    let plain = Limit::token_bucket("lease", 10_000, MINUTE).burst(10_000);
+    let leased = plain.lease(500);
+    for _ in 0..600 {
+        there.check(&leased, "key", 1).await.expect("admitted");
+    }
+    here.block(&leased, "key", MINUTE).await.expect("blocked");
+    clock.advance(SECOND);
+    // 600 units were spent. The lease keeps back 167, and some of them drain before they go back.
+    wait_until(async || {
+        let peek = here.peek(&plain, "key", 10_000).await.expect("a decision");
+        peek.retry_after < MINUTE + Duration::from_secs(4)
+    })
+    .await;
+}
+
+// Blocks of a key among several processes, and blocks that Redis has not received.
+
+/// A process that has not observed the block keeps its moment. No other call is reserved for that moment.
+#[tokio::test]
+async fn an_early_unblock_admits_no_two_calls_at_a_moment() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
+    let limit = Limit::leaky_bucket("reserved", 10, SECOND);
+    let waiting = limit.wait(MINUTE);
+    here.check(&limit, "key", 1).await.expect("a new key");
+    let mut calls = Vec::new();
+    for limiter in [&here, &there] {
+        calls.push(tokio::spawn(limiter.check(&waiting, "key", 1)));
+        wait_until_idle(limiter).await;
+    }
+    here.block(&limit, "key", 10 * SECOND).await.expect("blocked");
+    wait_until_idle(&here).await;
+    assert!(here.unblock(&limit, "key").await.expect("unblocked"));
+    let mut finished = 0;
+    for _ in 0..10 {
+        for limiter in [&here, &there] {
+            wait_until_idle(limiter).await;
+        }
+        let now = calls.iter().filter(|call| call.is_finished()).count();
+        assert!(now <= finished + 1, "{now} calls, {finished} before");
+        finished = now;
+        clock.advance(SECOND / 10);
+    }
+    assert_eq!(finished, 2);
+}
+
+#[tokio::test]
+async fn other_processes_obey_with_their_next_request() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
+    for limit in limits("blocked", 10, MINUTE) {
+        there.check(&limit, "key", 1).await.expect("admitted");
+        here.block(&limit, "key", 10 * SECOND).await.expect("blocked");
+        assert_eq!(blocked(there.check(&limit, "key", 1).await), 10 * SECOND);
+        // From the rejection cache, until the process looks again after a second.
+        let cached = there.check(&limit, "key", 1).await.expect_err("blocked");
+        let Rejection::Blocked { decision, .. } = cached else { panic!("{cached:?}") };
+        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        assert!(here.unblock(&limit, "key").await.expect("unblocked"));
+        here.check(&limit, "key", 1).await.expect("open");
+        clock.advance(SECOND);
+        there.check(&limit, "key", 1).await.expect("open");
+        // A cached rejection of the limit hides the block for a second at most.
+        while there.check(&limit, "key", 1).await.is_ok() {}
+        here.block(&limit, "key", HOUR).await.expect("blocked");
+        let cached = there.check(&limit, "key", 1).await.expect_err("limited");
+        let Rejection::Limited { decision, .. } = cached else { panic!("{cached:?}") };
+        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        clock.advance(SECOND);
+        blocked(there.check(&limit, "key", 1).await);
+    }
+}
+
+#[test]
+fn a_key_is_blocked_without_a_runtime() {
+    let server = Server::start();
+    let limit = Limit::sliding("blocked", 10, MINUTE);
+    let here = RateLimiter::embedded();
+    assert_eq!(here.block(&limit, "key", SECOND).now_or_never(), Some(Ok(())));
+    assert_eq!(here.unblock(&limit, "key").now_or_never(), Some(Ok(true)));
+    let there = server.builder().build().expect("valid settings");
+    assert_eq!(block_on(there.block(&limit, "key", MINUTE)), Ok(()));
+    assert_eq!(block_on(there.unblock(&limit, "key")), Ok(true));
+}
+
+/// A dead Redis cannot block a key. The process obeys for the calls that it decides alone.
+#[tokio::test]
+async fn a_fallback_obeys_the_process_that_blocked() {
+    let server = Server::start();
+    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
+    let limiter = builder.build().expect("valid settings");
+    let limit = Limit::sliding("blocked", 10, MINUTE);
+    limiter.check(&limit, "key", 1).await.expect("admitted");
+    limiter.block(&limit, "key", MINUTE).await.expect("blocked");
+    drop(server);
+    let Err(Rejection::Blocked { decision, .. }) = limiter.check(&limit, "key", 1).await else {
+        panic!("the process knows that the key is blocked");
+    };
+    assert_eq!(decision.source, Source::Fallback);
+    limiter.block(&limit, "another key", MINUTE).await.expect_err("Redis does not reply");
+    blocked(limiter.check(&limit, "another key", 1).await);
+}
+
+/// A service that takes no calls for a minute.
+#[rate_limit(period = 60, threshold = 10, name = "upstream", block = |result| match result {
+    Err(UpstreamError::TryAgain) => Some(MINUTE),
+    _ => None,
+})]
+async fn call_upstream() -> Result<(), UpstreamError> {
+    Err(UpstreamError::TryAgain)
+}
+
+#[derive(Debug)]
+enum UpstreamError {
+    TryAgain,
+    Limited(Rejection),
+}
+
+impl From<Rejection> for UpstreamError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Limited(rejection)
+    }
+}
+
+fn is_blocked(result: &Result<(), UpstreamError>) -> bool {
+    matches!(result, Err(UpstreamError::Limited(Rejection::Blocked { .. })))
+}
+
+/// Redis blocks the key in the background. A call that follows at once is rejected all the same, and an unblock comes
+/// after the blocks before it.
+#[tokio::test]
+async fn a_process_obeys_its_own_block_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
+    let limiter = proxy.builder().deadline(10 * SECOND).build().expect("valid settings");
+    let upstream = Limit::sliding("upstream", 10, MINUTE);
+    let there = server.builder().build().expect("valid settings");
+    let run = async {
+        for _ in 0..2 {
+            let first = call_upstream().await.expect_err("never succeeds");
+            assert!(matches!(first, UpstreamError::TryAgain), "{first:?}");
+            for _ in 0..4 {
+                assert!(is_blocked(&call_upstream().await));
+            }
+            assert!(limiter.unblock(&upstream, ()).await.expect("unblocked"));
+        }
+        call_upstream().await.expect_err("never succeeds");
+        limiter.flush().await.expect("sent");
+    };
+    limiter.scope(run).await;
+    let result = there.scope(call_upstream()).await;
+    assert!(is_blocked(&result), "blocked by the other process: {result:?}");
+}
+
+#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", block = |_| Some(MINUTE))]
+async fn close_window() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// One function leases units of a count, another one blocks its key.
+#[tokio::test]
+async fn a_process_that_blocks_a_key_spends_no_leased_units() {
+    let (_server, _clock, limiter) = Server::with_clock();
+    let limit = Limit::fixed("left", 10_000, MINUTE).lease(50);
+    for _ in 0..201 {
+        limiter.check(&limit, (), 1).await.expect("admitted");
+    }
+    let leased = limiter.check(&limit, (), 1).await.expect("admitted");
+    assert_eq!(leased.source, Source::Lease);
+    limiter.scope(close_window()).await.expect("admitted");
+    blocked(limiter.check(&limit, (), 1).await);
+}
+
+// Calls that wait for the end of a block.
+
+on_both_stores! {
+    async fn waiting_calls_go_on_in_order_once_the_key_opens(test: TestLimiter) {
+        for limit in limits("blocked", 10, MINUTE) {
+            // As many calls as the limit admits at once can wait until the end of the block, and not much longer.
+            let [waiting, few] = [10 * MINUTE, 2 * MINUTE + SECOND].map(|wait| limit.wait(wait));
+            test.limiter.block(&limit, "key", 2 * MINUTE).await.expect("blocked");
+            let (sender, mut admitted) = tokio::sync::mpsc::unbounded_channel();
+            let mut calls = tokio::task::JoinSet::new();
+            for number in 0..15 {
+                let waiting = if number < 10 { &few } else { &waiting };
+                let (sender, check) = (sender.clone(), test.limiter.check(waiting, "key", 1));
+                calls.spawn(async move {
+                    check.await.expect("admitted");
+                    sender.send(number).expect("a receiver");
+                });
+                tokio::task::yield_now().await;
+            }
+            let takes_nothing = tokio::spawn(test.limiter.check(&waiting, "key", 0));
+            wait_until_idle(&test.limiter).await;
+            assert!(!takes_nothing.is_finished());
+            // A call that cannot wait long enough is rejected at once.
+            let impatient = limit.wait(MINUTE);
+            let rejection = test.limiter.check(&impatient, "key", 1).await;
+            assert!(blocked(rejection) >= 2 * MINUTE, "{limit:?}");
+            assert_eq!(blocked(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
+            test.clock.advance(2 * MINUTE - Duration::from_micros(1));
+            wait_until_idle(&test.limiter).await;
+            assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the end of the block");
+            let mut order = Vec::new();
+            for step in 0..40 {
+                let end = Duration::from_micros(1);
+                test.clock.advance(if step == 0 { end } else { limit.period() / 10 });
+                wait_until_idle(&test.limiter).await;
+                while let Ok(number) = admitted.try_recv() {
+                    order.push(number);
+                }
+            }
+            assert_eq!(order, (0..15).collect::<Vec<_>>(), "{limit:?}");
+            while calls.join_next().await.is_some() {}
+            takes_nothing.await.expect("no panic").expect("admitted");
+            test.limiter.reset(&limit, "key").await.expect("reset");
+            // An unblock ends the block as well.
+            test.limiter.block(&limit, "key", 5 * MINUTE).await.expect("blocked");
+            let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
+            wait_until_idle(&test.limiter).await;
+            assert!(!call.is_finished());
+            test.limiter.unblock(&limit, "key").await.expect("unblocked");
+            timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
+        }
+    }
+
+    /// A bucket reserves moments ahead. After the key is blocked, no call starts at its reserved moment.
+    async fn reserved_calls_start_after_the_end_of_a_block(test: TestLimiter) {
+        for burst in [1, 10] {
+            let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);
+            let waiting = limit.wait(MINUTE);
+            test.limiter.check(&limit, "key", burst).await.expect("a new key");
+            let mut calls: Vec<_> = (0..5)
+                .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
+                .collect();
+            wait_until_idle(&test.limiter).await;
+            test.limiter.block(&limit, "key", 10 * SECOND).await.expect("blocked");
+            wait_until_idle(&test.limiter).await;
+            for _ in 0..19 {
+                test.clock.advance(SECOND / 2);
+                wait_until_idle(&test.limiter).await;
+            }
+            assert!(calls.iter().all(|call| !call.is_finished()), "a call started while blocked");
+            test.clock.advance(SECOND / 2);
+            // The bucket has refilled meanwhile.
+            for started in 0..=5 {
+                wait_until_idle(&test.limiter).await;
+                let finished = calls.iter().filter(|call| call.is_finished()).count();
+                assert_eq!(finished, (burst as usize + started).min(5), "burst {burst}");
+                test.clock.advance(SECOND / 10);
+            }
+            for call in calls.drain(..) {
+                call.await.expect("no panic").expect("admitted");
+            }
+            test.limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+}
+
+/// The block ends between the reply that it is blocked and the request that cancels the reservation.
+#[tokio::test]
+async fn a_line_does_not_ask_without_a_pause() {
+    let server = Server::start();
+    let limiter = || server.builder().build().expect("valid settings");
+    let [here, there] = [limiter(), limiter()];
+    let limit = Limit::leaky_bucket("pause", 1, MINUTE);
+    let waiting = limit.wait(HOUR);
+    here.check(&limit, "key", 1).await.expect("a new key");
+    let mut first = Box::pin(here.check(&waiting, "key", 1));
+    assert!(first.as_mut().now_or_never().is_none());
+    wait_until_idle(&here).await;
+    there.block(&limit, "key", Duration::from_millis(5)).await.expect("blocked");
+    let mut second = Box::pin(here.check(&waiting, "key", 1));
+    assert!(second.as_mut().now_or_never().is_none());
+    tokio::time::sleep(SECOND / 10).await;
+    let before = server.script_calls();
+    tokio::time::sleep(SECOND / 2).await;
+    let scripts = server.script_calls() - before;
+    assert!(scripts < 30, "{scripts} scripts");
+}

@@ -1,3 +1,0 @@
-//! Lua scripts that are run by hand.
-
-mod by_hand;
