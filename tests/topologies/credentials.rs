@@ -167,6 +167,8 @@ async fn credentials_can_name_their_user() {
     assert!(!own.contains("lib-name=") || own.contains("lib-name=ratelimit-runtime"), "{own}");
 }
 
+type Failing = fn() -> Result<Credentials, CredentialsError>;
+
 /// Returns a builder whose calls fall back after a short time.
 fn impatient(server: &Server) -> Builder {
     RateLimiter::builder().redis(url_of(server)).deadline(Duration::from_millis(200))
@@ -176,7 +178,6 @@ fn impatient(server: &Server) -> Builder {
 async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
     let server = Server::start();
     change(&mut server.connection(), &[">right"]);
-    type Failing = fn() -> Result<Credentials, CredentialsError>;
     let failings: [(&str, Failing); 2] = [
         ("no token", || Err(io::Error::other("no token").into())),
         ("panic", || panic!("on purpose")),
@@ -207,7 +208,7 @@ async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
 async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
     let server = Server::start();
     change(&mut server.connection(), &[">right"]);
-    let limiter = impatient(&server).credentials(|| pending()).build().expect("valid");
+    let limiter = impatient(&server).credentials(pending).build().expect("valid");
     for _ in 0..3 {
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
         assert_eq!(decision.source, Source::Fallback);

@@ -213,7 +213,9 @@ impl CountedCall {
             return mistake(report, limit.label(), Mistake::Leased);
         }
         if parts.len() > 1 {
-            parts.iter().for_each(|part| report::expect(part.limit));
+            for part in parts {
+                report::expect(part.limit);
+            }
         }
         let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
         let MergedCounts { counts, count_of } = match MergedCounts::of(&mut parts.iter().map(count))

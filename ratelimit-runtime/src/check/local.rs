@@ -105,7 +105,9 @@ impl Checker {
         outcomes: &[Outcome],
     ) -> Check {
         if parts.len() > 1 {
-            parts.iter().for_each(|part| report::expect(part.limit));
+            for part in parts {
+                report::expect(part.limit);
+            }
         }
         let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
         let mut report = Report::since(started);

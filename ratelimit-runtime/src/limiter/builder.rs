@@ -17,7 +17,7 @@ use crate::reply::BuildError;
 use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
-use crate::store::redis::{Access, CredentialsProvider, Provider, Redis};
+use crate::store::redis::{CredentialsProvider, LoginSettings, Provider, Redis};
 
 /// The longest deadline. A longer one is shortened to this.
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -41,7 +41,7 @@ const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 pub struct Builder {
     pub(super) redis: Option<String>,
     #[cfg(feature = "redis")]
-    access: Access,
+    login: LoginSettings,
     max_pending: usize,
     key_prefix: String,
     max_keys: usize,
@@ -71,8 +71,9 @@ impl Builder {
     /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
     /// user and the password. For the user and the password of the Sentinels, append
     /// `?sentinel_user=…&sentinel_password=…`, and for those of a socket `?user=…&pass=…`. With `rediss`
-    /// instead of `redis`, rustls encrypts the connections (features `tls-ring`, `tls-aws-lc`, `tls`). `valkey` and `valkeys` mean the same as
-    /// `redis` and `rediss`, and `-` the same as `+`. A URL with any other part is an error of [`build`](Self::build).
+    /// instead of `redis`, rustls encrypts the connections (features `tls-ring`, `tls-aws-lc`, `tls`). `valkey` and
+    /// `valkeys` mean the same as `redis` and `rediss`, and `-` the same as `+`. A URL with any other part is an error
+    /// of [`build`](Self::build).
     ///
     /// In a tokio runtime, I/O and time must be enabled, as in the one of `#[tokio::main]`: otherwise, tokio panics.
     /// Without one, the runtime of the limiter's thread sends the requests.
@@ -85,7 +86,7 @@ impl Builder {
     /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.access.certificates.root = Some(pem.into());
+        self.login.certificates.root = Some(pem.into());
         self
     }
 
@@ -96,7 +97,7 @@ impl Builder {
         certificate: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.access.certificates.client = Some((certificate.into(), key.into()));
+        self.login.certificates.client = Some((certificate.into(), key.into()));
         self
     }
 
@@ -104,13 +105,14 @@ impl Builder {
     /// for a cluster whose nodes announce addresses, and have one certificate.
     #[cfg(feature = "tls")]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.access.certificates.server_name = Some(name.into());
+        self.login.certificates.server_name = Some(name.into());
         self
     }
 
     /// Logs in with the credentials that `provider` returns, and not with a password of the URL: for passwords and
-    /// tokens that change. The provider is asked at each login, and before the credentials [expire](crate::Credentials::valid_for),
-    /// to authenticate open connections again. It does not provide the user of Sentinels.
+    /// tokens that change. The provider is asked at each login, and before the credentials
+    /// [expire](crate::Credentials::valid_for), to authenticate open connections again. It does not provide the user of
+    /// Sentinels.
     ///
     /// A login takes at most a second, the provider included, and calls that wait for it have their
     /// [deadline](Self::deadline), so a provider that asks a service keeps what that returned until it expires. If the
@@ -135,7 +137,7 @@ impl Builder {
     /// [`PasswordFile`](crate::PasswordFile) reads the password from a file.
     #[cfg(feature = "redis")]
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        self.access.provider = Some(Provider::new(provider));
+        self.login.provider = Some(Provider::new(provider));
         self
     }
 
@@ -290,9 +292,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on a key prefix with braces, or with an algorithm and a
-    /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a key secret of fewer than 16 bytes; on a file
-    /// of rules that cannot be read or has a mistake.
+    /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on a key
+    /// prefix with braces, or with an algorithm and a period; on a deadline, a `max_keys` or a `max_pending` of 0; on a
+    /// key secret of fewer than 16 bytes; on a file of rules that cannot be read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         #[cfg(feature = "redis")]
@@ -317,7 +319,7 @@ impl Builder {
     #[cfg(feature = "redis")]
     fn sets_redis(&self) -> bool {
         let default = Self::default();
-        self.access.provider.is_some()
+        self.login.provider.is_some()
             || self.key_prefix != default.key_prefix
             || self.settings.deadline != default.settings.deadline
             || self.max_pending != default.max_pending
@@ -352,7 +354,7 @@ impl Builder {
             #[cfg(feature = "redis")]
             Some(url) => Some(Redis::new(
                 url,
-                &self.access,
+                &self.login,
                 &self.key_prefix,
                 deadline,
                 self.max_pending,
@@ -378,7 +380,7 @@ impl Default for Builder {
         Self {
             redis: None,
             #[cfg(feature = "redis")]
-            access: Access::default(),
+            login: LoginSettings::default(),
             max_pending: 10_000,
             key_prefix: "rl".to_owned(),
             max_keys: 1_000_000,

@@ -30,8 +30,9 @@ static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
 ///
 /// Call it once, when the application starts, and never in a library. If no limiter is set before the first
 /// call, that call builds one by the [settings](RateLimiterSettings) in the environment: on the Redis at
-/// `RATELIMIT_REDIS_URL`, or on the embedded store if the variable is unset or empty. If a setting is invalid, all calls
-/// are rejected, except those of limits with [`Scope::Process`], and an `ERROR` event reports it once for each limit.
+/// `RATELIMIT_REDIS_URL`, or on the embedded store if the variable is unset or empty. If a setting is invalid, all
+/// calls are rejected, except those of limits with [`Scope::Process`], and an `ERROR` event reports it once for each
+/// limit.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};
@@ -176,8 +177,8 @@ impl RateLimiter {
     }
 
     /// Builds the limiter that annotated functions use if no limiter is set: by the
-    /// [settings](RateLimiterSettings::from_environment) in the environment, so on the Redis at `RATELIMIT_REDIS_URL`, or
-    /// on the embedded store if the variable is unset or empty.
+    /// [settings](RateLimiterSettings::from_environment) in the environment, so on the Redis at `RATELIMIT_REDIS_URL`,
+    /// or on the embedded store if the variable is unset or empty.
     ///
     /// # Errors
     ///

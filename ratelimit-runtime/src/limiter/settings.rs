@@ -251,8 +251,7 @@ fn read(name: &str, path: &Path) -> Result<Vec<u8>, BuildError> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let micros = parse_text(text).map_err(|error| error.to_string());
-    micros.map(Duration::from_micros)
+    parse_text(text).map(Duration::from_micros)
 }
 
 fn number<N: FromStr>(text: &str) -> Result<N, String> {

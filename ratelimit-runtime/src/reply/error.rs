@@ -195,7 +195,8 @@ pub enum BuildError {
         /// The mistake in the URL.
         message: Arc<str>,
     },
-    /// A setting of a [`RateLimiterSettings`](crate::RateLimiterSettings) is invalid. The error does not repeat a secret.
+    /// A setting of a [`RateLimiterSettings`](crate::RateLimiterSettings) is invalid. The error does not repeat a
+    /// secret.
     #[non_exhaustive]
     InvalidSetting {
         /// The name of the setting.
@@ -315,8 +316,8 @@ impl fmt::Display for BuildError {
                 "the certificates for TLS are invalid ({message}): pass the contents of PEM files"
             ),
             Self::InvalidServerName => f.write_str(
-                "`server_name` must be the name in the certificates of the servers: a host name, as `cache.example.com`, \
-                 or an IP address",
+                "`server_name` must be the name in the certificates of the servers: a host name, as \
+                 `cache.example.com`, or an IP address",
             ),
         }
     }

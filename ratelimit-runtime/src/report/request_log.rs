@@ -30,6 +30,7 @@ static WAS_OPENED: StickyFlag = StickyFlag::new();
 /// The limits of one request, in the order of their first check, each with its strictest decision; and how a rejection
 /// of the request is answered.
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct RequestLog {
     pub(crate) limits: OneOrMany<LoggedLimit>,
     /// Whether a limit has decided while this log, or that of an inner middleware, was open, also one that clients do

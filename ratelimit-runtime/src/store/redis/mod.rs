@@ -14,10 +14,10 @@ use tokio::time::Instant;
 
 use self::network::address::Address;
 use self::network::cluster::{Cluster, hash_slot};
-pub(crate) use self::network::credentials::{Access, Provider};
 pub use self::network::credentials::{
     Credentials, CredentialsError, CredentialsProvider, PasswordFile,
 };
+pub(crate) use self::network::credentials::{LoginSettings, Provider};
 use self::network::node::Node;
 use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
@@ -55,7 +55,7 @@ impl Redis {
     /// Creates a store on the servers that the URL names. It connects with the first decision.
     pub(crate) fn new(
         url: &str,
-        access: &Access,
+        login: &LoginSettings,
         prefix: &str,
         deadline: Duration,
         max_pending: usize,
@@ -64,7 +64,7 @@ impl Redis {
     ) -> Result<SharedStore, BuildError> {
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let topology = match Address::parse(url, access)? {
+        let topology = match Address::parse(url, login)? {
             Address::Server(lookup) => {
                 Topology::One(Node::new(lookup, deadline, probe, &background))
             }

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 
 use redis::IntoConnectionInfo;
 
+use super::Tls;
 use super::connection::{DEFAULT_PORT, Target};
-use super::credentials::{Access, Provider};
+use super::credentials::{LoginSettings, Provider};
 use super::node::ServerLookup;
 use super::sentinel::Sentinels;
-use super::tls::Tls;
 use crate::reply::BuildError;
 
 /// The servers that a URL names.
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Address {
     Server(ServerLookup),
     /// Some nodes of a cluster.
@@ -24,7 +25,7 @@ impl Address {
     /// Parses `redis://…`, `unix://…`, and the URLs of several hosts: `redis+sentinel://…/service` and
     /// `redis+cluster://…`. `rediss` means TLS, `valkey` and `valkeys` mean the same as `redis` and `rediss`, and `-`
     /// means `+`. Each part of the URL is used, or the URL is an error.
-    pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, BuildError> {
+    pub(crate) fn parse(url: &str, login: &LoginSettings) -> Result<Self, BuildError> {
         let url = url.trim();
         if url.contains(char::is_control) {
             return Err(invalid("a line break or a tab is in it: percent-encode it, as in `%0A`"));
@@ -50,8 +51,8 @@ impl Address {
             }
             _ => return Err(invalid("its scheme is not known")),
         };
-        let tls = if scheme == "rediss" { Some(Tls::new(&access.certificates)?) } else { None };
-        let provider = access.provider.as_ref();
+        let tls = if scheme == "rediss" { Some(Tls::new(&login.certificates)?) } else { None };
+        let provider = login.provider.as_ref();
         let names: &[&str] = match topology {
             "unix" => &["db", "user", "pass", "protocol"],
             "sentinel" => &["sentinel_user", "sentinel_password"],

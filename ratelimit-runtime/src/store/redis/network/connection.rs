@@ -31,8 +31,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::Tls;
 use super::credentials::{Credentials, Provider};
-use super::tls::Tls;
 use crate::clock::before;
 
 /// A connection that has received nothing for this many microseconds, with no pending request, is checked
@@ -423,7 +423,7 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 async fn renew(client: MultiplexedConnection, target: Target, lifetime: Option<Duration>) {
     let mut rest = lifetime;
     while let Some(left) = rest {
-        sleep((left - left / 4).max(RENEWAL_PAUSE)).await;
+        sleep((left / 4 * 3).max(RENEWAL_PAUSE)).await;
         rest = match authenticate(&client, &target).await {
             Ok(login) => login.lifetime,
             Err(error) => {
@@ -432,7 +432,7 @@ async fn renew(client: MultiplexedConnection, target: Target, lifetime: Option<D
             }
         };
     }
-    pending().await
+    pending::<()>().await;
 }
 
 #[cfg(test)]

@@ -11,11 +11,21 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::tls::Certificates;
+/// The certificates for TLS, as the contents of PEM files.
+#[derive(Clone, Default)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "nothing sets or reads them"))]
+pub(crate) struct Certificates {
+    /// The root certificates to trust instead of those of the system.
+    pub(crate) root: Option<Vec<u8>>,
+    /// The certificate chain of this client, and its private key.
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name of all servers in their certificates, in place of their hosts.
+    pub(crate) server_name: Option<String>,
+}
 
 /// What the builder has received about logins, beside the URL.
 #[derive(Clone, Default)]
-pub(crate) struct Access {
+pub(crate) struct LoginSettings {
     pub(crate) certificates: Certificates,
     pub(crate) provider: Option<Provider>,
 }

@@ -4,15 +4,13 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+use super::credentials::Certificates;
 use crate::reply::BuildError;
 
-#[derive(Clone, Default)]
-pub(crate) struct Certificates;
-
 #[derive(Clone)]
-pub(crate) enum Tls {}
+pub(crate) enum NoTls {}
 
-impl Tls {
+impl NoTls {
     pub(crate) fn new(_: &Certificates) -> Result<Self, BuildError> {
         Err(BuildError::TlsDisabled)
     }

@@ -12,18 +12,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::credentials::Certificates;
 use crate::reply::BuildError;
-
-/// The certificates for TLS, as the contents of PEM files.
-#[derive(Clone, Default)]
-pub(crate) struct Certificates {
-    /// The root certificates to trust instead of those of the system.
-    pub(crate) root: Option<Vec<u8>>,
-    /// The certificate chain of this client, and its private key.
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name of all servers in their certificates, in place of their hosts.
-    pub(crate) server_name: Option<String>,
-}
 
 /// Encrypts connections to the servers of a limiter.
 #[derive(Clone)]
