@@ -27,7 +27,7 @@ async fn complete(
                         })
                 },
                 &team,
-                estimate,
+                ::ratelimit_runtime::__private::cost(estimate),
             ),
         );
         match __rate_limit_pending.await {

@@ -76,7 +76,7 @@ where
                         })
                 },
                 &(&tenant, &user.id),
-                rows / 100,
+                ::ratelimit_runtime::__private::cost(rows / 100),
             ),
         ) {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,

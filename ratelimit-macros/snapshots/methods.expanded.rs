@@ -24,7 +24,7 @@ impl<T: AsRef<str>> Pool<T> {
                             })
                     },
                     &self.of.as_ref(),
-                    Self::SIZE,
+                    ::ratelimit_runtime::__private::cost(Self::SIZE),
                 ),
             ) {
                 ::core::option::Option::Some(__rate_limit_pending) => {

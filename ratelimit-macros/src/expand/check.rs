@@ -49,7 +49,7 @@ impl Expansion<'_> {
         let limit = self.registered(charge, &self.name(given), given.is_some());
         let KeyAndCost { key, cost } = &charge.key_and_cost;
         let (limiter, key) = (self.limiter(), self.key(key.as_ref()));
-        let cost = cost.as_ref().map_or_else(one_unit, ToTokens::to_token_stream);
+        let cost = self.cost(cost.as_ref());
         quote_spanned! {hygienic()=>
             #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
         }
