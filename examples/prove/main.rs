@@ -59,6 +59,8 @@ static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    // Another crate of the build can bring a second cryptography, and then rustls chooses none.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let (redis, yes) = arguments()?;
     let (connection, server) =
         redis.connect().await.map_err(|error| anyhow!("{error:#}\n\n{USAGE}"))?;

@@ -230,7 +230,7 @@ async fn a_rule_that_does_not_fit_is_not_written() {
     for (command, words) in [
         (&["set", "api", "threshold = 9, burst = 20"][..], "`burst` is the capacity of a bucket"),
         (&["set", "api/1m", "acme", "burst = 20"], "`burst` is the capacity of a bucket"),
-        (&["set", "plan", "threshold = 1, burst = 4_000_000_000"], "over 100 years to fill"),
+        (&["set", "plan", "threshold = 1, burst = 4_000_000_000"], "more than 100 years to fill"),
         (&["set", "api", "threshold = 0"], "an amount must be at least 1"),
     ] {
         assert_fails(&server, command, &[words]);

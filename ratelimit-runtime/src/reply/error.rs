@@ -134,6 +134,9 @@ impl fmt::Display for StoreError {
     }
 }
 
+const LOGIN_ADVICE: &str = "check the user and password of the Redis URL; a password alone is \
+    `redis://:password@host`";
+
 /// Returns what an operator can do about an error of the server.
 fn advice(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
@@ -141,10 +144,9 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
             "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
              \"What Redis holds\"; if the server rejects TIME, set `clock(Clock::Client)`"
         }
-        "NOAUTH" | "WRONGPASS" => {
-            "check the user and password of the Redis URL; a password alone is \
-             `redis://:password@host`"
-        }
+        "NOAUTH" | "WRONGPASS" => LOGIN_ADVICE,
+        // The server has no password.
+        "ERR" if message.contains("without any password") => LOGIN_ADVICE,
         "OOM" => "raise `maxmemory`, or give the limiter a server of its own",
         "READONLY" => {
             "this is a replica: use the address of the primary, or `redis+sentinel://` to follow it"
