@@ -69,6 +69,8 @@ impl Line {
         waker: &Waker,
         now: Now,
     ) -> Poll<Result<Reply, StoreError>> {
+        // Another thread may have woken calls at a later time, and this one before the line had its waker.
+        let now = Now { local: now.local.max(self.woken), ..now };
         let Some(waiter) = self.waiters.get_mut(arrival) else { return Poll::Pending };
         waiter.waker.clone_from(waker);
         waiter.pinged = None;
