@@ -45,8 +45,8 @@
 //! | --- | --- | --- |
 //! | `attribute` | yes | the attribute, and [`key!`] |
 //! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
-//! | `tls-ring`, `tls-aws-lc` | | connections to Redis through TLS, with the cryptography of ring or aws-lc unless the application has installed another |
-//! | `tls` | | the same, only with the cryptography that the application has installed |
+//! | `tls` | | connections to Redis through TLS, with the cryptography that the application has installed |
+//! | `tls-ring`, `tls-aws-lc` | | the same; if it has installed none, with ring or aws-lc |
 //! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
 //! | `tower` | | the layers, for hyper, other servers, and clients such as reqwest |
 //! | `stream` | | streams whose items wait for a limit: `stream` |

@@ -10,10 +10,10 @@ const KEYWORDS: [&str; 21] = [
 /// The names in a text. Scopes are left to Redis: a script that uses a name outside of its block fails there.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Those that nothing in the text declares.
+    /// Names that the text uses and does not declare.
     pub(crate) free: BTreeSet<String>,
     pub(crate) declared: BTreeSet<String>,
-    /// Those that the text declares at the start of a line, so that a text after it can use them.
+    /// Names that the text declares at the start of a line: scripts that include it can use them.
     pub(crate) exported: BTreeSet<String>,
 }
 

@@ -149,7 +149,7 @@ const REPLY: &str = "-ERR Script attempted to access a non local key in a cluste
 
 struct Relay {
     port: u16,
-    /// The reply to the next script, instead of that of the node.
+    /// What the relay replies to the next script, which it then does not pass on to the node.
     next: Arc<Mutex<Option<&'static str>>>,
 }
 

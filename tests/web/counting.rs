@@ -238,7 +238,7 @@ fn ask(address: SocketAddr, requests: usize) -> Count {
 fn admits_exactly_the_threshold() {
     let redis = Server::start();
     let limiter = redis.builder().build().expect("valid");
-    // Without a limiter of its own, the layer uses that of the handler.
+    // A layer that is given no limiter uses the current one, as the handler does.
     let layer = RateLimitLayer::new().limit(ALL, |_| ());
     let router = Router::new().route("/", route_get(handler)).layer(layer);
     let server = serve(router, &limiter);

@@ -1,5 +1,5 @@
-//! The settings of a layer, and the start of the check of a request by its limits: those that each request has, and
-//! those that an application chooses for one.
+//! The settings of a layer, and how it starts the check of a request. A layer has limits for all requests, and the
+//! application can choose further limits for each one.
 
 use std::fmt;
 use std::sync::Arc;

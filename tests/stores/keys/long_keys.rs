@@ -1,5 +1,5 @@
 //! Keys of any bytes and any length: a client that chooses its key does not choose how much Redis keeps, and the short
-//! text of a long key is the same key for operators. A hashed key is one that nobody may read.
+//! text of a long key is the same key for operators. Of a hashed key, Redis and operators see only the hash.
 
 use ratelimit_runtime::{
     BuildError, Limit, Mistake, OwnedKey, RateLimiter, Rejection, Rule, RuleSet, Scope, rate_limit,
@@ -87,7 +87,7 @@ async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
     }
 }
 
-// Keys that nobody may read: Redis has their hashes, and processes with one secret share their counts.
+// Hashed keys: processes with the same secret share their counts.
 
 const HASHED: Limit = Limit::sliding("hashed", 2, HOUR);
 const TOKEN: &str = "Bearer sk_live_1234";

@@ -209,8 +209,8 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// Lets more time pass than the hold. Each process states what it holds, except one that stands still. The store
-    /// frees the units of that one, and of those that were killed.
+    /// Lets more time pass than the hold. Each process states what it holds, except the `stopped` one. The store frees
+    /// the units of the stopped process and of killed processes.
     pub(super) async fn outlive_hold(&mut self, stopped: Option<usize>) {
         if self.fleet.is_embedded() {
             return;

@@ -26,7 +26,7 @@ const EXACT: usize = 15;
 
 type Decisions = (ExpectedDecision, Decision, Decision);
 
-/// How the decisions of the stores, which are the same, are compared with that of the model.
+/// How closely a decision must agree with that of the model. Both stores make the same decision.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Compared {
     Exactly,

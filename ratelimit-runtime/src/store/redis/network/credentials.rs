@@ -1,5 +1,5 @@
-//! What a limiter logs in to Redis with: the user and the password of the URL, or those that a provider returns for
-//! each login.
+//! Credentials: the user and the password of a login. They are those of the URL, or a provider returns them for each
+//! login.
 
 use std::error::Error;
 use std::fmt;
