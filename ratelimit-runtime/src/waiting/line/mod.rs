@@ -519,6 +519,35 @@ fn least_time(terms: &Terms, first: u64, units: u128, is_exact: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::OwnedKey;
+    use crate::limit::{Access, Limit, OnError};
+    use crate::waiting::{Destination, OwnedPart, Ticket};
+
+    /// A thread reads the time, another one grants the call later, and wakes it before the line has its waker.
+    #[test]
+    fn a_call_that_was_woken_takes_its_turn_at_an_earlier_time() {
+        let limit = Limit::fixed("raced", 1, Duration::from_secs(60)).wait(Duration::from_secs(1));
+        let charge = Charge {
+            terms: *limit.terms(),
+            key_id: KeyId::from_bits(1),
+            count_name: Vec::new(),
+            cost: 1,
+            statement: None,
+        };
+        let spec = LineSpec { counts: vec![Arc::new(charge)].into(), ..LineSpec::default() };
+        let part = OwnedPart { limit, key: OwnedKey::of(&"key"), cost: 1, access: Access::Limited };
+        let ticket = Ticket::new(vec![part].into(), false, 1, 99);
+        let at = |local| Now { local, real: Instant::now() };
+        let mut line = Line::new(Arc::new(spec.clone()));
+        let waiter = Waiter::new(ticket, OnError::Local);
+        line.enter(waiter, &Destination { line: spec, changes_at: None }, at(99));
+        let Duty::Request(asked) = line.duty(false, at(100)) else { panic!("it asks") };
+        let admitted = Outcome { verdict: Verdict::Admitted, ..Outcome::UNDECIDED };
+        line.replied(*asked, Reply::one(admitted, Source::Embedded), at(100));
+        assert!(matches!(line.duty(false, at(100)), Duty::Sleep(_)));
+        line.take_wakers();
+        assert!(line.poll(1, Waker::noop(), at(99)).is_ready(), "nobody wakes it again");
+    }
 
     #[test]
     fn looks_soon_after_a_second_and_then_ever_more_rarely() {
