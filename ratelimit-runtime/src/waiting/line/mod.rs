@@ -534,7 +534,9 @@ mod tests {
             cost: 1,
             statement: None,
         };
-        let spec = LineSpec { counts: vec![Arc::new(charge)].into(), ..LineSpec::default() };
+        let validity = Duration::from_secs(60);
+        let spec =
+            LineSpec { counts: vec![Arc::new(charge)].into(), validity, ..LineSpec::default() };
         let part = OwnedPart { limit, key: OwnedKey::of(&"key"), cost: 1, access: Access::Limited };
         let ticket = Ticket::new(vec![part].into(), false, 1, 99);
         let at = |local| Now { local, real: Instant::now() };
