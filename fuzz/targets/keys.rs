@@ -24,9 +24,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
-use self::key::{
-    AnyHole, Hole, Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted,
-};
+use self::key::{AnyHole, Hole, Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
