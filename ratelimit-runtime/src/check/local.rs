@@ -258,7 +258,7 @@ mod tests {
 
     #[cfg(feature = "tower")]
     fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
-        let mut log = crate::report::request_log::RequestLog::default();
+        let mut log = Box::<crate::report::request_log::RequestLog>::default();
         let result = log.sync_scope(work);
         let limits = log.limits.iter().map(|limit| {
             let decision = limit.decided().map(|(it, at)| (it.remaining, at, it.allowed));

@@ -19,9 +19,9 @@ use crate::reply::{Decision, Rejection, Source};
 use crate::sticky::StickyFlag;
 
 thread_local! {
-    /// The log that is open while this thread polls its request. Not local to the task, which would move it more often
+    /// The log that is open while this thread polls its request. Boxed, because opening and closing move it
     /// (`benches/all -- layer`).
-    static CURRENT: RefCell<RequestLog> = const { RefCell::new(RequestLog::NONE) };
+    static CURRENT: RefCell<Box<RequestLog>> = RefCell::default();
 }
 
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
@@ -61,18 +61,6 @@ pub(crate) struct LoggedLimit {
 pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 impl RequestLog {
-    /// Stands for the log of a thread that has none.
-    const NONE: Self = Self {
-        limits: OneOrMany::new_const(),
-        has_decided: false,
-        retry_after: None,
-        has_legacy_headers: false,
-        prefers_json: false,
-        is_grpc: false,
-        body: None,
-        is_open: false,
-    };
-
     /// Adds a limit that is about to be decided, so that the log keeps the order of the limits. Skips a shadow and a
     /// hidden limit, because clients must not see them.
     pub(crate) fn expect(&mut self, limit: &Limit) {
@@ -146,7 +134,7 @@ impl RequestLog {
     }
 
     /// Calls `work`, and records the checks that end in it.
-    pub(crate) fn sync_scope<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn sync_scope<T>(self: &mut Box<Self>, work: impl FnOnce() -> T) -> T {
         WAS_OPENED.set();
         self.is_open = true;
         let scope = LogScope::of(self);
@@ -161,10 +149,10 @@ impl RequestLog {
 }
 
 /// Opens a log in this thread. The log that was open before is in its place meanwhile, and both return on drop.
-struct LogScope<'a>(&'a mut RequestLog);
+struct LogScope<'a>(&'a mut Box<RequestLog>);
 
 impl<'a> LogScope<'a> {
-    fn of(log: &'a mut RequestLog) -> Self {
+    fn of(log: &'a mut Box<RequestLog>) -> Self {
         let mut scope = Self(log);
         scope.exchange();
         scope
@@ -172,7 +160,7 @@ impl<'a> LogScope<'a> {
 
     fn exchange(&mut self) {
         // A thread that ends has no log.
-        let _ = CURRENT.try_with(|current| mem::swap(self.0, &mut *current.borrow_mut()));
+        let _ = CURRENT.try_with(|current| mem::swap(self.0, &mut current.borrow_mut()));
     }
 }
 
@@ -246,14 +234,14 @@ pub(crate) fn is_open() -> bool {
 /// Calls `work`. The checks that end in it are not recorded.
 #[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    let mut none = RequestLog::NONE;
+    let mut none = Box::default();
     let _scope = LogScope::of(&mut none);
     work()
 }
 
 /// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.
 pub(crate) fn with_current<T>(change: impl FnOnce(&mut RequestLog) -> T) -> Option<T> {
-    let open = |current: &RefCell<RequestLog>| {
+    let open = |current: &RefCell<Box<RequestLog>>| {
         let mut log = current.borrow_mut();
         log.is_open.then(|| change(&mut log))
     };

@@ -63,7 +63,6 @@ use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
-use crate::one_or_many::OneOrMany;
 use crate::printing::debug_by_name;
 use crate::reply::{FromRejection, Rejection};
 
@@ -343,8 +342,8 @@ impl RequestAccess for HttpRequest {
         self.peer_addr().map(|address| address.ip())
     }
 
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes).collect()
+    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes)
     }
 
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
@@ -363,7 +362,7 @@ impl RequestAccess for ServiceRequest {
         self.request().peer()
     }
 
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
+    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.request().lines(name)
     }
 

@@ -275,7 +275,7 @@ impl Client {
             return clients.identify(request);
         }
         let peer = request.peer().map(|peer| peer.to_canonical());
-        setup::check_untrusted_peer(peer, false, |name| !request.lines(name).is_empty());
+        setup::check_untrusted_peer(peer, false, |name| request.lines(name).next().is_some());
         Self::new(peer, Self::IPV6_PREFIX)
     }
 }
@@ -308,7 +308,7 @@ impl<R: sealed::RequestAccess> IncomingRequest for R {}
 pub(super) mod sealed {
     use std::net::IpAddr;
 
-    use super::{Clients, OneOrMany};
+    use super::Clients;
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait RequestAccess {
@@ -316,7 +316,7 @@ pub(super) mod sealed {
         fn peer(&self) -> Option<IpAddr>;
 
         /// Returns the lines of the header called `name`.
-        fn lines(&self, name: &str) -> OneOrMany<&[u8]>;
+        fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a, Self>;
 
         /// Returns a value in the extensions of the request.
         fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
@@ -357,8 +357,8 @@ impl<R: HttpRequest> RequestAccess for R {
         peer(self.fields().1)
     }
 
-    fn lines(&self, name: &str) -> OneOrMany<&[u8]> {
-        self.fields().0.get_all(name).iter().map(HeaderValue::as_bytes).collect()
+    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a, R> {
+        self.fields().0.get_all(name).iter().map(HeaderValue::as_bytes)
     }
 
     fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {

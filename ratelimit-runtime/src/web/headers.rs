@@ -15,7 +15,6 @@ use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
-use crate::one_or_many::OneOrMany;
 use crate::report::request_log::{LoggedLimit, RequestLog};
 
 // Statics, so that no call checks and copies a name (`benches/all -- layer`).
@@ -132,9 +131,14 @@ fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
 fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
-    let mut limits: OneOrMany<_> = log.limits.iter().filter(|it| it.decided().is_some()).collect();
-    limits.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
-    list(log, limits.into_iter(), |text, limit| {
+    let mut sorted;
+    let mut limits = &log.limits;
+    if limits.len() > 1 {
+        sorted = limits.clone();
+        sorted.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
+        limits = &sorted;
+    }
+    list(log, limits.iter().filter(|limit| limit.decided().is_some()), |text, limit| {
         let Some((decision, seconds)) = limit.decided() else { return };
         push_parameter(text, ";r=", decision.remaining);
         // The end of a call in flight is unknown.

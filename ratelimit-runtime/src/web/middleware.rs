@@ -33,7 +33,7 @@ pub(crate) trait ServerRequest: RequestAccess {
 
 /// A request between its arrival and its response.
 pub(crate) struct RequestScope {
-    pub(super) log: RequestLog,
+    pub(super) log: Box<RequestLog>,
     /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
     pub(super) permits: HeldSlots,
     /// The check of the request; `None` if it has no limits.
@@ -57,8 +57,8 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             .map(|function| CustomBody { function: Arc::clone(function), request: request.head() });
         // An outer layer can set the body.
         let outer = || request_log::with_current(|log| log.body.clone())?;
-        let mut log = log.clone();
-        log.prefers_json = prefers_json(request.lines("accept").into_iter());
+        let mut log = Box::new(log.clone());
+        log.prefers_json = prefers_json(request.lines("accept"));
         log.is_grpc = request.is_grpc();
         log.body = custom.map(|body| Arc::new(body) as _).or_else(outer);
         let undecided = requires_decision.then(|| {
