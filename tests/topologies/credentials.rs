@@ -213,6 +213,12 @@ async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
         assert_eq!(decision.source, Source::Fallback);
     }
+    let patient = denying_builder(&url_of(&server)).credentials(pending).build().expect("valid");
+    let error = error_of(&patient).await.to_string();
+    assert!(
+        error.contains("the provider of credentials failed: no answer within 900ms"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -302,6 +308,28 @@ async fn open_connections_are_authenticated_before_the_credentials_expire() {
 }
 
 #[tokio::test]
+async fn credentials_are_used_again_until_most_of_their_lifetime_has_passed() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[">first"]);
+    let valid = |password: &str| Credentials::password(password).valid_for(HOUR);
+    let passwords = Passwords::new(["first", "second"].map(valid));
+    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
+    let limiter = limiter.build().expect("valid");
+    for _ in 0..3 {
+        first_decision(&limiter, &LIMIT, "key").await;
+        cut(&mut connection);
+    }
+    first_decision(&limiter, &LIMIT, "key").await;
+    assert_eq!(passwords.asked(), 1);
+    // A server that refuses them ends that.
+    change(&mut connection, &["resetpass", ">second"]);
+    cut(&mut connection);
+    first_decision(&limiter, &LIMIT, "key").await;
+    assert_eq!(passwords.asked(), 2);
+}
+
+#[tokio::test]
 async fn a_password_in_a_file_is_read_at_each_login() {
     let server = Server::start();
     let mut connection = server.connection();
@@ -321,6 +349,10 @@ async fn a_password_in_a_file_is_read_at_each_login() {
     let limiter = denying_builder(&url_of(&server)).credentials(PasswordFile::new(&missing));
     let error = error_of(&limiter.build().expect("valid")).await.to_string();
     assert!(error.contains(&missing.display().to_string()), "{error}");
+    write("\n");
+    let limiter = denying_builder(&url_of(&server)).credentials(PasswordFile::new(file.path()));
+    let error = error_of(&limiter.build().expect("valid")).await.to_string();
+    assert!(error.contains("there is no password in"), "{error}");
 }
 
 #[tokio::test]

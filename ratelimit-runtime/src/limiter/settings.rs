@@ -1,7 +1,7 @@
 //! The settings of a limiter in a configuration or in the environment.
 
 use std::env;
-#[cfg(feature = "tls")]
+#[cfg(feature = "redis")]
 use std::path::Path;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,6 +15,7 @@ use crate::printing::debug_by_name;
 use crate::reply::BuildError;
 #[cfg(feature = "redis")]
 use crate::store::redis::PasswordFile;
+use crate::text::closest::closest;
 use crate::text::duration::parse_text;
 
 /// What the names of all variables of the environment begin with.
@@ -24,7 +25,7 @@ const PREFIX: &str = "RATELIMIT_";
 ///
 /// With feature `serde`, any format has them:
 ///
-/// ```
+/// ```no_run
 /// # #[cfg(feature = "serde")] {
 /// use ratelimit_runtime::{RateLimiter, RateLimiterSettings};
 ///
@@ -45,13 +46,16 @@ const PREFIX: &str = "RATELIMIT_";
 ///
 /// In the environment, `RATELIMIT_` precedes each name, in capitals: `RATELIMIT_REDIS_URL`, `RATELIMIT_DEADLINE`. An
 /// empty variable is not set.
+///
+/// Some settings of the [`Builder`] are no part of a configuration, such as `max_pending`. Show an error of a parser by
+/// its `Display`: the `Debug` of that of `toml` contains the whole text, with the password of a URL.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 #[non_exhaustive]
 pub struct RateLimiterSettings {
     /// [`Builder::redis`]; without it, the process counts.
     pub redis_url: Option<String>,
-    /// The path of a [`PasswordFile`](crate::PasswordFile).
+    /// The path of a [`PasswordFile`](crate::PasswordFile), which exists when the limiter is built.
     pub password_file: Option<PathBuf>,
     /// The path of a PEM file: [`Builder::root_certificates`].
     pub root_certificates: Option<PathBuf>,
@@ -149,7 +153,10 @@ impl RateLimiterSettings {
         match &self.password_file {
             None => {}
             #[cfg(feature = "redis")]
-            Some(path) => builder = builder.credentials(PasswordFile::new(path)),
+            Some(path) => {
+                read("password_file", path)?;
+                builder = builder.credentials(PasswordFile::new(path));
+            }
             #[cfg(not(feature = "redis"))]
             Some(_) => return Err(BuildError::RedisDisabled),
         }
@@ -221,12 +228,33 @@ impl RateLimiterSettings {
     }
 }
 
+/// The names of all settings.
+const NAMES: [&str; 13] = [
+    "redis_url",
+    "password_file",
+    "root_certificates",
+    "client_certificate",
+    "client_key",
+    "server_name",
+    "key_prefix",
+    "key_secret",
+    "deadline",
+    "on_error",
+    "instances",
+    "max_keys",
+    "rules",
+];
+
 /// Reports variables of the environment that are no setting.
 pub(super) fn report_unknown(unknown: &[String]) {
-    if !unknown.is_empty() {
+    for variable in unknown {
+        let setting = variable.trim_start_matches(PREFIX).to_ascii_lowercase();
+        let meant = closest(&setting, NAMES).map(|name| format!("{PREFIX}{}", name.to_uppercase()));
+        let meant = meant.as_deref();
         tracing::warn!(
-            variables = ?unknown,
-            "some variables of the environment that begin with RATELIMIT_ are no setting of a rate limiter: see \
+            variable,
+            meant,
+            "a variable of the environment that begins with RATELIMIT_ is no setting of a rate limiter: see \
              `RateLimiterSettings`"
         );
     }
@@ -244,9 +272,10 @@ fn lacks(name: &str, feature: &str) -> BuildError {
     )
 }
 
-#[cfg(feature = "tls")]
+/// Reads the file of a setting. The error does not name the path: a secret may stand in its place.
+#[cfg(feature = "redis")]
 fn read(name: &str, path: &Path) -> Result<Vec<u8>, BuildError> {
-    let failed = |error| invalid(name, &format!("cannot read {}: {error}", path.display()));
+    let failed = |error| invalid(name, &format!("{error}: write the path of a file"));
     std::fs::read(path).map_err(failed)
 }
 

@@ -134,8 +134,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-const LOGIN_ADVICE: &str = "check the user and password of the Redis URL; a password alone is \
-    `redis://:password@host`";
+const LOGIN_ADVICE: &str = "check the user and password of the Redis URL, a password alone is \
+    `redis://:password@host`; the server must know a password before a provider returns it";
 
 /// Returns what an operator can do about an error of the server.
 fn advice(code: &str, message: &str) -> Option<&'static str> {
@@ -306,7 +306,8 @@ impl fmt::Display for BuildError {
             ),
             Self::TlsDisabled => f.write_str(
                 "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature \
-                 `tls`: enable the feature, or write `redis://`",
+                 `tls`: enable `tls-ring`, or `tls` if the application installs cryptography of its own, or write \
+                 `redis://`",
             ),
             Self::NoCryptography => f.write_str(
                 "the Redis URL requires TLS, and no cryptography is chosen: enable the feature `tls-ring` or \
@@ -315,7 +316,7 @@ impl fmt::Display for BuildError {
             ),
             Self::InvalidCertificate { message } => write!(
                 f,
-                "the certificates for TLS are invalid ({message}): pass the contents of PEM files"
+                "the certificates for TLS are invalid ({message}): pass the contents of PEM files; a setting has their path"
             ),
             Self::InvalidServerName => f.write_str(
                 "`server_name` must be the name in the certificates of the servers: a host name, as \

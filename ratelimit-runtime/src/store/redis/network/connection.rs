@@ -66,10 +66,11 @@ impl Target {
         Self { address: ConnectionAddr::Tcp(host.to_owned(), port), ..self.clone() }
     }
 
-    /// Returns the credentials of a login; `None` if the server needs none.
-    async fn credentials(&self) -> Result<Option<Credentials>, RedisError> {
+    /// Returns the credentials of a login; `None` if the server needs none. `has_refused` says whether it has refused
+    /// those before.
+    async fn credentials(&self, has_refused: bool) -> Result<Option<Credentials>, RedisError> {
         let provided = match (&self.provider, self.login.password()) {
-            (Some(provider), _) => provider.ask().await?,
+            (Some(provider), _) => provider.credentials(has_refused).await?,
             (None, Some(password)) => Credentials::password(password),
             (None, None) => return Ok(None),
         };
@@ -369,9 +370,9 @@ async fn authenticate(
     client: &MultiplexedConnection,
     target: &Target,
 ) -> Result<Login, RedisError> {
-    let (mut client, mut may_repeat) = (client.clone(), target.provider.is_some());
+    let (mut client, mut has_refused) = (client.clone(), false);
     loop {
-        let credentials = target.credentials().await?;
+        let credentials = target.credentials(has_refused).await?;
         let (commands, needed) = login_commands(target, credentials.as_ref());
         let start = Instant::now();
         let replies = client.send_packed_commands(&commands, 0, commands.len()).await?;
@@ -380,7 +381,10 @@ async fn authenticate(
         let needed =
             replies.into_iter().take(needed).try_for_each(|reply| reply.extract_error().map(drop));
         match needed {
-            Err(error) if error.code() == Some("WRONGPASS") && mem::take(&mut may_repeat) => {}
+            Err(error)
+                if error.code() == Some("WRONGPASS")
+                    && target.provider.is_some()
+                    && !mem::replace(&mut has_refused, true) => {}
             needed => {
                 let is_authenticated = credentials.is_some();
                 let lifetime = credentials.and_then(|credentials| credentials.lifetime);
@@ -421,13 +425,18 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 /// Authenticates a connection again whenever three quarters of the lifetime of its credentials have passed; if that
 /// fails, whenever three quarters of the rest have. Does not end.
 async fn renew(client: MultiplexedConnection, target: Target, lifetime: Option<Duration>) {
-    let mut rest = lifetime;
+    let (mut rest, mut has_failed) = (lifetime, false);
     while let Some(left) = rest {
         sleep((left / 4 * 3).max(RENEWAL_PAUSE)).await;
         rest = match authenticate(&client, &target).await {
-            Ok(login) => login.lifetime,
+            Ok(login) => {
+                has_failed = false;
+                login.lifetime
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot authenticate an open connection to Redis again");
+                if !mem::replace(&mut has_failed, true) {
+                    tracing::warn!(%error, "cannot authenticate an open connection to Redis again");
+                }
                 Some(left / 4)
             }
         };

@@ -3,13 +3,18 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError};
+use redis::RedisError;
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, timeout};
+
+use super::connection::CONNECT_TIMEOUT;
+use crate::threads::{Mutex, lock};
 
 /// The certificates for TLS, as the contents of PEM files.
 #[derive(Clone, Default)]
@@ -55,8 +60,9 @@ impl Credentials {
         self
     }
 
-    /// Sets for how long the server accepts these credentials; until the connection ends unless set. Before that time
-    /// has passed, the limiter asks for new ones, and authenticates its open connections again.
+    /// Sets for how long the server accepts these credentials; until the connection ends unless set. Until three
+    /// quarters of that time have passed, the limiter logs in with them again without asking. Then it asks for new ones,
+    /// and authenticates its open connections again.
     #[must_use]
     pub fn valid_for(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
@@ -73,7 +79,8 @@ impl fmt::Debug for Credentials {
 
 /// Returns the credentials of each login: see [`Builder::credentials`](crate::Builder::credentials).
 ///
-/// A function that returns a future is a provider as well.
+/// A function that returns a future is a provider as well. It has 900 ms to answer; calls wait for it up to their
+/// deadline.
 pub trait CredentialsProvider: Send + Sync + 'static {
     /// Returns the credentials of a login.
     ///
@@ -118,41 +125,69 @@ impl PasswordFile {
 impl CredentialsProvider for PasswordFile {
     async fn credentials(&self) -> Result<Credentials, CredentialsError> {
         let path = self.0.clone();
-        let text = spawn_blocking(move || {
-            let named = |error| format!("cannot read {}: {error}", path.display());
-            std::fs::read_to_string(&path).map_err(named)
+        let password = spawn_blocking(move || match std::fs::read_to_string(&path) {
+            Ok(text) if text.trim_end().is_empty() => {
+                Err(format!("there is no password in {}", path.display()))
+            }
+            Ok(text) => Ok(text.trim_end().to_owned()),
+            Err(error) => Err(format!("cannot read {}: {error}", path.display())),
         });
-        Ok(Credentials::password(text.await??.trim_end()))
+        Ok(Credentials::password(password.await??))
     }
 }
 
 type ProviderFuture = Pin<Box<dyn Future<Output = Result<Credentials, CredentialsError>> + Send>>;
 
+/// How long a provider may take: an attempt to connect then fails because of it, and not of Redis.
+const PROVIDED_WITHIN: Duration = CONNECT_TIMEOUT.saturating_sub(Duration::from_millis(100));
+
 /// A provider of any type.
 #[derive(Clone)]
-pub(crate) struct Provider(Arc<dyn Fn() -> ProviderFuture + Send + Sync>);
+pub(crate) struct Provider {
+    ask: Arc<dyn Fn() -> ProviderFuture + Send + Sync>,
+    /// The credentials that it has returned, if they have a lifetime, and when.
+    last: Arc<Mutex<Option<(Credentials, Instant)>>>,
+}
 
 impl Provider {
     pub(crate) fn new(provider: impl CredentialsProvider) -> Self {
         let provider = Arc::new(provider);
-        Self(Arc::new(move || {
+        let ask = move || -> ProviderFuture {
             let provider = Arc::clone(&provider);
             Box::pin(async move { provider.credentials().await })
-        }))
+        };
+        Self { ask: Arc::new(ask), last: Arc::default() }
     }
 
-    /// Returns the credentials of a login. Runs the provider, which is foreign code, in a task of its own: its panic is
-    /// an error of the login, and it ends with a login that is given up.
-    pub(super) async fn ask(&self) -> Result<Credentials, RedisError> {
+    /// Returns the credentials of a login: the last ones, unless three quarters of their lifetime have passed, or the
+    /// server `has_refused` them.
+    pub(super) async fn credentials(&self, has_refused: bool) -> Result<Credentials, RedisError> {
+        let known = lock(&self.last).clone().filter(|_| !has_refused);
+        if let Some((credentials, since)) = known
+            && let Some(rest) = credentials.lifetime.and_then(|it| it.checked_sub(since.elapsed()))
+            && rest > credentials.lifetime.unwrap_or_default() / 4
+        {
+            return Ok(credentials.valid_for(rest));
+        }
+        let asked = Instant::now();
+        let credentials = timeout(PROVIDED_WITHIN, self.ask()).await;
+        let credentials =
+            credentials.unwrap_or_else(|_| Err(format!("no answer within {PROVIDED_WITHIN:?}")));
+        let failed = |cause| format!("the provider of credentials failed: {cause}");
+        let credentials = credentials.map_err(|cause| io::Error::other(failed(cause)))?;
+        *lock(&self.last) = credentials.lifetime.map(|_| (credentials.clone(), asked));
+        Ok(credentials)
+    }
+
+    /// Runs the provider, which is foreign code, in a task of its own: its panic is an error of the login, and it ends
+    /// with a login that is given up.
+    async fn ask(&self) -> Result<Credentials, String> {
         let mut asked = JoinSet::new();
-        asked.spawn(self.0());
-        let failed = |cause: String| {
-            RedisError::from((ErrorKind::Io, "the provider of credentials failed", cause))
-        };
+        asked.spawn((self.ask)());
         match asked.join_next().await {
-            Some(Ok(result)) => result.map_err(|error| failed(error.to_string())),
-            Some(Err(ended)) => Err(failed(ended.to_string())),
-            None => Err(failed("it has ended".to_owned())),
+            Some(Ok(result)) => result.map_err(|error| error.to_string()),
+            Some(Err(ended)) => Err(ended.to_string()),
+            None => Err("it has ended".to_owned()),
         }
     }
 }

@@ -61,7 +61,13 @@ impl Tls {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
         };
-        self.connector.connect(name, stream).await
+        self.connector.connect(name, stream).await.map_err(|error| {
+            if error.to_string().contains("UnknownIssuer") {
+                let advice = "set `root_certificates` to those that have signed the server's";
+                return io::Error::new(error.kind(), format!("{error}: {advice}"));
+            }
+            error
+        })
     }
 }
 
