@@ -222,10 +222,10 @@ fn time_since(unix_ms: u64) -> String {
 /// The keys with the most rejected calls.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct MostRejected(Vec<Rejected>);
+pub(crate) struct MostRejected(Vec<TopKey>);
 
 #[derive(Serialize)]
-pub(crate) struct Rejected {
+pub(crate) struct TopKey {
     pub(crate) limit: String,
     pub(crate) period_ms: u64,
     pub(crate) key: String,
@@ -243,7 +243,7 @@ pub(crate) async fn most_rejected(limiter: &RateLimiter) -> anyhow::Result<MostR
 
 /// Returns the keys with rejected calls in all processes, those with the most first. Each process announces its own
 /// every ten seconds.
-pub(crate) async fn rejected(limiter: &RateLimiter) -> anyhow::Result<Vec<Rejected>> {
+pub(crate) async fn rejected(limiter: &RateLimiter) -> anyhow::Result<Vec<TopKey>> {
     let mut all: HashMap<_, RejectedKey> = HashMap::new();
     for key in limiter.operator().fleet().await?.into_iter().flat_map(|process| process.rejected) {
         let place = (key.limit, key.period, key.key.clone(), key.is_shadow);
@@ -255,7 +255,7 @@ pub(crate) async fn rejected(limiter: &RateLimiter) -> anyhow::Result<Vec<Reject
             })
             .or_insert(key);
     }
-    let rejected = |key: RejectedKey| Rejected {
+    let rejected = |key: RejectedKey| TopKey {
         limit: key.limit.as_str().to_owned(),
         period_ms: milliseconds(key.period),
         key: key.key,
@@ -280,7 +280,7 @@ impl Report for MostRejected {
     }
 }
 
-impl Report for Rejected {
+impl Report for TopKey {
     fn write(&self, text: &mut Text) -> fmt::Result {
         let Self { limit, key, rejected, .. } = self;
         let shadow = if self.is_shadow { " (a shadow)" } else { "" };

@@ -36,15 +36,17 @@ RATELIMIT_ROOT_CERTIFICATES. Changes of rules are signed with USER.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 `doctor` or `prove` has found something.";
 
+const REDIS_HELP: &str = "\
+The Redis of the services; RATELIMIT_REDIS_URL unless given. redis://host, with TLS rediss://host;
+redis+cluster://host,host; redis+sentinel://host,host/service";
+
 /// Shows and changes the limits of running services, and examines their Redis
 #[derive(Parser)]
 #[command(name = "ratelimit", version, after_help = AFTER_HELP)]
 struct Arguments {
-    /// The Redis of the services: redis://host, rediss://host, redis+cluster://host,host,
-    /// redis+sentinel://host,host/service. RATELIMIT_REDIS_URL unless given
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help = REDIS_HELP)]
     redis: Option<String>,
-    /// The `key_prefix` of the services: RATELIMIT_KEY_PREFIX unless given, or rl
+    /// The `key_prefix` of the services: `RATELIMIT_KEY_PREFIX` unless given, or rl
     #[arg(long, global = true)]
     prefix: Option<String>,
     /// Prints one document of JSON

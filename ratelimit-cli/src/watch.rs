@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::RateLimiter;
 
-use crate::look::{self, Rejected};
+use crate::look::{self, TopKey};
 use crate::text;
 
 /// The pause before Redis is asked again. Processes announce what they reject every ten seconds.
@@ -28,7 +28,7 @@ pub(crate) async fn run(limiter: &RateLimiter, is_json: bool) -> anyhow::Result<
         last_version = newest(&changes).or(last_version);
         let before = mem::take(&mut seen);
         for rejected in look::rejected(limiter).await? {
-            let Rejected { limit, period_ms, key, is_shadow, last_unix_ms, .. } = &rejected;
+            let TopKey { limit, period_ms, key, is_shadow, last_unix_ms, .. } = &rejected;
             let place = (limit.clone(), *period_ms, key.clone(), *is_shadow);
             if before.get(&place).is_none_or(|before| before < last_unix_ms) {
                 text::print(&rejected, is_json)?;

@@ -126,7 +126,7 @@ pub(crate) async fn examine(context: &Context) -> anyhow::Result<Diagnosis> {
     let mut nodes = match redis.nodes().await {
         Ok(nodes) => nodes,
         Err(error) => {
-            diagnosis.blame_connection(&error, limiter.ping().await);
+            diagnosis.blame_connection(&error, limiter.ping().await.err().as_ref());
             return Ok(diagnosis);
         }
     };
@@ -157,20 +157,20 @@ pub(crate) async fn examine(context: &Context) -> anyhow::Result<Diagnosis> {
 impl Diagnosis {
     /// Adds the error of a connection. The library can connect where this command cannot: with another name of the
     /// servers in their certificates, for example.
-    fn blame_connection(&mut self, error: &anyhow::Error, by_library: Result<(), StoreError>) {
+    fn blame_connection(&mut self, error: &anyhow::Error, by_library: Option<&StoreError>) {
         let seen = causes(error);
         match by_library {
-            Ok(()) => self.warn(
+            None => self.warn(
                 "connection",
                 format!("the library connects, and this command does not: {seen}"),
                 "read `ratelimit list`; the other checks were left out",
             ),
-            Err(StoreError::Server { .. }) => self.fail(
+            Some(StoreError::Server { .. }) => self.fail(
                 "connection",
                 seen,
                 "correct the user and the password of the URL, or of RATELIMIT_PASSWORD_FILE",
             ),
-            Err(_) => self.fail(
+            Some(_) => self.fail(
                 "connection",
                 seen,
                 "start the server, or correct the hosts and ports of the URL; with TLS, the files \
@@ -197,7 +197,7 @@ impl Diagnosis {
         match made.await {
             Ok(durations) => self.judge_times("decision", "a decision", durations, deadline),
             Err(error) => {
-                self.fail("decision", error, "do what the error says, and the findings above")
+                self.fail("decision", error, "do what the error says, and the findings above");
             }
         }
     }

@@ -22,6 +22,24 @@ const CLOCKS_DIFFER: i64 = 1_000_000;
 /// The smallest step of a clock in microseconds that is a finding.
 const CLOCK_STEP: i64 = 50_000;
 
+/// The lines of `INFO`.
+struct Info<'a> {
+    address: &'a str,
+    topology: &'a str,
+    lines: HashMap<&'a str, &'a str>,
+}
+
+impl Info<'_> {
+    /// Returns a value; empty without one.
+    fn text(&self, name: &str) -> &str {
+        self.lines.get(name).copied().unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or(0)
+    }
+}
+
 /// Reads `INFO`: the version, and what can become of counts and rules.
 pub(super) async fn check_server(
     diagnosis: &mut Diagnosis,
@@ -37,14 +55,20 @@ pub(super) async fn check_server(
             return diagnosis.unchecked("server", &error, "+info");
         }
     };
-    let info: HashMap<_, _> = info.lines().filter_map(|line| line.split_once(':')).collect();
-    let text = |name: &str| info.get(name).copied().unwrap_or_default();
-    let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+    let lines = info.lines().filter_map(|line| line.split_once(':')).collect();
+    let info = Info { address, topology, lines };
+    check_version(diagnosis, &info);
+    check_eviction(diagnosis, &info);
+    check_replicas(diagnosis, &info);
+    check_persistence(diagnosis, &info, has_rules);
+}
 
-    let version = text("redis_version");
+fn check_version(diagnosis: &mut Diagnosis, info: &Info<'_>) {
+    let address = info.address;
+    let version = info.text("redis_version");
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     let known = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    let product = match text("valkey_version") {
+    let product = match info.text("valkey_version") {
         "" => format!("Redis {version}"),
         valkey => format!("Valkey {valkey}"),
     };
@@ -54,7 +78,7 @@ pub(super) async fn check_server(
             format!("{address}: {product}"),
             "update it to Redis 6.2 or later",
         );
-    } else if text("redis_mode") == "cluster" && topology != "cluster" {
+    } else if info.text("redis_mode") == "cluster" && info.topology != "cluster" {
         diagnosis.fail(
             "server",
             format!("{address}: {product}, a node of a cluster"),
@@ -63,9 +87,12 @@ pub(super) async fn check_server(
     } else {
         diagnosis.ok("server", format!("{address}: {product}"));
     }
+}
 
-    let (limit, policy) = (number("maxmemory"), text("maxmemory_policy"));
-    let (used, evicted) = (number("used_memory"), number("evicted_keys"));
+fn check_eviction(diagnosis: &mut Diagnosis, info: &Info<'_>) {
+    let address = info.address;
+    let (limit, policy) = (info.number("maxmemory"), info.text("maxmemory_policy"));
+    let (used, evicted) = (info.number("used_memory"), info.number("evicted_keys"));
     let seen = format!("{address}: {used} of {limit} bytes, `{policy}`, {evicted} keys evicted");
     if limit == 0 {
         diagnosis.ok("eviction", format!("{address}: no `maxmemory`, so no key is evicted"));
@@ -88,16 +115,19 @@ pub(super) async fn check_server(
     } else {
         diagnosis.ok("eviction", seen);
     }
+}
 
-    let replicas = number("connected_slaves");
-    if text("role") == "slave" {
-        let primary = format!("{}:{}", text("master_host"), text("master_port"));
+fn check_replicas(diagnosis: &mut Diagnosis, info: &Info<'_>) {
+    let address = info.address;
+    let replicas = info.number("connected_slaves");
+    if info.text("role") == "slave" {
+        let primary = format!("{}:{}", info.text("master_host"), info.text("master_port"));
         diagnosis.fail(
             "replicas",
             format!("{address}: a replica of {primary}, which rejects writes"),
             "write the address of the primary, or `redis+sentinel://` to follow it",
         );
-    } else if replicas == 0 && !topology.is_empty() {
+    } else if replicas == 0 && !info.topology.is_empty() {
         diagnosis.warn(
             "replicas",
             format!("{address}: no replica, so nothing takes over when this server is lost"),
@@ -114,16 +144,19 @@ pub(super) async fn check_server(
             format!("{address}: {replicas}; one that takes over can lack the last charges"),
         );
     }
+}
 
+fn check_persistence(diagnosis: &mut Diagnosis, info: &Info<'_>, has_rules: bool) {
+    let address = info.address;
     let failed = ["rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"];
-    let failed = failed.into_iter().find(|name| text(name) == "err");
+    let failed = failed.into_iter().find(|name| info.text(name) == "err");
     match failed {
         Some(status) => diagnosis.fail(
             "persistence",
             format!("{address}: `{status}` is `err`, so the server can reject writes with MISCONF"),
             "read the log of the server, and make room on its disk",
         ),
-        None if number("aof_enabled") == 1 => {
+        None if info.number("aof_enabled") == 1 => {
             diagnosis.ok("persistence", format!("{address}: an append-only file"));
         }
         None if has_rules => diagnosis.warn(
