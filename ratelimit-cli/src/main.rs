@@ -146,7 +146,7 @@ const NO_URL: &str =
 
 const WRONG_USAGE: u8 = 2;
 
-/// What has been found by `doctor` or `prove` is neither a success nor a failure of the command.
+/// The exit code of `doctor` and `prove` with findings, which are no failure of the command.
 const HAS_FINDINGS: u8 = 3;
 
 #[tokio::main]
@@ -221,7 +221,7 @@ impl Context {
         Ok(builder.deadline(TIMEOUT).on_error(OnError::Deny))
     }
 
-    /// Returns if the operator agrees.
+    /// Asks the operator to confirm. Without a terminal, fails unless `--yes` was given.
     pub(crate) fn confirm(&self, what: &str) -> anyhow::Result<()> {
         if self.is_sure {
             return Ok(());

@@ -5,6 +5,7 @@ use std::thread;
 
 use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
+use serde_json::Value;
 use support::cluster::Cluster;
 use support::example::{error_output, output};
 use support::sentinel::Sentinels;
@@ -70,12 +71,16 @@ fn prove_works_with_tls_and_certificates_in_files() {
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let paths = [&files.ca_crt, &files.redis_crt, &files.redis_key];
     let [root, own, key] = paths.map(|path| path.to_str().expect("UTF-8"));
-    let mut with_files = prove(&url, &["--yes"]);
+    let mut with_files = prove(&url, &["--yes", "--json"]);
     with_files
         .env("RATELIMIT_ROOT_CERTIFICATES", root)
         .env("RATELIMIT_CLIENT_CERTIFICATE", own)
         .env("RATELIMIT_CLIENT_KEY", key);
-    assert_holds(&output(with_files));
+    let table: Value = serde_json::from_str(&output(with_files)).expect("JSON");
+    let limiters = table["limiters"].as_array().expect("limiters").iter();
+    let ours = limiters.filter(|limiter| limiter["is_ours"] == true);
+    let beyond: Vec<_> = ours.map(|limiter| &limiter["beyond"]).collect();
+    assert!(table["threshold"] == 100 && beyond == [0, 0], "{table}");
     let text = error_output(prove(&url, &[]));
     for words in ["invalid peer certificate", "RATELIMIT_ROOT_CERTIFICATES"] {
         assert!(text.contains(words), "{text}");
