@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The files that list all algorithms, and how they name one: `{word}` is its word, `{variant}` its variant.
-const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
+const LISTS_OF_ALGORITHMS: [(&str, &str); 15] = [
     ("ratelimit-runtime/src/limit/mod.rs", "pub const fn {word}("),
     ("docs/algorithms.md", "`\"{word}\"`"),
     ("docs/algorithms.md", "[picture: {word}]"),
@@ -21,6 +21,7 @@ const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
     ("examples/pictures/lane.rs", "Limit::{word}("),
     ("examples/playground/page/app.js", "\n  {word}: ["),
     ("docs/redis.md", "~rl:{word}:*"),
+    ("ratelimit-cli/src/doctor/rights.rs", "\"{word}\""),
     ("benches/all/scripts.rs", "(Algorithm::{variant}, "),
 ];
 

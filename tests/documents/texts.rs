@@ -10,6 +10,7 @@ use crate::packages::{packages, root, target, targets};
 pub(super) fn documents() -> Vec<(PathBuf, String)> {
     let names = [
         "README.md",
+        "ratelimit-cli/README.md",
         "CONTRIBUTING.md",
         "ARCHITECTURE.md",
         "BENCHMARKS.md",

@@ -1,8 +1,6 @@
 //! Runs the examples as programs, and tests that they do what their first comments say.
 
-mod operator;
 mod programs;
-mod prove;
 mod servers;
 
 use std::io::{BufRead, BufReader, Lines};
@@ -18,22 +16,6 @@ fn example(name: &str) -> Command {
         command.env_remove(variable);
     }
     command
-}
-
-/// Runs an example that has to succeed, and returns its output.
-fn output(mut command: Command) -> String {
-    let output = command.output().expect("it starts");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    text
-}
-
-/// Runs an example that has to fail, and returns its error.
-fn error_output(mut command: Command) -> String {
-    let output = command.output().expect("cargo runs");
-    let text = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    text
 }
 
 /// An example that serves until it is dropped.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::Command;
 
+use support::example::{error_output, output};
 use support::server::Server;
 
-use crate::{error_output, example, output};
+use crate::example;
 
 #[test]
 fn quickstart_prints_the_same_decisions_on_both_stores() {

@@ -1,5 +1,5 @@
-//! The night of the guide `night.md`: a service of three processes on a real Redis, and an operator who has only
-//! `operate`. The test plays each section of the guide, and compares each transcript with what the tool prints.
+//! The night of the guide `night.md`: a service of three processes on a real Redis, and an operator who has only the
+//! command `ratelimit`. The test plays each section of the guide, and compares each transcript with what that prints.
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the service.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use axum::{Router, extract, routing};
 use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit, set_global};
-use support::example::example;
+use support::example::ratelimit;
 use support::http::get;
 use support::server::Server;
 use tokio::net::TcpListener;
@@ -128,8 +128,8 @@ impl Night {
 
     /// Returns what a terminal shows after a command.
     fn output(&self, command: &str) -> String {
-        let operate = example("operate");
-        let folder = Path::new(operate.get_program()).parent().expect("a folder");
+        let program = ratelimit();
+        let folder = Path::new(program.get_program()).parent().expect("a folder");
         let path = std::env::var("PATH").expect("a path");
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(self.folder.path());

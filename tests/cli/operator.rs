@@ -1,16 +1,18 @@
-//! The tool of an operator, on a Redis that a service uses. `tests/night` plays its guide, and tests what that shows.
+//! The commands of an operator, on a Redis that a service uses. `tests/night` plays their guide, and tests what that
+//! shows.
 
 use std::time::Duration;
 
 use ratelimit_runtime::{Builder, Limit, RateLimiter, Rejection, Rules, rate_limit};
 use redis::Commands;
+use support::example::{error_output, output};
 use support::limits::HOUR;
 use support::server::Server;
 
-use super::{error_output, example, output};
+use crate::ratelimit;
 
 #[rate_limit(name = "api", period = "1m", threshold = 5, key = tenant)]
-async fn call(tenant: &str) -> Result<(), Rejection> {
+pub(crate) async fn call(tenant: &str) -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -27,15 +29,15 @@ async fn by_plan(tenant: &str, threshold: u64) -> Result<(), Rejection> {
 const BY_HAND: Limit = Limit::fixed("by hand", 1, HOUR);
 const LEASED: Limit = Limit::sliding("leased by hand", 3, HOUR).lease(2);
 
-fn service(server: &Server) -> Builder {
+pub(crate) fn service(server: &Server) -> Builder {
     let builder = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
     builder.deadline(Duration::from_secs(30))
 }
 
 fn operate(server: &Server, command: &[&str]) -> std::process::Command {
-    let mut tool = example("operate");
-    tool.arg(&server.url).args(command).env("USER", "alice").env_remove("RUST_BACKTRACE");
-    tool
+    let mut operate = ratelimit(command);
+    operate.env("RATELIMIT_REDIS_URL", &server.url);
+    operate
 }
 
 fn run(server: &Server, command: &[&str]) -> String {
@@ -49,7 +51,7 @@ fn assert_fails(server: &Server, command: &[&str], words: &[&str]) {
 }
 
 /// Waits until the output of a command contains a text, which the processes announce.
-async fn until_shown(server: &Server, command: &[&str], text: &str) {
+pub(crate) async fn until_shown(server: &Server, command: &[&str], text: &str) {
     while !run(server, command).contains(text) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -91,7 +93,7 @@ async fn an_operator_changes_the_limits_of_a_service() {
     // The service announces its limit once it was called.
     until_shown(&server, &["list"], "limit api: 5 per 1m, sliding, ").await;
     assert_eq!(run(&["get", "api"]), "blocked = true\n");
-    assert_eq!(run(&["unset", "api"]), "in force in 1 process\n");
+    assert_eq!(run(&["unset", "api", "--yes"]), "in force in 1 process\n");
     assert_eq!(run(&["set", "api", "acme", "threshold = 2"]), "in force in 1 process\n");
     assert!(service.rules().key_rule("api", "acme").is_some(), "the tool has waited");
     for expected in [true, true, false] {
@@ -101,10 +103,10 @@ async fn an_operator_changes_the_limits_of_a_service() {
     assert!(left.contains("api: 0 of 2 left") && left.contains("admitted in"), "{left}");
     service.scope(call("(x:y)")).await.expect("admitted");
     assert_eq!(run(&["top", "api"]), "100.0 %  2 of 2  acme\n 20.0 %  1 of 5  %28x%3Ay%29\n");
-    assert_eq!(run(&["reset", "api", "acme"]), "removed\n");
+    assert_eq!(run(&["reset", "api", "acme", "--yes"]), "removed\n");
     assert!(run(&["peek", "api/1m", "acme"]).contains("api: 2 of 2 left"));
     assert_eq!(run(&["block", "api", "acme", "1h30m"]), "blocked for 1h30m\n");
-    assert_eq!(run(&["unblock", "api", "acme"]), "unblocked\n");
+    assert_eq!(run(&["unblock", "api", "acme", "--yes"]), "unblocked\n");
 
     for (command, words) in [
         (
@@ -112,11 +114,10 @@ async fn an_operator_changes_the_limits_of_a_service() {
             "unknown field `treshold`, expected one of `threshold`",
         ),
         (&["peek", "apy", "acme"], "no process of the fleet has a limit `apy`"),
-        (&["unset", "api"], "there was no rule"),
-        (&["change"], "usage: operate [--prefix PREFIX] [URL] COMMAND"),
+        (&["unset", "api", "--yes"], "there was no rule of `api`"),
         (
-            &["set", "api", "blocked = true, until = 2030-01-01T00:00:00Z", "for", "2h"],
-            "write `until` or `for`, not both",
+            &["set", "api", "blocked = true, until = 2030-01-01T00:00:00Z", "--for", "2h"],
+            "write `until` or `--for`, not both",
         ),
     ] {
         assert_fails(&server, command, &[words]);
@@ -130,7 +131,7 @@ async fn an_operator_changes_the_limits_of_a_service() {
         file.to_str().expect("UTF-8").to_owned()
     };
     let rules = file("rules.toml", "[api]\nthreshold = 7\n");
-    assert_eq!(run(&["restore", &*rules]), "in force in 1 process\n");
+    assert_eq!(run(&["restore", &*rules, "--yes"]), "in force in 1 process\n");
     for (name, text, words) in [
         ("wrong.json", "{\"api\":5}", "nothing was written, because of"),
         ("misfit.toml", "api = { burst = 5 }", "`burst` is the capacity of a bucket"),
@@ -139,12 +140,9 @@ async fn an_operator_changes_the_limits_of_a_service() {
     }
     assert_eq!(run(&["get", "api", "acme"]), "no rule\n");
 
-    // Without a URL, the Redis of the environment.
-    let (mut without, mut with) = (example("operate"), example("operate"));
-    without.args(["get", "api"]);
-    assert!(error_output(without).contains("usage: operate [--prefix PREFIX] [URL] COMMAND"));
-    with.args(["get", "api"]).env("RATELIMIT_REDIS_URL", &server.url);
-    assert_eq!(output(with), "threshold = 7\n");
+    let mut by_option = ratelimit(&["get", "api", "--redis", &server.url]);
+    by_option.env("RATELIMIT_REDIS_URL", "redis://127.0.0.1:1");
+    assert_eq!(output(by_option), "threshold = 7\n");
 }
 
 /// Under the prefix of another service, the tool finds neither processes nor limits, and says so.
@@ -168,7 +166,6 @@ async fn an_operator_names_the_key_prefix_of_the_services() {
         let command = [&["--prefix", "shpo"][..], command].concat();
         assert_fails(&server, &command, &["under the key prefix `shpo`"]);
     }
-    assert_fails(&server, &["list", "--prefix"], &["usage: operate"]);
 }
 
 /// Limits without the attribute, those whose amounts the code computes, and blocked keys.
@@ -273,11 +270,15 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let () = connection.lpush("rl:{rules}:changes", change).expect("written");
     let () = connection.set_ex("rl:sliding:1m:api\u{1b}[31m{\u{1b}[2J}", "", 60).expect("set");
     let shown = |text: String| {
-        let is_shown = |shown: char| shown == '\n' || shown == ' ' || shown.is_ascii_graphic();
+        let is_shown =
+            |shown: char| shown == '\n' || " µ".contains(shown) || shown.is_ascii_graphic();
         assert!(!text.is_empty() && text.chars().all(is_shown), "{text:?}");
     };
-    for command in [&["list"][..], &["log"], &["top"], &["find", "\u{1b}[2J"]] {
-        shown(run(&server, command));
+    for command in [&["list"][..], &["log"], &["top"], &["find", "\u{1b}[2J"], &["doctor"]] {
+        for command in [command, &[command, &["--json"]].concat()] {
+            let output = operate(&server, command).output().expect("it runs");
+            shown(String::from_utf8(output.stdout).expect("UTF-8"));
+        }
     }
     shown(error_output(operate(&server, &["peek", "\u{1b}[2J", "acme"])));
     let top = run(&server, &["top", "api\u{1b}[31m"]);
@@ -285,4 +286,6 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     shown(top);
     let () = connection.hset("rl:{rules}", "rules", r#"{"\u001b[1m":5}"#).expect("written");
     shown(error_output(operate(&server, &["list"])));
+    let wrong = operate(&server, &["change\u{1b}[2J"]).output().expect("it runs");
+    shown(String::from_utf8(wrong.stderr).expect("UTF-8"));
 }

@@ -1,21 +1,20 @@
-//! The example `prove`: its table, its keys, the servers that it accepts, and its errors.
+//! The command `prove`: its table, its keys, the servers that it accepts, and its errors.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 
 use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
+use serde_json::Value;
 use support::cluster::Cluster;
+use support::example::{error_output, output};
 use support::sentinel::Sentinels;
 use support::server::{Server, start_with_tls};
 
-use crate::{error_output, example, output};
+use crate::ratelimit;
 
-fn prove(arguments: &[&str]) -> Command {
-    let mut prove = example("prove");
-    prove.args(arguments);
-    prove
+fn prove(url: &str, arguments: &[&str]) -> Command {
+    ratelimit(&[&["prove", "--redis", url], arguments].concat())
 }
 
 /// Returns what the table says of a limiter: the calls in the fullest second, and those beyond the limit.
@@ -37,19 +36,12 @@ fn assert_holds(text: &str) {
         assert_eq!(beyond, fullest.saturating_sub(100), "{inexact}: {text}");
     }
     assert!(text.contains("Read the column `beyond`"), "{text}");
-    assert!(!text.contains("Begin?") && text.contains("are removed"), "{text}");
 }
 
-/// Answers that the program must not begin, and returns its output.
+/// Returns the error of a run that nobody has confirmed.
 fn refused(url: &str) -> String {
-    let mut prove = prove(&[url]);
-    let mut process =
-        prove.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    process.stdin.take().expect("piped").write_all(b"no\n").expect("it reads");
-    let output = process.wait_with_output().expect("it ends");
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains("Begin? (y/n)") && text.ends_with("nothing was written\n"), "{text}");
+    let text = error_output(prove(url, &[]));
+    assert!(text.contains("without a terminal that answers, add `--yes`"), "{text}");
     text
 }
 
@@ -60,16 +52,16 @@ fn prove_counts_no_call_beyond_the_limit_and_leaves_no_key() {
     // Each run takes half a minute.
     thread::scope(|scope| {
         for url in &urls {
-            scope.spawn(|| assert_holds(&output(prove(&[url, "--yes"]))));
+            scope.spawn(|| assert_holds(&output(prove(url, &["--yes"]))));
         }
     });
     assert_eq!(server.ttls(), []);
     for node in 0..cluster.len() {
         assert_eq!(cluster.keys(node), [""; 0]);
     }
-    let text = error_output(prove(&[&format!("redis://127.0.0.1:{}", cluster.port(0))]));
+    let text = error_output(prove(&format!("redis://127.0.0.1:{}", cluster.port(0)), &[]));
     assert!(text.contains("a node of a cluster: begin the URL with redis+cluster://"), "{text}");
-    let text = error_output(prove(&[&sentinels.url("other")]));
+    let text = error_output(prove(&sentinels.url("other"), &[]));
     assert!(text.contains("do not know the service `other`"), "{text}");
 }
 
@@ -79,10 +71,20 @@ fn prove_works_with_tls_and_certificates_in_files() {
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let paths = [&files.ca_crt, &files.redis_crt, &files.redis_key];
     let [root, own, key] = paths.map(|path| path.to_str().expect("UTF-8"));
-    let options = ["--cacert", root, "--cert", own, "--key", key];
-    assert_holds(&output(prove(&[&[&*url, "--yes"], &options[..]].concat())));
-    let text = error_output(prove(&[&url]));
-    assert!(text.contains("invalid peer certificate") && text.contains("--cacert FILE"), "{text}");
+    let mut with_files = prove(&url, &["--yes", "--json"]);
+    with_files
+        .env("RATELIMIT_ROOT_CERTIFICATES", root)
+        .env("RATELIMIT_CLIENT_CERTIFICATE", own)
+        .env("RATELIMIT_CLIENT_KEY", key);
+    let table: Value = serde_json::from_str(&output(with_files)).expect("JSON");
+    let limiters = table["limiters"].as_array().expect("limiters").iter();
+    let ours = limiters.filter(|limiter| limiter["is_ours"] == true);
+    let beyond: Vec<_> = ours.map(|limiter| &limiter["beyond"]).collect();
+    assert!(table["threshold"] == 100 && beyond == [0, 0], "{table}");
+    let text = error_output(prove(&url, &[]));
+    for words in ["invalid peer certificate", "RATELIMIT_ROOT_CERTIFICATES"] {
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn prove_asks_before_it_writes() {
 
 #[test]
 fn the_errors_of_prove_say_what_to_write() {
-    let text = error_output(prove(&["http://ann:secret@127.0.0.1", "--yes"]));
+    let text = error_output(prove("http://ann:secret@127.0.0.1", &["--yes"]));
     assert!(text.contains("the Redis URL is invalid") && !text.contains("secret"), "{text}");
     for form in
         ["redis://host:port", "unix:///path", "redis+cluster://", "redis+sentinel://", "rediss"]
@@ -119,16 +121,8 @@ fn the_errors_of_prove_say_what_to_write() {
         ("redis+cluster://:secret@127.0.0.1:1", "cannot connect to the cluster at 127.0.0.1:1: "),
         ("redis+sentinel://:secret@127.0.0.1:1/shop", "no Sentinel replies at 127.0.0.1:1: "),
     ] {
-        let text = error_output(prove(&[url, "--yes"]));
+        let text = error_output(prove(url, &["--yes"]));
         assert!(text.contains(error) && !text.contains("secret"), "{text}");
         assert!(text.contains("To start a Redis: redis-server"), "{text}");
-    }
-    for (arguments, error) in [
-        (&["--yes"][..], "cargo run --release --example prove -- redis://"),
-        (&["rediss://127.0.0.1", "--cert", "/no/file"], "cannot read /no/file"),
-        (&["rediss://127.0.0.1", "--cert", "/dev/null"], "--cert and --key need each other"),
-    ] {
-        let text = error_output(prove(arguments));
-        assert!(text.contains(error), "{text}");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn limits(limiter: &RateLimiter) -> anyhow::Result<Vec<Announce
 }
 
 /// Returns what two limits have in common that have one count of a key.
-fn identity(limit: &Limit) -> (&str, Duration, &str, Option<i32>, bool) {
+pub(crate) fn identity(limit: &Limit) -> (&str, Duration, &str, Option<i32>, bool) {
     let offset = limit.get_align().map(Align::get_offset_minutes);
     let is_shared = limit.policy().scope == Scope::Global;
     (limit.name(), limit.period(), limit.algorithm().as_str(), offset, is_shared)

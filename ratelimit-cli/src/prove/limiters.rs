@@ -8,8 +8,9 @@ use anyhow::bail;
 use ratelimit_runtime::{Limit, RateLimiter, Rejection};
 use redis::Script;
 
-use crate::connection::{Connection, Redis};
-use crate::{PERIOD, THRESHOLD};
+use super::{PERIOD, THRESHOLD};
+use crate::Context;
+use crate::connection::Connection;
 
 const LIMIT: Limit = Limit::sliding("limit", THRESHOLD, PERIOD);
 
@@ -38,6 +39,10 @@ impl Kind {
     pub(crate) const ALL: [Self; 5] =
         [Self::IncrExpire, Self::ThreeCommands, Self::Textbook, Self::EachCall, Self::Library];
 
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::EachCall | Self::Library)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::IncrExpire => "INCR, EXPIRE",
@@ -64,13 +69,13 @@ pub(crate) struct Limiter {
 impl Limiter {
     pub(crate) fn new(
         kind: Kind,
-        redis: &Redis,
+        context: &Context,
         connection: Connection,
         prefix: &str,
     ) -> anyhow::Result<Self> {
         let prefix = format!("{prefix}-{}", kind as u8);
-        let library = redis
-            .builder()
+        let library = context
+            .builder()?
             .key_prefix(&*prefix)
             .cache_rejections(matches!(kind, Kind::Library))
             .build()?;
