@@ -1,84 +1,75 @@
-//! A fleet: for each algorithm, four processes with up to 64 tasks each call one key on one Redis. Together they admit
+//! A fleet of two releases: for each algorithm, four processes with up to 64 tasks each call one key on one Redis. Two
+//! processes are of the last release, a tag `v*`; until there is one, all are of this commit. Together they admit
 //! exactly the threshold. With leases, also automatic ones, the admitted and the returned units add up to it. With
-//! permits, exactly what the calls have used is charged, or up to the estimates of processes that are killed. Each
-//! process writes the calls that were admitted, and the judge decides about the calls of all of them.
-//!
-//! Without arguments, this program is the test. With arguments, it is one process of the fleet.
+//! permits, exactly what the calls have used is charged, or up to the estimates of processes that are killed. Calls in
+//! flight hold at most their slots. Each process writes its admitted calls, and the judge decides about those of all.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Decision, Limit, RateLimiter, Rejection, Source};
+use ratelimit_runtime::{Algorithm, Limit};
 use support::ALGORITHMS;
-use support::history::{AdmittedCall, machine_time};
-use support::judge::Judge;
+use support::fleet::{ESTIMATE, LEASE, SLOTS, THRESHOLD, limit};
+use support::history::AdmittedCall;
+use support::judge::{HolderJudge, Judge};
 use support::limits::is_bucket;
 use support::server::Server;
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
 
 const PROCESSES: usize = 4;
-const CALLS: usize = 10;
-const THRESHOLD: u64 = 1_000;
-const LEASE: u64 = 50;
-const ESTIMATE: u64 = 3;
+
+struct Fleet {
+    server: Server,
+    /// The program of a process: of the last release, and of this commit.
+    programs: [PathBuf; 2],
+}
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match &arguments[..] {
-        [process, url, algorithm, mode] if process == "process" => {
-            let algorithm = ALGORITHMS.into_iter().find(|known| known.as_str() == algorithm);
-            let algorithm = algorithm.expect("the name of an algorithm");
-            let (calls, leased) = play(url, algorithm, mode);
-            println!("{leased}");
-            for call in calls {
-                println!("{call}");
-            }
-            if mode == "killed" {
-                std::process::abort();
-            }
-        }
-        // `cargo test -- <filter>` passes a filter for other tests.
-        _ => test(),
-    }
-}
-
-fn test() {
-    let server = Server::start();
-    println!("\nrunning {} tests", 4 * ALGORITHMS.len());
+    let (server, programs) =
+        (Server::start(), [last_release(), env!("CARGO_BIN_EXE_fleet_member").into()]);
+    let fleet = Fleet { server, programs };
+    println!("\nrunning {} tests", 4 * ALGORITHMS.len() + 1);
     for algorithm in ALGORITHMS {
         for leases in ["unleased", "leased", "auto"] {
-            count(&server, algorithm, leases);
+            fleet.count(algorithm, leases);
             println!("test fleet::{algorithm}_{leases} ... ok");
         }
-        settle(&server, algorithm, ["settled"; PROCESSES]);
-        settle(&server, algorithm, ["settled", "killed", "settled", "killed"]);
+        fleet.settle(algorithm, ["settled"; PROCESSES]);
+        fleet.settle(algorithm, ["settled", "killed", "settled", "killed"]);
         println!("test fleet::{algorithm}_settled ... ok");
     }
-    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 4 * ALGORITHMS.len());
+    fleet.hold();
+    println!("test fleet::in_flight ... ok");
+    let passed = 4 * ALGORITHMS.len() + 1;
+    println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored\n");
 }
 
-/// Runs processes of these modes at the same time. Returns the calls that each was admitted, and how many of them spent
-/// leased units.
-fn run(
-    server: &Server,
-    algorithm: Algorithm,
-    modes: [&str; PROCESSES],
-) -> Vec<(Vec<AdmittedCall>, u64)> {
-    let program = std::env::current_exe().expect("this program has a path");
-    let start = |mode| {
-        let arguments = ["process", &server.url, algorithm.as_str(), mode];
-        Command::new(&program).args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
+/// Returns the program of the last release. Builds it from the sources of the tag, once.
+fn last_release() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_BIN_EXE_fleet_member"));
+    let run = |script: &str, words: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", script, env!("CARGO")]).args(words);
+        shell.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).output().expect("sh runs")
     };
-    let processes = modes.map(|mode| (mode, start(mode)));
-    let calls = processes.into_iter().map(|(mode, process)| {
-        let output = process.wait_with_output().expect("its output");
-        assert_eq!(output.status.success(), mode != "killed", "{algorithm}: a {mode} process");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let leased = text.lines().next().expect("the leased units").parse().expect("a count");
-        (AdmittedCall::parse_all(&text), leased)
-    });
-    calls.collect()
+    let tag = run("git describe --tags --abbrev=0 --match 'v*'", &[]);
+    if !tag.status.success() {
+        println!("there is no release yet: all processes are of this commit");
+        return own;
+    }
+    let tag = String::from_utf8(tag.stdout).expect("UTF-8").trim().to_owned();
+    let folder =
+        own.ancestors().nth(2).expect("the folder of the builds").join(format!("of-{tag}"));
+    let program = folder.join("target/run-tests/fleet_member");
+    if !program.exists() {
+        println!("building a process of {tag}");
+        let build = "mkdir -p \"$1\"; git archive \"$2\" | tar -x -C \"$1\"; cd \"$1\"
+            \"$0\" build --quiet --locked --profile run-tests -p tests --bin fleet_member --target-dir target";
+        let output = run(build, &[folder.to_str().expect("UTF-8"), &tag]);
+        assert!(output.status.success(), "{tag}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    program
 }
 
 /// Asserts that the judge does not object to the calls of all processes, and that it would object to a unit more.
@@ -91,118 +82,111 @@ fn judge(limit: &Limit, calls: &[AdmittedCall]) {
     assert!(judge.objects_to_more(limit, left + 1), "{limit:?}: the judge does not see all calls");
 }
 
-/// Four processes count their calls, with or without leases.
-fn count(server: &Server, algorithm: Algorithm, leases: &str) {
-    let processes = run(server, algorithm, [leases; PROCESSES]);
-    let admitted: Vec<_> = processes.iter().map(|(calls, leased)| (calls.len(), *leased)).collect();
-    let what = format!("{algorithm}, {leases}: {admitted:?}");
-    assert_eq!(admitted.iter().any(|(_, leased)| *leased > 0), leases != "unleased", "{what}");
-    let mut calls: Vec<_> = processes.into_iter().flat_map(|(calls, _)| calls).collect();
-    let units = match leases {
-        "leased" => LEASE,
-        "auto" => THRESHOLD / 100,
-        _ => 0,
-    };
-    // While a bucket is leased, it keeps the units that refill in a second, rounded up.
-    let least = THRESHOLD - u64::from(is_bucket(algorithm) && units > 0);
-    let most = if leases == "leased" { least } else { THRESHOLD };
-    if units > 0 {
-        let held = PROCESSES as u64 * units;
-        assert!((least - held..=most).contains(&(calls.len() as u64)), "{what}");
-        // The processes have returned their unspent units.
-        calls.extend(play(&server.url, algorithm, leases).0);
+impl Fleet {
+    /// Runs processes of these modes at the same time, the first half of them of the last release. Returns what each
+    /// has written.
+    fn run(&self, limit: &str, modes: &[&str]) -> Vec<String> {
+        let start = |(number, mode): (usize, &&str)| {
+            let mut process = Command::new(&self.programs[2 * number / PROCESSES]);
+            process.args([&self.server.url, limit, mode]).stdout(Stdio::piped());
+            process.spawn().expect("a process")
+        };
+        let processes: Vec<_> = modes.iter().enumerate().map(start).collect();
+        let outputs = processes.into_iter().zip(modes).map(|(process, mode)| {
+            let output = process.wait_with_output().expect("its output");
+            assert_eq!(output.status.success(), *mode != "killed", "{limit}: a {mode} process");
+            String::from_utf8(output.stdout).expect("UTF-8")
+        });
+        outputs.collect()
     }
-    judge(&limit(algorithm, leases), &calls);
-    assert!((least..=most).contains(&(calls.len() as u64)), "{what}");
-    server.assert_all_keys_expire();
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-}
 
-/// Four processes settle their calls at the same time. A process of the mode `killed` dies before it has settled all.
-fn settle(server: &Server, algorithm: Algorithm, modes: [&str; PROCESSES]) {
-    let ([mut settled, mut killed], mut all) = ([0, 0], Vec::new());
-    for ((calls, _), mode) in run(server, algorithm, modes).into_iter().zip(modes) {
-        *(if mode == "settled" { &mut settled } else { &mut killed }) += calls.len() as u64;
-        all.extend(calls);
+    /// Asserts that each key expires, and deletes all.
+    fn end(&self) {
+        self.server.assert_all_keys_expire();
+        redis::cmd("FLUSHALL").exec(&mut self.server.connection()).expect("FLUSHALL");
     }
-    let limit = limit(algorithm, "settled");
-    judge(&limit, &all);
-    let limiter = server.builder().build().expect("valid");
-    let peek = Runtime::new().expect("a runtime").block_on(limiter.peek(&limit, "one key", 1));
-    let charged = THRESHOLD - peek.expect("a reply").remaining;
-    // A call has used one unit. A call that was not settled is charged its estimate. A bucket gets back a little less
-    // of calls that overlap.
-    let kept = if is_bucket(algorithm) { (ESTIMATE - 1) * settled / 5 } else { 0 };
-    let range = settled + killed..=settled + ESTIMATE * killed + kept;
-    assert!(range.contains(&charged), "{algorithm}: {charged} of {range:?}");
-    assert!(settled + killed > THRESHOLD / ESTIMATE, "{algorithm}: {settled} and {killed} calls");
-    server.assert_all_keys_expire();
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-}
 
-fn limit(algorithm: Algorithm, mode: &str) -> Limit {
-    // So long that nothing refills or expires during the test. The sliding counter stays in one window, from 2010
-    // to 2050.
-    let period = Duration::from_secs(40 * 365 * 86_400);
-    let limit = support::limits::limit("fleet", algorithm, THRESHOLD, period);
-    match mode {
-        "leased" => limit.lease(LEASE),
-        "auto" => limit.auto_lease(),
-        _ => limit,
+    /// Four processes count their calls, with or without leases.
+    fn count(&self, algorithm: Algorithm, leases: &str) {
+        let outputs = self.run(algorithm.as_str(), &[leases; PROCESSES]);
+        let spent = outputs.iter().map(|text| text.lines().next().expect("the leased units"));
+        let spent: Vec<u64> = spent.map(|units| units.parse().expect("a count")).collect();
+        let mut calls: Vec<_> =
+            outputs.iter().flat_map(|text| AdmittedCall::parse_all(text)).collect();
+        let what = format!("{algorithm}, {leases}: {} calls, leased {spent:?}", calls.len());
+        assert_eq!(spent.iter().any(|units| *units > 0), leases != "unleased", "{what}");
+        let units = match leases {
+            "leased" => LEASE,
+            "auto" => THRESHOLD / 100,
+            _ => 0,
+        };
+        // While a bucket is leased, it keeps the units that refill in a second, rounded up.
+        let least = THRESHOLD - u64::from(is_bucket(algorithm) && units > 0);
+        let most = if leases == "leased" { least } else { THRESHOLD };
+        if units > 0 {
+            let held = PROCESSES as u64 * units;
+            assert!((least - held..=most).contains(&(calls.len() as u64)), "{what}");
+            // The processes have returned their unspent units.
+            calls.extend(AdmittedCall::parse_all(&self.run(algorithm.as_str(), &[leases])[0]));
+        }
+        judge(&limit(algorithm, leases), &calls);
+        assert!((least..=most).contains(&(calls.len() as u64)), "{what}");
+        self.end();
     }
-}
 
-/// Calls from many tasks, and returns the leases. With permits, settles each call that is admitted; a process that is
-/// `killed` forgets some of its permits, and does not wait for the others. Returns the calls that were admitted, and
-/// how many of them spent leased units.
-fn play(url: &str, algorithm: Algorithm, mode: &str) -> (Vec<AdmittedCall>, u64) {
-    let limit = limit(algorithm, mode);
-    let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
-    let limiter = limiter.build().expect("valid");
-    let (settles, dies) = (["settled", "killed"].contains(&mode), mode == "killed");
-    let count = if settles { 16 } else { 64 };
-    Runtime::new().expect("a runtime").block_on(async {
-        let mut tasks = JoinSet::new();
-        for task in 0..count {
-            let limiter = limiter.clone();
-            tasks.spawn(async move {
-                let (mut admitted, mut leased) = (Vec::new(), 0);
-                for call in 0..CALLS {
-                    let from = machine_time();
-                    let result = if settles {
-                        limiter.acquire(&limit, "one key", ESTIMATE).await.map(|permit| {
-                            let charged = AdmittedCall::since(from, &limit, ESTIMATE);
-                            if dies && (task + call) % 3 == 0 {
-                                std::mem::forget(permit);
-                                return charged;
-                            }
-                            permit.settle(1);
-                            AdmittedCall { used: 1, ..charged }
-                        })
-                    } else {
-                        let decision = limiter.check(&limit, "one key", 1).await;
-                        decision.map(|Decision { source, .. }| {
-                            leased += u64::from(source == Source::Lease);
-                            AdmittedCall::since(from, &limit, 1)
-                        })
-                    };
-                    match result {
-                        Ok(call) => admitted.push(call),
-                        Err(Rejection::Limited { .. }) => {}
-                        Err(other) => panic!("{other:?}"),
-                    }
-                }
-                (admitted, leased)
+    /// Four processes settle their calls at the same time. A process of the mode `killed` dies before it has settled
+    /// all.
+    fn settle(&self, algorithm: Algorithm, modes: [&str; PROCESSES]) {
+        let ([mut settled, mut killed], mut all) = ([0, 0], Vec::new());
+        for (text, mode) in self.run(algorithm.as_str(), &modes).iter().zip(modes) {
+            let calls = AdmittedCall::parse_all(text);
+            *(if mode == "settled" { &mut settled } else { &mut killed }) += calls.len() as u64;
+            all.extend(calls);
+        }
+        let limit = limit(algorithm, "settled");
+        judge(&limit, &all);
+        let limiter = self.server.builder().build().expect("valid");
+        let peek = Runtime::new().expect("a runtime").block_on(limiter.peek(&limit, "one key", 1));
+        let charged = THRESHOLD - peek.expect("a reply").remaining;
+        // A call has used one unit. A call that was not settled is charged its estimate. A bucket gets back a little
+        // less of calls that overlap.
+        let kept = if is_bucket(algorithm) { (ESTIMATE - 1) * settled / 5 } else { 0 };
+        let range = settled + killed..=settled + ESTIMATE * killed + kept;
+        assert!(range.contains(&charged), "{algorithm}: {charged} of {range:?}");
+        assert!(
+            settled + killed > THRESHOLD / ESTIMATE,
+            "{algorithm}: {settled} and {killed} calls"
+        );
+        self.end();
+    }
+
+    /// The calls of four processes wait for slots.
+    fn hold(&self) {
+        let mut steps = Vec::new();
+        for (process, text) in self.run("in_flight", &["held"; PROCESSES]).iter().enumerate() {
+            let calls = text.lines().map(|line| {
+                let numbers = line.strip_prefix("held ").expect("a call").split(' ');
+                let numbers: Vec<u64> =
+                    numbers.map(|number| number.parse().expect("a time")).collect();
+                <[u64; 3]>::try_from(numbers).expect("three times")
             });
+            for (call, [asked, from, until]) in calls.enumerate() {
+                // An end comes before a start of the same time.
+                steps.extend([(until, 0, process, call, from), (from, 1, process, call, asked)]);
+            }
         }
-        let (mut all, mut all_leased) = (Vec::new(), 0);
-        for (admitted, leased) in tasks.join_all().await {
-            all.extend(admitted);
-            all_leased += leased;
+        steps.sort_unstable();
+        let (mut judge, mut held) = (HolderJudge::default(), HashMap::new());
+        for (at, begins, process, call, since) in steps {
+            if begins == 1 {
+                held.insert((process, call), judge.admitted(process, (since, at), 1, SLOTS));
+            } else {
+                judge.ended(held[&(process, call)], at);
+            }
         }
-        if !dies {
-            limiter.shutdown().await.expect("the leases are returned, and all is settled");
-        }
-        (all, all_leased)
-    })
+        let breaches = judge.breaches();
+        assert!(breaches.is_empty(), "{breaches:?}");
+        assert!(judge.objects_to_one_unit_less(), "the slots are never all in use");
+        self.end();
+    }
 }

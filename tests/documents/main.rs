@@ -3,6 +3,7 @@
 //! The code in these documents is run elsewhere: snippets of Rust as documentation tests of
 //! `ratelimit-runtime` (see its `lib.rs`), examples by `tests/examples`.
 
+mod compose;
 mod packages;
 mod promises;
 mod texts;

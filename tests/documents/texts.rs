@@ -16,6 +16,7 @@ pub(super) fn documents() -> Vec<(PathBuf, String)> {
         "BENCHMARKS.md",
         "CHANGELOG.md",
         "SECURITY.md",
+        "examples/compose/README.md",
     ];
     let mut documents: Vec<_> = names.iter().map(|name| read(root().join(name))).collect();
     documents.extend(pages());

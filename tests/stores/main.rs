@@ -12,6 +12,7 @@
 //! | names, bytes, memory, TTL and eviction of keys | [`keys`] |
 //! | faults of Redis, connections and runtimes, and the errors that they cause | [`faults`] |
 //! | a Lua script, without a limiter | [`scripts`] |
+//! | what a release has left in Redis | [`states`] |
 //!
 //! The helpers of one folder are in its `mod.rs`, the helpers of several folders in this file. [`traces`] plays random
 //! traces.
@@ -27,6 +28,7 @@ mod rules;
 mod scripts;
 mod settling;
 mod sliding;
+mod states;
 mod traces;
 mod waiting;
 

@@ -58,12 +58,26 @@ impl Cluster {
         cluster
     }
 
-    /// Lets the nodes announce `?` in place of a host: host names, which they do not have. Returns whether these
-    /// servers can; Redis 7 can.
-    pub fn hide_hosts(&self) -> bool {
-        let mut set = redis::cmd("CONFIG");
-        set.arg(&["SET", "cluster-preferred-endpoint-type", "hostname"]);
-        (0..self.len()).all(|node| set.exec(&mut self.connection(node)).is_ok())
+    /// Lets the nodes announce a name in place of their addresses, or `?` if it is empty. Returns whether these servers
+    /// can; Redis 7 can.
+    pub fn announce(&self, name: &str) -> bool {
+        let set = |words: [&str; 2]| {
+            let mut set = redis::cmd("CONFIG");
+            set.arg("SET").arg(&words);
+            (0..self.len()).all(|node| set.exec(&mut self.connection(node)).is_ok())
+        };
+        let announces = set(["cluster-announce-hostname", name])
+            && set(["cluster-preferred-endpoint-type", "hostname"]);
+        let knows_names = |node| {
+            let mut slots = redis::cmd("CLUSTER");
+            let slots: redis::Value =
+                slots.arg("SLOTS").query(&mut self.connection(node)).expect("SLOTS");
+            format!("{slots:?}").matches(name).count() >= self.len()
+        };
+        if announces {
+            block_until("the nodes know the names", || (0..self.len()).all(knows_names));
+        }
+        announces
     }
 
     /// Returns the URL of one node, from which a client finds the others.

@@ -7,6 +7,7 @@
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
 //! - [`filter`]: the tests that `cargo test -- <words>` selects, for programs without the usual harness.
+//! - [`fleet`]: the limits of the processes of a fleet.
 //! - [`history`]: the admitted calls of a fleet of processes, for the judge.
 //! - [`random`]: pseudorandom numbers, and random traces.
 //! - [`recorder`]: a recorder of metrics that does what a test says.
@@ -29,6 +30,7 @@ pub mod clocks;
 pub mod cluster;
 pub mod example;
 pub mod filter;
+pub mod fleet;
 pub mod history;
 pub mod http;
 pub mod judge;

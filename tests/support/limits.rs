@@ -49,9 +49,11 @@ pub fn ruled(limit: &str, rule: Rule) -> RuleSet {
 pub fn decision(result: Result<Decision, Rejection>) -> Decision {
     match result {
         Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
-            decision
-        }
+        | Err(
+            Rejection::Limited { decision, .. }
+            | Rejection::Blocked { decision, .. }
+            | Rejection::Busy { decision, .. },
+        ) => decision,
         Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }

@@ -89,7 +89,7 @@ async fn the_error_of_a_cluster_that_refuses_the_login_says_so() {
 #[tokio::test]
 async fn nodes_that_announce_no_host_are_found() {
     let cluster = Cluster::start_on_addresses();
-    if !cluster.hide_hosts() {
+    if !cluster.announce("") {
         return;
     }
     let limiter = denying_builder(&cluster.url()).build().expect("valid");
@@ -100,11 +100,27 @@ async fn nodes_that_announce_no_host_are_found() {
     assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
 }
 
+#[tokio::test]
+async fn nodes_that_announce_only_names_are_found_and_redirect_to_them() {
+    let cluster = Cluster::start(0);
+    if !cluster.announce("localhost") {
+        return;
+    }
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limit = Limit::sliding("named", 10, HOUR);
+    for key in 0..20 {
+        assert_eq!(limiter.check(&limit, key, 1).await.expect("admitted").remaining, 9);
+    }
+    assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
+    cluster.move_slot(cluster.slot("rl:sliding:1h:named{7}"), Duration::ZERO);
+    assert_eq!(limiter.check(&limit, 7, 1).await.expect("admitted").remaining, 8);
+}
+
 /// A redirect to `?` tells neither the node that a slot has moved to, nor the node that it is moving to.
 #[tokio::test]
 async fn a_redirect_to_no_host_leads_to_the_node_of_the_slot() {
     let cluster = Cluster::start_on_addresses();
-    if !cluster.hide_hosts() {
+    if !cluster.announce("") {
         return;
     }
     let limiter = denying_builder(&cluster.url()).build().expect("valid");

@@ -1,27 +1,35 @@
-//! A server that rejects keys which a call does not declare, like Dragonfly: every operation works there. The test uses
-//! a real server behind a proxy. The proxy puts a check of each key before each script, and the check raises the error
-//! of Dragonfly.
+//! Servers that reject what Redis does not, as some managed ones do: every operation works there. Each is a real server
+//! behind a proxy. The proxy puts a check before each script, and gives the commands that the server refuses an unknown
+//! name.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::spawn;
 
+use ratelimit_runtime::Clock;
 use support::server::Server;
 
 use crate::{denying_builder, use_all_operations};
 
-/// The check, before the first line of a script.
-const CHECK: &str = "local redis = (function(redis, declared) \
-     for _, key in ipairs(KEYS) do declared[key] = true end \
-     local function strict(call) return function(command, key, ...) \
-     if key and not declared[key] then error('script tried accessing undeclared key, key: ' .. key) end \
-     if key then return call(command, key, ...) end return call(command) end end \
-     return setmetatable({ call = strict(redis.call), pcall = strict(redis.pcall) }, { __index = redis }) \
-     end)(redis, {}) ";
+/// Returns a check, before the first line of a script: a call of Redis with this condition raises this error.
+fn check(condition: &str, error: &str) -> String {
+    format!(
+        "local redis = (function(redis, declared) \
+         for _, key in ipairs(KEYS) do declared[key] = true end \
+         local function strict(call) return function(command, key, ...) \
+         if {condition} then error({error}) end \
+         if key then return call(command, key, ...) end return call(command) end end \
+         return setmetatable({{ call = strict(redis.call), pcall = strict(redis.pcall) }}, {{ __index = redis }}) \
+         end)(redis, {{}}) "
+    )
+}
 
-fn start_strict(server: &Server) -> u16 {
+/// Starts a proxy before a server that refuses these commands outside of scripts. Returns its URL.
+fn start_strict(server: &Server, check: String, refused: &'static [&'static str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (port, real) = (listener.local_addr().expect("an address").port(), server.port());
+    let check: Arc<str> = check.into();
     spawn(move || {
         for client in listener.incoming() {
             let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", real))) else {
@@ -30,17 +38,23 @@ fn start_strict(server: &Server) -> u16 {
             let (mut replies, mut back) =
                 (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
             spawn(move || io::copy(&mut replies, &mut back));
+            let check = Arc::clone(&check);
             spawn(move || {
-                let _ = forward(BufReader::new(client), &server);
+                let _ = forward(BufReader::new(client), &server, &check, refused);
                 let _ = server.shutdown(Shutdown::Both);
             });
         }
     });
-    port
+    format!("redis://127.0.0.1:{port}")
 }
 
-/// Forwards commands, and puts the check before the text of scripts.
-fn forward(mut client: BufReader<TcpStream>, mut server: &TcpStream) -> io::Result<()> {
+/// Forwards commands.
+fn forward(
+    mut client: BufReader<TcpStream>,
+    mut server: &TcpStream,
+    check: &str,
+    refused: &[&str],
+) -> io::Result<()> {
     loop {
         let mut command = Vec::new();
         for _ in 0..number(&mut client, '*')? {
@@ -50,7 +64,9 @@ fn forward(mut client: BufReader<TcpStream>, mut server: &TcpStream) -> io::Resu
             command.push(word);
         }
         if command[0] == b"EVAL" {
-            command[1].splice(0..0, CHECK.bytes());
+            command[1].splice(0..0, check.bytes());
+        } else if refused.iter().any(|refused| refused.as_bytes() == command[0]) {
+            command[0].splice(0..0, *b"NO");
         }
         let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
         for word in command {
@@ -70,11 +86,38 @@ fn number(client: &mut impl BufRead, kind: char) -> io::Result<usize> {
     number.ok_or(io::ErrorKind::UnexpectedEof.into())
 }
 
+/// As Dragonfly does.
 #[tokio::test]
 async fn every_operation_declares_its_keys() {
     let server = Server::start();
-    let limiter = denying_builder(&format!("redis://127.0.0.1:{}", start_strict(&server)));
+    let error = "'script tried accessing undeclared key, key: ' .. key";
+    let url = start_strict(&server, check("key and not declared[key]", error), &[]);
+    let limiter = denying_builder(&url).build().expect("valid");
+    limiter.ping().await.expect("it can decide");
+    use_all_operations(&limiter).await;
+    limiter.shutdown().await.expect("nothing is lost");
+}
+
+#[tokio::test]
+async fn no_operation_needs_a_command_that_is_refused_outside_of_scripts() {
+    let server = Server::start();
+    let refused = &["TIME", "CLIENT", "SCRIPT", "INFO", "CONFIG", "COMMAND", "WAIT"];
+    let limiter = denying_builder(&start_strict(&server, String::new(), refused));
     let limiter = limiter.build().expect("valid");
+    limiter.ping().await.expect("it can decide");
+    use_all_operations(&limiter).await;
+    limiter.shutdown().await.expect("nothing is lost");
+}
+
+#[tokio::test]
+async fn a_server_that_rejects_time_in_scripts_needs_the_clock_of_the_client() {
+    let server = Server::start();
+    let error = "'This Redis command is not allowed from script'";
+    let url = start_strict(&server, check("command == 'TIME'", error), &[]);
+    let limiter = denying_builder(&url).build().expect("valid");
+    let error = limiter.ping().await.expect_err("no time").to_string();
+    assert!(error.contains("set `clock(Clock::Client)`"), "{error}");
+    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
     limiter.ping().await.expect("it can decide");
     use_all_operations(&limiter).await;
     limiter.shutdown().await.expect("nothing is lost");

@@ -63,7 +63,7 @@ impl Redis {
         background: Arc<Background>,
     ) -> Result<SharedStore, BuildError> {
         prefix::check(prefix)?;
-        let probe = script::probe(format!("{prefix}:probe").as_bytes());
+        let probe = script::probe(format!("{prefix}:probe").as_bytes(), clock.sent());
         let topology = match Address::parse(url, login)? {
             Address::Server(lookup) => {
                 Topology::One(Node::new(lookup, deadline, probe, &background))
@@ -129,7 +129,7 @@ impl Redis {
         let by = self.begin()?;
         match &self.topology {
             Topology::One(node) => node.ping(by).await?,
-            Topology::Cluster(cluster) => cluster.ping(by).await?,
+            Topology::Cluster(cluster) => cluster.ping(self.clock.sent(), by).await?,
         }
         Ok(())
     }

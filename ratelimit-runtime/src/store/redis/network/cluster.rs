@@ -169,7 +169,11 @@ impl Cluster {
     }
 
     /// Checks whether all slots are served by nodes that would decide now.
-    pub(crate) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
+    pub(crate) async fn ping(
+        self: &Arc<Self>,
+        clock: Option<u64>,
+        by: Instant,
+    ) -> Result<(), Failure> {
         for slot in 0..SLOTS {
             self.node_of_slot(slot, by).await?;
         }
@@ -182,7 +186,7 @@ impl Cluster {
             let mut keys =
                 (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
             let key = keys.find(is_of_node).unwrap_or_default();
-            let probe = script::probe(key.as_bytes());
+            let probe = script::probe(key.as_bytes(), clock);
             self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
         }
         Ok(())

@@ -52,12 +52,13 @@ impl Script {
     }
 }
 
-/// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
-/// free memory reject.
-pub(crate) fn probe(key: &[u8]) -> Cmd {
+/// Returns a command that succeeds if a server would decide. It reads the clock of the server if decisions do, and
+/// writes a key, which a replica and a server without free memory reject.
+pub(crate) fn probe(key: &[u8], clock: Option<u64>) -> Cmd {
     const WRITE: &str =
         "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
-    redis::cmd("EVAL").arg(WRITE).arg(1).arg(key).take()
+    let time = if clock.is_none() { "redis.call('TIME') " } else { "" };
+    redis::cmd("EVAL").arg(format!("{time}{WRITE}")).arg(1).arg(key).take()
 }
 
 /// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
