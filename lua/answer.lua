@@ -5,7 +5,7 @@
 --                    changes nothing
 --
 -- The other arguments are the results of an algorithm. An algorithm returns nothing if the value of the key is not
--- its state. While the key is blocked, it rejects calls, and everything else goes on.
+-- its state, or nil and another error. While the key is blocked, it rejects calls, and everything else goes on.
 --
 -- allowed    whether the call is admitted
 -- remaining  the units that are left, 0 while the key is blocked; of a `peek` that counts them, the units in use
@@ -26,7 +26,7 @@ local function answer(
   call, pack, key, clock, given, block,
   allowed, remaining, retry, reset, slack, version, lives, blocked, changed, receipt
 )
-  if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' } end
+  if allowed == nil then return { err = remaining or 'BADSTATE not the state of a rate limit' } end
   -- The reply is about the key as it was.
   local rest = blocked - clock
   if block == 9007199254740991 then

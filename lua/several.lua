@@ -5,8 +5,8 @@
 --@include prelude, answer, sliding, fixed, sliding_counter, bucket, slots
 
 -- The functions of the algorithms, and the formats of their terms for `unpack`. A bucket that leases has more terms.
-local algorithms = { sliding, fixed, sliding_counter, bucket, bucket, slots }
-local layouts = { '>i7i7', '>i7i7i7', '>i7i7i7i7', '>i7i7i7', '>i7i7i7i7i7', '>i7i7i7i7i7i7i7' }
+local algorithms = { sliding, fixed, sliding_counter, bucket, bucket, slots, fixed }
+local layouts = { '>i7i7', '>i7i7i7', '>i7i7i7i7', '>i7i7i7', '>i7i7i7i7i7', '>i7i7i7i7i7i7i7', '>i7i7i7i7i7i7i7' }
 
 -- Of each limit the function and its last arguments.
 local limits, unpack_list = {}, _G.unpack

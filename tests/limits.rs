@@ -1,8 +1,9 @@
 //! The values that a limit accepts, and the errors of the values that it does not.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Align, Lease, Limit, LimitError, OnError, Scope};
+use ratelimit_runtime::{Algorithm, Align, Calendar, Lease, Limit, LimitError, OnError, Scope};
 use support::ALGORITHMS;
 use support::limits::{DAY, HOUR, MINUTE, SECOND};
 
@@ -53,6 +54,26 @@ fn the_error_of_an_invalid_value_says_what_is_valid() {
     let quarters = Limit::fixed("limits", 1, MINUTE * 15);
     assert!(quarters.try_align(Align::offset_minutes(-210)).is_ok());
     assert_error(sliding.try_align(Align::UTC), "use it with fixed");
+
+    let zone = Align::zone("Europe/Berlin");
+    assert_error(quarters.try_align(zone), "a window is a day (1d)");
+    assert_error(Limit::fixed("limits", 1, DAY).try_align(zone.day(15)), "`align_day`");
+    let year = Limit::calendar("limits", 1, Calendar::Year);
+    assert_error(year.try_align(Align::UTC.day(2)), "period `month`");
+    assert_error(Limit::try_calendar("", 1, Calendar::Month), "empty");
+    assert_error(Limit::try_calendar("limits", 0, Calendar::Month), "at least 1");
+    assert!(Align::try_zone("Europe/Berln").is_err_and(|it| it.to_string().contains("time zone")));
+}
+
+#[test]
+fn the_zones_are_those_of_the_database() {
+    let listed = include_str!("../ratelimit-macros/src/text/zones.txt");
+    let database = jiff::tz::TimeZoneDatabase::bundled();
+    let known: BTreeSet<_> = database.available().map(|zone| zone.to_string()).collect();
+    assert_eq!(listed.lines().map(str::to_owned).collect::<BTreeSet<_>>(), known);
+    for zone in listed.lines() {
+        assert_eq!(Align::zone(zone).to_string(), zone);
+    }
 }
 
 #[test]
@@ -101,6 +122,10 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::token_bucket("token", 5, MINUTE).burst(20).wait(Duration::from_millis(250)),
         Limit::leaky_bucket("leaky", 5, MINUTE).on_error(OnError::Allow).wait(Duration::MAX),
         Limit::in_flight("exports", 2).hold(Duration::from_millis(1_500)),
+        Limit::calendar("month", 5, Calendar::Month),
+        Limit::calendar("billed", 5, Calendar::Month).align(Align::zone("Asia/Tokyo").day(31)),
+        Limit::calendar("year", 5, Calendar::Year).align(Align::offset_minutes(-210)),
+        Limit::fixed("week", 5, 7 * DAY).align(Align::zone("Europe/Berlin")),
     ];
     let wait = limits[6].wait(Duration::from_secs(36_525 * 86_400));
     let settings = Settings { limits };
@@ -134,7 +159,12 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         ("threshold = 5\nperiod = -1", "cannot be negative"),
         ("threshold = 5\nperiod = 30\nalgo = \"slidding\"", "did you mean `sliding`?"),
         ("threshold = 5\nperiod = 30\nalign = \"utc\"", "use it with fixed"),
-        ("limit = \"5/h fixed\"\nalign = \"Berlin\"", "`\"utc\"`, or an offset"),
+        ("limit = \"5/h fixed\"\nalign = \"Berlin\"", "`\"utc\"`, an offset"),
+        ("limit = \"5/day fixed\"\nalign = \"Europe/Berln\"", "did you mean `\"Europe/Berlin\"`"),
+        ("limit = \"5/h fixed\"\nalign = \"Europe/Berlin\"", "a window is a day"),
+        ("limit = \"5/month sliding\"", "are `fixed`"),
+        ("limit = \"5/year\"\nalign_day = 3", "period `month`"),
+        ("limit = \"5/month\"\nalign_day = 32", "1 to 31"),
         ("in_flight = 2\nthreshold = 5", "or `in_flight`"),
         ("in_flight = 2\nhold = \"500ms\"", "`hold` must be at least a second"),
         ("limit = \"5/h\"\nhold = 5", "use it with in_flight"),
@@ -147,6 +177,10 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         let message = error(limit);
         assert!(message.contains(words) && message.contains("line "), "{limit}: {message}");
     }
+    let monthly = "[[limits]]\nname = \"api\"\nthreshold = 5\nperiod = \"month\"\nalign_day = 15";
+    let settings: Settings = toml::from_str(monthly).expect(monthly);
+    let expected = Limit::parse("api", "5/month").expect("valid").align(Align::UTC.day(15));
+    assert_eq!(settings.limits, [expected]);
     for period in ["30", "30.0", "\"30s\""] {
         let text = format!("[[limits]]\nname = \"api\"\nthreshold = 5\nperiod = {period}");
         let settings: Settings = toml::from_str(&text).expect(&text);
@@ -167,7 +201,7 @@ fn a_limit_returns_what_was_set() {
     assert!(plain.hidden(true).policy().hidden);
 
     let align = Align::offset_minutes(-210);
-    assert_eq!(align.get_offset_minutes(), -210);
+    assert_eq!(align.get_offset_minutes(), Some(-210));
     assert_eq!(plain.align(align).get_align(), Some(align));
     // A burst of the default capacity differs from no burst.
     let bucket = Limit::token_bucket("limits", 100, SECOND);

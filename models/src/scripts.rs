@@ -52,7 +52,7 @@ impl Server<'_> {
     pub(crate) fn run_one(&mut self, word: &str, numbers: [u64; 3]) -> Vec<u8> {
         let form = Form::of(&self.charge.terms);
         let mut call = packed_call(word, &numbers);
-        form.put_terms(&mut call, self.charge);
+        form.put_terms(&mut call, self.charge, None);
         self.count.run(Script::One(form), self.mistakes, self.clock, 1, vec![call])
     }
 
@@ -113,7 +113,7 @@ impl Server<'_> {
     pub(crate) fn run_several(&mut self, script: Script, keys: usize, calls: Vec<u8>) -> Vec<u8> {
         let form = Form::of(&self.charge.terms);
         let mut limit = vec![form.index() as u8 + 1];
-        form.put_terms(&mut limit, self.charge);
+        form.put_terms(&mut limit, self.charge, None);
         let arguments = vec![calls, Vec::new(), limit];
         self.count.run(script, self.mistakes, self.clock, keys, arguments)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use ratelimit_runtime::{Align, AnnouncedLimit, Limit, RateLimiter, Scope};
+use ratelimit_runtime::{AnnouncedLimit, Limit, RateLimiter, Scope};
 
 use crate::text::duration;
 
@@ -26,10 +26,10 @@ pub(crate) async fn limits(limiter: &RateLimiter) -> anyhow::Result<Vec<Announce
 }
 
 /// Returns what two limits have in common that have one count of a key.
-pub(crate) fn identity(limit: &Limit) -> (&str, Duration, &str, Option<i32>, bool) {
-    let offset = limit.get_align().map(Align::get_offset_minutes);
+pub(crate) fn identity(limit: &Limit) -> (&str, Duration, &str, Option<String>, bool) {
+    let align = limit.get_align().map(|align| align.to_string());
     let is_shared = limit.policy().scope == Scope::Global;
-    (limit.name(), limit.period(), limit.algorithm().as_str(), offset, is_shared)
+    (limit.name(), limit.period(), limit.algorithm().as_str(), align, is_shared)
 }
 
 /// Returns whether a name, or a name and a period, is written of a limit: `api`, `api/1m`.

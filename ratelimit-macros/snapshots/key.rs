@@ -12,3 +12,8 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     Some(id)
 }
+
+#[rate_limit(period = "month", threshold = 10, align = "Asia/Tokyo", align_day = 15, key = id)]
+async fn monthly(id: u64) -> Option<u64> {
+    Some(id)
+}

@@ -196,7 +196,7 @@ impl<'e> Args<'e> {
             Err("the text of a limit comes first: write it before the other arguments".to_owned())
         };
         let span = text.span();
-        let LimitText { threshold, period_us, burst, algorithm } = match limit {
+        let LimitText { threshold, period: (period_us, unit), burst, algorithm } = match limit {
             Ok(limit) => limit,
             Err(message) => {
                 self.errors.report(syn::Error::new(span, message));
@@ -208,7 +208,10 @@ impl<'e> Args<'e> {
         self.text_has_burst = burst.is_some();
         let values = [
             (ArgumentName::Threshold, Some(number(threshold))),
-            (ArgumentName::Period, Some(word(&format!("{period_us}us")))),
+            (
+                ArgumentName::Period,
+                Some(unit.map_or_else(|| word(&format!("{period_us}us")), word)),
+            ),
             (ArgumentName::Burst, burst.map(number)),
             (ArgumentName::Algo, algorithm.map(word)),
         ];

@@ -40,7 +40,8 @@ arguments! {
         OneLimit, "threshold = 100";
     Algo = "algo" | "algorithm" | "strategy": OneLimit, "algo = \"fixed\"";
     Burst = "burst" | "capacity" | "burst_size": OneLimit, "burst = 200";
-    Align = "align" | "timezone": OneLimit, "align = \"utc\"";
+    Align = "align" | "timezone" | "tz" | "zone": OneLimit, "align = \"utc\"";
+    AlignDay = "align_day" | "billing_day" | "anchor_day": OneLimit, "align_day = 15";
     InFlight = "in_flight" | "concurrent" | "concurrency" | "max_concurrent" | "max_concurrency" | "max_in_flight"
         | "parallel" | "slots": OneLimit, "in_flight = 2";
     Hold = "hold" | "hold_for" | "lease_time" | "max_hold": OneLimit, "hold = \"30s\"";
@@ -127,6 +128,7 @@ mod tests {
             ArgumentName::Threshold => "period = \"1d\",",
             ArgumentName::Burst => "period = \"1d\", threshold = 100, algo = \"token_bucket\",",
             ArgumentName::Align => "period = \"1d\", threshold = 100, algo = \"fixed\",",
+            ArgumentName::AlignDay => "period = \"month\", threshold = 100,",
             ArgumentName::BlockAtMost => "period = \"1d\", threshold = 100, block = retry_after,",
             ArgumentName::Hold => "in_flight = 2,",
             // Each describes a limit.

@@ -27,7 +27,7 @@ use Beside::{Given, Path, Value, Without};
 const EXCLUSIONS: &[Exclusion] = &[
     Exclusion(
         // Leased units can be counted elsewhere, where code that names the constant would not find them.
-        &[Period, Algo, Align, InFlight, Hold, Name, Lease],
+        &[Period, Algo, Align, AlignDay, InFlight, Hold, Name, Lease],
         Path(Limit),
         "`{name}` is part of the limit that `limit` names: remove it, or change the constant",
     ),
@@ -39,7 +39,7 @@ const EXCLUSIONS: &[Exclusion] = &[
          hold = ..)`",
     ),
     Exclusion(
-        &[Threshold, Algo, Burst, Align],
+        &[Threshold, Algo, Burst, Align, AlignDay],
         Given(InFlight),
         "`in_flight` limits how many calls run at the same time, and has no `{name}`: for a rate beside it, write two \
          groups, `limit(period = .., threshold = ..), limit(in_flight = .., hold = ..)`",

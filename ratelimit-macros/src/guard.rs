@@ -100,8 +100,8 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Option<Charge>]) {
         let Some(name) = &limit.name else { continue };
         let value = name.value();
         let (rate, what) = match &limit.kind {
-            Kind::Rate { algorithm, period: Value { known: Some(period_us), .. } } => (
-                Some((*algorithm, *period_us, limit.align)),
+            Kind::Rate { algorithm, period: Value { known: Some(period_us), .. }, unit } => (
+                Some((*algorithm, *period_us, *unit, limit.align.clone(), limit.align_day)),
                 format!("named `{value}` have the same algorithm, period and align"),
             ),
             Kind::InFlight => (None, format!("of calls in flight are named `{value}`")),

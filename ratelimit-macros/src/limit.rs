@@ -9,8 +9,8 @@ use syn::{Expr, ExprPath, Lit, LitStr};
 use crate::algorithm::Algorithm;
 use crate::args::Args;
 use crate::argument::ArgumentName;
-use crate::text::duration::{DAY_US, LONGEST_US};
-use crate::text::offset::offset_minutes;
+use crate::text::duration::{DAY_US, LONGEST_US, parse_period};
+use crate::text::offset::{AlignText, read_align};
 use crate::values::{self, Value, as_literal, as_path, is_constant};
 use crate::words::Word;
 
@@ -32,8 +32,9 @@ pub(crate) struct Limit {
     /// The threshold of a rate, or the number of calls in flight. `None` if the limit is a constant, which has it.
     pub(crate) threshold: Option<Value>,
     pub(crate) burst: Option<Value>,
-    /// The minutes by which local time is ahead of UTC.
-    pub(crate) align: Option<i32>,
+    pub(crate) align: Option<AlignText>,
+    /// The day on which months begin.
+    pub(crate) align_day: Option<u64>,
     pub(crate) lease: Option<Lease>,
     /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
     pub(crate) hold: Option<Value>,
@@ -43,7 +44,12 @@ pub(crate) struct Limit {
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
 pub(crate) enum Kind {
-    Rate { algorithm: Algorithm, period: Value },
+    Rate {
+        algorithm: Algorithm,
+        period: Value,
+        /// The word of a unit of the calendar, if that is the period.
+        unit: Option<&'static str>,
+    },
     InFlight,
     Constant(ExprPath),
 }
@@ -78,7 +84,11 @@ impl Limit {
         let limit = Self {
             threshold,
             burst: args.optional(ArgumentName::Burst, Value::amount),
-            align: args.optional(ArgumentName::Align, read_align),
+            align: args.optional(ArgumentName::Align, |name, expr| {
+                let text = values::text(name, expr)?;
+                read_align(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
+            }),
+            align_day: args.optional(ArgumentName::AlignDay, read_align_day),
             lease: args.optional(ArgumentName::Lease, Lease::read),
             hold: args.optional(ArgumentName::Hold, read_hold),
             name: args.optional(ArgumentName::Name, read_name),
@@ -131,7 +141,7 @@ impl Limit {
     /// Returns the reserve of a leased bucket, if it is known: the units that refill during a lease, rounded up as in
     /// the runtime. A lease lasts for a hundredth of the period, at most a second.
     fn lease_reserve(&self) -> Option<u64> {
-        let Kind::Rate { algorithm, period } = &self.kind else { return None };
+        let Kind::Rate { algorithm, period, .. } = &self.kind else { return None };
         let (threshold, period_us) = (self.threshold.as_ref()?.known?, period.known?);
         if !algorithm.is_bucket() {
             return Some(0);
@@ -143,7 +153,8 @@ impl Limit {
 
     /// Checks the arguments of a rate against each other.
     fn check_rate(&self, args: &Args<'_>) {
-        let Kind::Rate { period: Value { known: Some(period_us), .. }, .. } = self.kind else {
+        let Kind::Rate { period: Value { known: Some(period_us), .. }, unit, .. } = self.kind
+        else {
             return;
         };
         let threshold = self.threshold.as_ref().and_then(|threshold| threshold.known);
@@ -156,11 +167,22 @@ impl Limit {
                            `threshold`";
             args.reject(ArgumentName::Burst, message);
         }
-        // With any other period, the boundaries of the windows would move from day to day.
-        if !DAY_US.is_multiple_of(period_us) && period_us != 7 * DAY_US {
-            let message = "aligned windows fill a day or a week, so the period must divide a day, such as `\"15m\"` or \
-                           `\"1h\"`, or be `\"7d\"`";
+        let is_in_zone = matches!(self.align, Some(AlignText::Zone(_)));
+        let is_day = period_us == DAY_US || period_us == 7 * DAY_US;
+        if is_in_zone && !is_day && unit.is_none() {
+            let message = "in a time zone, a window is a day or longer: write `period = \"day\"`, `\"week\"`, \
+                           `\"month\"`, `\"quarter\"` or `\"year\"`, or an offset such as `align = \"+01:00\"`";
             args.reject(ArgumentName::Align, message);
+        } else if !DAY_US.is_multiple_of(period_us) && !is_day && unit.is_none() {
+            // With any other period, the boundaries of the windows would move from day to day.
+            let message = "aligned windows fill a day or a week, so the period must divide a day, such as `\"15m\"` or \
+                           `\"1h\"`, or be `\"7d\"`, `\"month\"`, `\"quarter\"` or `\"year\"`";
+            args.reject(ArgumentName::Align, message);
+        }
+        if unit != Some("month") {
+            let message = "`align_day` is the day on which months begin: write `period = \"month\"`, or remove \
+                           `align_day`";
+            args.reject(ArgumentName::AlignDay, message);
         }
         if let Some(message) =
             self.lease.as_ref().and_then(|lease| self.lease_mistake(lease, period_us))
@@ -240,11 +262,24 @@ fn read_rate(args: &Args<'_>) -> Option<Kind> {
         "missing `period`: write the length of a period, such as `period = 30` for 30 seconds";
     let period = args.required(ArgumentName::Period, missing, Value::duration);
     let algorithm = args.optional(ArgumentName::Algo, values::choice);
-    let algorithm = match args.get(ArgumentName::Algo) {
-        Some(_) => algorithm?,
-        None => args.default_algorithm(),
+    let period = period?;
+    let unit = match as_literal(&period.expr) {
+        Some((_, Lit::Str(text))) => parse_period(&text.value()).ok().and_then(|(_, unit)| unit),
+        _ => None,
     };
-    Some(Kind::Rate { algorithm, period: period? })
+    let algorithm = match (args.get(ArgumentName::Algo), unit) {
+        (Some(_), _) => algorithm?,
+        (None, Some(_)) => Algorithm::Fixed,
+        (None, None) => args.default_algorithm(),
+    };
+    if let Some(unit) = unit.filter(|_| algorithm != Algorithm::Fixed) {
+        let message = format!(
+            "`period = \"{unit}\"` is a window of the calendar, which is `fixed`: remove `algo`, or write a length, \
+             such as `\"30d\"`"
+        );
+        args.reject(ArgumentName::Algo, &message);
+    }
+    Some(Kind::Rate { algorithm, period, unit })
 }
 
 /// Rejects what the algorithm does not have.
@@ -289,9 +324,11 @@ fn read_path(name: ArgumentName, expr: &Expr) -> syn::Result<ExprPath> {
     Err(syn::Error::new_spanned(expr, message))
 }
 
-fn read_align(name: ArgumentName, expr: &Expr) -> syn::Result<i32> {
-    let text = values::text(name, expr)?;
-    offset_minutes(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
+fn read_align_day(name: ArgumentName, expr: &Expr) -> syn::Result<u64> {
+    let message = "`align_day` must be a day of the month, from 1 to 31";
+    values::whole_number(name, message, expr)?
+        .filter(|day| *day <= 31)
+        .ok_or_else(|| syn::Error::new_spanned(expr, message))
 }
 
 fn read_hold(name: ArgumentName, expr: &Expr) -> syn::Result<Value> {

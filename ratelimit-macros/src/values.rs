@@ -5,7 +5,7 @@ use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 use crate::argument::ArgumentName;
 use crate::diagnostics::quoted;
 use crate::text::closest::closest;
-use crate::text::duration::{NEGATIVE, parse_seconds, parse_text};
+use crate::text::duration::{NEGATIVE, parse_period, parse_seconds, parse_text};
 use crate::text::limit::MOST;
 use crate::words::Word;
 
@@ -62,6 +62,9 @@ impl Value {
     pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
             Some((Sign::Minus, _)) => Err(NEGATIVE.to_owned()),
+            Some((_, Lit::Str(text))) if argument == ArgumentName::Period => {
+                parse_period(&text.value()).map(|(us, _)| Some(us))
+            }
             Some((_, Lit::Str(text))) => parse_text(&text.value()).map(Some),
             Some((_, Lit::Int(int))) => parse_seconds(int.base10_digits(), int.suffix()).map(Some),
             Some((_, Lit::Float(float))) => {

@@ -53,6 +53,7 @@
 //! | `metrics` | | metrics of decisions; see below |
 //! | `serde` | | [`Limit`] in configuration |
 //! | `rules` | | rules in files and in Redis: operators change limits while the service runs |
+//! | `calendar` | | months, quarters and years as periods, and time zones: [`Align`] |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
 //! # Events and metrics
@@ -284,8 +285,8 @@ pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Client, HashedKey, Key, KeySecret, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
-    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Quota,
-    Scope,
+    Algorithm, Align, Calendar, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy,
+    Quota, Scope,
 };
 pub use crate::limiter::{
     AnnotatedLimit, Builder, Operator, RateLimiter, RateLimiterSettings, SetGlobalError, current,

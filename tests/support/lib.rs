@@ -26,6 +26,7 @@
     reason = "only tests use it, and a test panics if something that it needs is missing"
 )]
 
+pub mod calendar;
 pub mod clocks;
 pub mod cluster;
 pub mod example;

@@ -12,6 +12,7 @@ use crate::guard::Charge;
 use crate::limit::{Kind, Lease, Limit};
 use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
+use crate::text::offset::AlignText;
 use crate::values::Value;
 use crate::words::Word;
 
@@ -67,7 +68,14 @@ impl Expansion<'_> {
                 let function = Ident::new(of_constant, hygienic());
                 spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)))
             }
-            Kind::Rate { algorithm, period } => {
+            Kind::Rate { unit: Some(unit), .. } => {
+                let unit = Ident::new(&(unit[..1].to_uppercase() + &unit[1..]), hygienic());
+                let unit = quote_spanned!(hygienic()=> #rt::Calendar::#unit);
+                let call =
+                    quote_spanned!(hygienic()=> #limit_type::calendar(#name, #threshold, #unit));
+                spanned_at(&limit.constant_place(), call)
+            }
+            Kind::Rate { algorithm, period, .. } => {
                 let constructor = Ident::new(algorithm.as_str(), hygienic());
                 let period_tokens = self.duration(period);
                 let call = quote_spanned!(hygienic()=> #limit_type::#constructor(#name, #threshold, #period_tokens));
@@ -94,8 +102,7 @@ impl Expansion<'_> {
                 None => {}
             }
         }
-        if let Some(minutes) = limit.align {
-            let align = quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes));
+        if let Some(align) = self.align(limit) {
             set("align", value(&align), &limit.constant_place());
         }
         if let Some(hold) = &limit.hold {
@@ -103,6 +110,22 @@ impl Expansion<'_> {
         }
         self.set_policy(limit, &mut |method, given| set(method, value(&given), &None::<LitStr>));
         tokens
+    }
+
+    fn align(&self, limit: &Limit) -> Option<TokenStream> {
+        let rt = &self.rt;
+        let midnight = match &limit.align {
+            None if limit.align_day.is_none() => return None,
+            None => quote_spanned!(hygienic()=> #rt::Align::UTC),
+            Some(AlignText::Minutes(minutes)) => {
+                quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes))
+            }
+            Some(AlignText::Zone(zone)) => quote_spanned!(hygienic()=> #rt::Align::zone(#zone)),
+        };
+        Some(match limit.align_day.map(|day| day as u8) {
+            Some(day) => quote_spanned!(hygienic()=> #rt::Align::day(#midnight, #day)),
+            None => midnight,
+        })
     }
 
     fn set_policy(&self, limit: &Limit, set: &mut dyn FnMut(&str, TokenStream)) {

@@ -3,6 +3,8 @@
 //! The runtime counts in whole microseconds. A text is therefore scaled in integers, and a value
 //! that would have to be rounded is an error.
 
+use super::closest::closest;
+
 /// A hundred years. Up to it, microseconds are exact in the doubles that the scripts calculate with.
 pub(crate) const LONGEST_US: u64 = 36_525 * DAY_US;
 pub(crate) const DAY_US: u64 = 24 * 60 * 60 * SECOND_US;
@@ -32,6 +34,30 @@ const FOREIGN_UNITS: [(&str, &str); 9] = [
     ("mic", "us"),
     ("usec", "us"),
 ];
+
+/// The units of the calendar, which differ in length, and the microseconds of the longest.
+pub(crate) const CALENDAR: [(&str, u64); 3] =
+    [("month", 31 * DAY_US), ("quarter", 92 * DAY_US), ("year", 366 * DAY_US)];
+
+/// Reads a period: a duration, `"day"` or `"week"`, or a unit of the calendar. Returns its microseconds, and the word of
+/// a unit.
+pub(crate) fn parse_period(text: &str) -> Result<(u64, Option<&'static str>), String> {
+    match CALENDAR.iter().find(|(unit, _)| *unit == text.trim()) {
+        Some((unit, longest_us)) => Ok((*longest_us, Some(unit))),
+        None => {
+            let words = CALENDAR.iter().map(|(unit, _)| *unit).chain(["day", "week"]);
+            let days = match text.trim() {
+                "day" => "1d",
+                "week" => "7d",
+                text => text,
+            };
+            match closest(days, words) {
+                Some(meant) => Err(format!("unknown period `{days}`: did you mean `\"{meant}\"`?")),
+                None => Ok((parse_text(days)?, None)),
+            }
+        }
+    }
+}
 
 /// Reads a number without quotes. Rust reads `30s` as the number `30` with the suffix `s`.
 pub(crate) fn parse_seconds(digits: &str, suffix: &str) -> Result<u64, String> {
@@ -93,17 +119,20 @@ fn unit(name: &str) -> Result<u64, String> {
     let lower = name.to_lowercase().replace(['µ', 'μ'], "u");
     let days = match &*lower {
         // A capital `M` can mean months.
-        _ if name == "M" || lower.starts_with("mo") => Some(("months differ in length", "30d")),
-        "w" => Some(("a week is seven days", "7d")),
-        _ if lower.starts_with("week") => Some(("a week is seven days", "7d")),
-        "y" => Some(("years differ in length", "365d")),
-        _ if lower.starts_with("year") => Some(("years differ in length", "365d")),
+        _ if name == "M" || lower.starts_with("mo") => Some((
+            "months differ in length",
+            "`\"30d\"`, or `\"month\"` for a month of the calendar",
+        )),
+        _ if lower == "w" || lower.starts_with("week") => {
+            Some(("a week is seven days", "`\"7d\"`"))
+        }
+        _ if lower == "y" || lower.starts_with("year") => {
+            Some(("years differ in length", "`\"365d\"`, or `\"year\"` for a year of the calendar"))
+        }
         _ => None,
     };
     if let Some((reason, days)) = days {
-        return Err(format!(
-            "unknown unit `{name}`: {reason}, so write days, such as `\"{days}\"`"
-        ));
+        return Err(format!("unknown unit `{name}`: {reason}, so write days, such as {days}"));
     }
     let ours = UNITS.iter().find(|(unit, _)| *unit == lower).map(|(unit, _)| unit).or_else(|| {
         let foreign = FOREIGN_UNITS.iter().find(|(theirs, _)| lower.starts_with(theirs));

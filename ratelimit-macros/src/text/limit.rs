@@ -1,13 +1,14 @@
 //! Reads a limit: `300/minute`, `5 per 30s burst 20`.
 
 use super::closest::closest;
-use super::duration::parse_text;
+use super::duration::{CALENDAR, parse_period};
 
 /// A limit without its name.
 #[derive(Debug)]
 pub(crate) struct LimitText {
     pub(crate) threshold: u64,
-    pub(crate) period_us: u64,
+    /// The microseconds of the period, and its word if it is a unit of the calendar.
+    pub(crate) period: (u64, Option<&'static str>),
     pub(crate) burst: Option<u64>,
     /// A word of the algorithms, if the text has one.
     pub(crate) algorithm: Option<&'static str>,
@@ -38,10 +39,11 @@ impl LimitText {
             period.push_str(&short_unit(word));
             words.next();
         }
-        if period.starts_with(|first: char| first.is_alphabetic()) {
+        let is_unit = CALENDAR.iter().any(|(unit, _)| *unit == period);
+        if !is_unit && period.starts_with(|first: char| first.is_alphabetic()) {
             period.insert(0, '1');
         }
-        let period_us = parse_text(&period)?;
+        let period = parse_period(&period)?;
         let (mut burst, mut algorithm) = (None, None);
         while let Some(word) = words.next() {
             if word == "burst" {
@@ -53,7 +55,7 @@ impl LimitText {
                 return Err("a limit has one algorithm: remove the other".to_owned());
             }
         }
-        Ok(Self { threshold, period_us, burst, algorithm })
+        Ok(Self { threshold, period, burst, algorithm })
     }
 }
 

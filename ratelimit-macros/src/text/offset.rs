@@ -1,14 +1,27 @@
-//! Reads an offset from UTC: `utc`, `+08:00`.
+//! Reads where it is midnight: `utc`, `+08:00`, `Europe/Berlin`.
+
+use super::closest::closest;
+
+/// The names of the time zone database, release 2026f, one a line. `tests/limits.rs` compares them with it.
+pub(crate) const ZONES: &str = include_str!("zones.txt");
+
+/// Where it is midnight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AlignText {
+    /// At so many minutes ahead of UTC.
+    Minutes(i32),
+    /// In this time zone.
+    Zone(&'static str),
+}
 
 /// The words that others write for the length of a calendar window.
 const LENGTHS: [&str; 8] =
     ["minute", "hour", "day", "week", "month", "quarter", "year", "midnight"];
 
-/// Reads `utc` or the `time-numoffset` of RFC 3339, in minutes. A named zone is not accepted: its offset
-/// changes with the seasons, so that windows would be an hour longer or shorter than the period.
-pub(crate) fn offset_minutes(word: &str) -> Result<i32, String> {
+/// Reads `utc`, the `time-numoffset` of RFC 3339, or the name of a time zone.
+pub(crate) fn read_align(word: &str) -> Result<AlignText, String> {
     Err(match parse_offset(word) {
-        Some(minutes) if minutes.abs() <= 14 * 60 => return Ok(minutes),
+        Some(minutes) if minutes.abs() <= 14 * 60 => return Ok(AlignText::Minutes(minutes)),
         Some(_) => format!("`{word}` is out of range: an offset is from `-14:00` to `+14:00`"),
         None if ["utc", "gmt", "z"].contains(&word.to_lowercase().as_str()) => {
             format!("unknown offset `{word}`: did you mean `\"utc\"`?")
@@ -17,10 +30,14 @@ pub(crate) fn offset_minutes(word: &str) -> Result<i32, String> {
             "`{word}` is no offset: `align` says where midnight is, as `\"utc\"` or `\"+08:00\"`, and `period` \
              how long a window is, such as `\"1d\"` or `\"7d\"`"
         ),
-        None => format!(
-            "unknown offset `{word}`: write `\"utc\"`, or an offset such as `\"+08:00\"` or \
-             `\"-03:30\"`"
-        ),
+        None => match closest(word, ZONES.lines()) {
+            Some(zone) if zone == word => return Ok(AlignText::Zone(zone)),
+            Some(zone) => format!("unknown time zone `{word}`: did you mean `\"{zone}\"`?"),
+            None => format!(
+                "unknown offset `{word}`: write `\"utc\"`, an offset such as `\"+08:00\"` or `\"-03:30\"`, or a time \
+                 zone such as `\"Europe/Berlin\"`"
+            ),
+        },
     })
 }
 

@@ -64,23 +64,23 @@ impl State for Window {
 }
 
 impl Window {
-    /// Returns the window of a call at the time `clock`. It keeps the birth: its start tells it from the window before.
+    /// Returns the window of a call at the time `clock`: the last one until it is over. It keeps the birth: its start
+    /// tells it from the window before.
     #[inline]
     fn at(&self, terms: &Terms, clock: u64) -> Self {
-        let period = terms.period_us();
         let now = clock.max(self.start);
+        if self.count > 0 && now < self.end {
+            return self.clone();
+        }
         // An aligned window starts at a calendar boundary, any other window with its first admitted call. A
         // boundary before the epoch counts as the epoch.
-        let (is_open, start, end) = if let Some(shift) = terms.shift_us() {
+        let period = terms.period_us();
+        let (start, end) = if let Some(shift) = terms.shift_us() {
             let elapsed = (now + shift) % period;
-            let boundary = now.saturating_sub(elapsed);
-            (self.start >= boundary, boundary, now + period - elapsed)
-        } else if self.count > 0 && self.start + period > now {
-            (true, self.start, self.start + period)
+            (now.saturating_sub(elapsed), now + period - elapsed)
         } else {
-            (false, now, now + period)
+            terms.calendar_window(now).unwrap_or((now, now + period))
         };
-        let count = if is_open { self.count } else { 0 };
-        Self { start, end, count, birth: self.birth }
+        Self { start, end, count: 0, birth: self.birth }
     }
 }

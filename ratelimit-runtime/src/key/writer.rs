@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 
 use super::Key;
 #[cfg(any(feature = "redis", test))]
-use crate::limit::{Align, Terms};
+use crate::limit::Terms;
 use crate::printing::debug_by_name;
 
 /// The text of `()`.
@@ -60,12 +60,16 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
     out.extend_from_slice(terms.identity.algorithm.as_str().as_bytes());
     out.push(b':');
     // Calls in flight have no period.
-    let in_units = terms.identity.period.in_units();
-    let (count, unit) = if terms.is_in_flight() { (0, "s") } else { in_units };
-    out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
-    out.extend_from_slice(unit.as_bytes());
-    if let Some((sign, hours, minutes)) = terms.identity.align.map(Align::parts) {
-        out.extend_from_slice(format!("{sign}{hours:02}{minutes:02}").as_bytes());
+    let (period, align) = (terms.identity.period, terms.identity.align);
+    let (count, unit) = if terms.is_in_flight() { (0, "s") } else { period.in_units() };
+    if let Some(unit) = period.calendar() {
+        out.extend_from_slice(unit.as_str().as_bytes());
+    } else {
+        out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
+        out.extend_from_slice(unit.as_bytes());
+    }
+    if let Some(align) = align {
+        out.extend_from_slice(align.in_count_name().as_bytes());
     }
     // The colons of the name are structure, and all else is escaped.
     for part in terms.identity.name.as_str().split(':') {

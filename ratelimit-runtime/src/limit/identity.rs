@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Algorithm, LimitError, Scope};
-use crate::text::duration::parse_text;
+use super::{Algorithm, Align, Calendar, LimitError, Scope};
+use crate::text::duration::parse_period;
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,46 +35,6 @@ impl Identity {
     }
 }
 
-/// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) start: at calendar boundaries of
-/// one UTC offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Align {
-    pub(crate) offset_minutes: i32,
-}
-
-impl Align {
-    /// Windows start at calendar boundaries of UTC.
-    pub const UTC: Self = Self::offset_minutes(0);
-
-    /// Windows start at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
-    ///
-    /// # Panics
-    ///
-    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
-    #[must_use]
-    #[track_caller]
-    pub const fn offset_minutes(minutes: i32) -> Self {
-        assert!(
-            minutes >= -14 * 60 && minutes <= 14 * 60,
-            "the offset of `align` must lie between -14:00 and +14:00"
-        );
-        Self { offset_minutes: minutes }
-    }
-
-    /// Returns the sign, the hours and the minutes of the offset.
-    #[cfg(any(feature = "redis", feature = "serde", test))]
-    pub(crate) const fn parts(self) -> (char, i32, i32) {
-        let (sign, minutes) = (self.offset_minutes, self.offset_minutes.abs());
-        (if sign < 0 { '-' } else { '+' }, minutes / 60, minutes % 60)
-    }
-
-    /// Returns how many minutes local time is ahead of UTC.
-    #[must_use]
-    pub const fn get_offset_minutes(self) -> i32 {
-        self.offset_minutes
-    }
-}
-
 /// Hashes a name to a number below 64.
 pub(crate) const fn bit_of_name(name: &str) -> u8 {
     (hash_after(0, name.as_bytes()) >> 88) as u8 % 64
@@ -84,10 +44,14 @@ pub(crate) const fn bit_of_name(name: &str) -> u8 {
 const fn hash(identity: &Identity) -> u128 {
     let align = match identity.align {
         None => 0,
-        // Offsets are at least -14:00.
-        Some(Align { offset_minutes }) => (offset_minutes + 14 * 60 + 1) as u128,
+        Some(align) => align.bits(),
+    };
+    let calendar = match identity.period.calendar {
+        None => 0,
+        Some(unit) => unit as u128 + 1,
     };
     let head = (identity.scope as u128) << 96
+        | calendar << 94
         | align << 72
         | (identity.period.micros() as u128) << 8
         | identity.algorithm as u128;
@@ -251,11 +215,21 @@ const DAY_US: u64 = 86_400_000_000;
 /// The length of a window, or the time in which a bucket refills its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Period {
+    /// Of a unit of the calendar, its longest length.
     micros: u64,
+    calendar: Option<Calendar>,
 }
 
 impl Period {
-    pub(super) const SECOND: Self = Self { micros: 1_000_000 };
+    pub(super) const SECOND: Self = Self { micros: 1_000_000, calendar: None };
+
+    pub(super) const fn of(unit: Calendar) -> Self {
+        Self { micros: unit.longest_us(), calendar: Some(unit) }
+    }
+
+    pub(crate) const fn calendar(self) -> Option<Calendar> {
+        self.calendar
+    }
 
     pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
         if !period.subsec_nanos().is_multiple_of(1000) {
@@ -268,12 +242,14 @@ impl Period {
         if micros > LimitError::MAX_US as u128 {
             return Err(LimitError("`period` must be at most 100 years (36,525 days)"));
         }
-        Ok(Self { micros: micros as u64 })
+        Ok(Self { micros: micros as u64, calendar: None })
     }
 
-    /// Reads a text such as `1h30m`.
+    /// Reads a text such as `1h30m` or `month`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::new(Duration::from_micros(parse_text(text).ok()?)).ok()
+        let (micros, word) = parse_period(text).ok()?;
+        let unit = Calendar::ALL.into_iter().find(|unit| word == Some(unit.as_str()));
+        unit.map(Self::of).or_else(|| Self::new(Duration::from_micros(micros)).ok())
     }
 
     pub(crate) const fn micros(self) -> u64 {
@@ -286,21 +262,31 @@ impl Period {
 
     /// Returns this period lengthened by `micros`.
     pub(super) const fn plus(self, micros: u64) -> Self {
-        Self { micros: self.micros + micros }
+        Self { micros: self.micros + micros, ..self }
     }
 
-    /// Returns whether windows of this period can start at calendar boundaries.
-    pub(super) const fn fits_calendar(self) -> bool {
-        DAY_US.is_multiple_of(self.micros) || self.micros == 7 * DAY_US
+    pub(super) const fn is_week(self) -> bool {
+        self.micros == 7 * DAY_US
+    }
+
+    /// Returns whether windows of this period can start at the boundaries of `align`.
+    pub(super) const fn fits(self, align: Align) -> bool {
+        let is_month = matches!(self.calendar, Some(Calendar::Month));
+        let is_part = DAY_US.is_multiple_of(self.micros) && !align.is_in_zone();
+        let is_day = self.micros == DAY_US || self.is_week();
+        (is_part || is_day || self.calendar.is_some()) && (is_month || align.day == 1)
     }
 
     /// Returns the time from a calendar boundary of `align` to the next multiple of this period since the epoch, in
-    /// microseconds.
-    pub(super) const fn shift_us(self, align: Align) -> u64 {
-        let offset = align.offset_minutes as i64 * 60_000_000;
+    /// microseconds; `None` if the windows have several lengths.
+    pub(super) const fn shift_us(self, align: Align) -> Option<u64> {
+        let (Some(minutes), None) = (align.get_offset_minutes(), self.calendar) else {
+            return None;
+        };
         // The epoch was a Thursday; weeks begin on Monday.
-        let week = if self.micros == 7 * DAY_US { 3 * DAY_US } else { 0 };
-        (offset + week as i64).rem_euclid(self.micros as i64) as u64
+        let week = if self.is_week() { 3 * DAY_US } else { 0 };
+        let offset = minutes as i64 * 60_000_000 + week as i64;
+        Some(offset.rem_euclid(self.micros as i64) as u64)
     }
 
     /// Returns the period as a number and a unit, the largest unit that divides the period.
@@ -316,9 +302,12 @@ impl Period {
     }
 }
 
-/// Writes the number and the unit of [`Period::in_units`]: `1m`.
+/// Writes the number and the unit of [`Period::in_units`]: `1m`; or the unit of the calendar: `month`.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(unit) = self.calendar {
+            return f.write_str(unit.as_str());
+        }
         let (count, unit) = self.in_units();
         write!(f, "{count}{unit}")
     }

@@ -8,6 +8,7 @@
 //! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
+mod align;
 mod identity;
 mod in_flight;
 mod lease;
@@ -21,7 +22,8 @@ mod varying;
 use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
-pub use self::identity::{Align, Name};
+pub use self::align::{Align, Calendar};
+pub use self::identity::Name;
 pub(crate) use self::identity::{Identity, Period, bit_of_name};
 pub use self::lease::Lease;
 pub(crate) use self::policy::{Access, LimitLabel};
@@ -91,6 +93,48 @@ impl Limit {
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
         Self::valid(Self::new(name, Algorithm::Fixed, threshold, period))
+    }
+
+    /// Admits at most `threshold` units in each month, quarter or year. Windows start at midnight UTC, unless
+    /// [`align`](Self::align) sets another place or day. [`period`](Self::period) is the longest length of the unit.
+    ///
+    /// ```
+    /// use ratelimit_runtime::{Align, Calendar, Limit};
+    ///
+    /// const FREE: Limit = Limit::calendar("free plan", 1_000, Calendar::Month);
+    /// const PAID: Limit = FREE.align(Align::zone("Asia/Tokyo").day(31));
+    /// assert_eq!(PAID.get_calendar(), Some(Calendar::Month));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
+    #[cfg(feature = "calendar")]
+    #[must_use]
+    #[track_caller]
+    pub const fn calendar(name: &'static str, threshold: u64, unit: Calendar) -> Self {
+        Self::valid(Self::try_calendar(name, threshold, unit))
+    }
+
+    /// Creates a limit for each unit of the [calendar](Self::calendar) from values that are known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// On values that [`Limit::new`] rejects.
+    #[cfg(feature = "calendar")]
+    pub const fn try_calendar(
+        name: &'static str,
+        threshold: u64,
+        unit: Calendar,
+    ) -> Result<Self, LimitError> {
+        match Self::new(name, Algorithm::Fixed, threshold, Period::of(unit).duration()) {
+            Ok(mut limit) => {
+                let (period, align) = (Period::of(unit), Some(Align::UTC));
+                limit.terms.identity = Identity { period, align, ..limit.terms.identity }.hashed();
+                Ok(limit)
+            }
+            Err(invalid) => Err(invalid),
+        }
     }
 
     /// Admits at most `threshold` units by an estimate: the count of the previous window, multiplied by the fraction of
@@ -208,15 +252,20 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit that is not fixed; on a period that neither divides a day nor is seven days.
+    /// On a limit that is not fixed; on a period that neither divides a day nor is seven days; in a time zone, on one
+    /// that is neither a day, a week nor a unit of the calendar; on a day of the month unless the period is a month.
     pub const fn try_align(mut self, align: Align) -> Result<Self, LimitError> {
         if !matches!(self.algorithm(), Algorithm::Fixed) {
             return Err(LimitError("`align` sets where fixed windows start: use it with fixed"));
         }
-        if !self.terms.identity.period.fits_calendar() {
-            return Err(LimitError(
-                "with `align`, `period` must divide a day (15m, 1h, 1d) or be a week (7d)",
-            ));
+        if !self.terms.identity.period.fits(align) {
+            return Err(LimitError(if align.day > 1 {
+                "`align_day` is the day on which months begin: use it with the period `month`"
+            } else if align.is_in_zone() {
+                "in a time zone, a window is a day (1d), a week (7d), a month, a quarter or a year"
+            } else {
+                "with `align`, `period` must divide a day (15m, 1h, 1d), or be a week (7d) or a month"
+            }));
         }
         self.terms.identity = Identity { align: Some(align), ..self.terms.identity }.hashed();
         Ok(self)
@@ -344,6 +393,12 @@ impl Limit {
     #[must_use]
     pub const fn get_burst(&self) -> Option<u64> {
         if self.policy.has_burst { Some(self.capacity()) } else { None }
+    }
+
+    /// Returns the unit of the calendar, if windows have one.
+    #[must_use]
+    pub const fn get_calendar(&self) -> Option<Calendar> {
+        self.terms.identity.period.calendar()
     }
 
     /// Returns where windows start, if an [align](Self::align) is set.

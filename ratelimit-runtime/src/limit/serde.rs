@@ -11,9 +11,9 @@ use super::{
     Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy,
     Scope,
 };
-use crate::text::duration::{parse_seconds, parse_text};
+use crate::text::duration::{parse_period, parse_seconds, parse_text};
 use crate::text::limit::algorithm_of;
-use crate::text::offset::offset_minutes;
+use crate::text::offset::{AlignText, read_align};
 
 /// The fields of a limit, with the names of the arguments of the attribute.
 #[derive(serde::Deserialize, serde::Serialize)]
@@ -37,6 +37,8 @@ struct LimitFields {
     algo: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     align: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    align_day: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<Scope>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,15 +149,15 @@ impl LimitFields {
                 let algorithm =
                     algo.as_deref().map(|word| algorithm_of(word, &known)).transpose()?;
                 let algorithm = algorithm.map(with_word);
-                limit_of(make_name(name), algorithm, *threshold, period.duration()?, *burst)?
+                limit_of(make_name(name), algorithm, *threshold, period.period()?, *burst)?
             }
             _ => {
                 return Err("write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`"
                     .into());
             }
         };
-        if let Some(align) = &self.align {
-            limit = limit.try_align(Align::offset_minutes(offset_minutes(align)?))?;
+        if let Some(align) = self.align()? {
+            limit = limit.try_align(align)?;
         }
         if let Some(hold) = &self.hold {
             limit = limit.try_hold(hold.duration()?)?;
@@ -173,6 +175,26 @@ impl LimitFields {
         }
         Ok(limit.scope(self.scope.unwrap_or_default()).shadow(self.shadow).hidden(self.hidden))
     }
+
+    fn align(&self) -> Result<Option<Align>, Box<dyn Error>> {
+        let align = match self.align.as_deref().map(read_align).transpose()? {
+            None if self.align_day.is_none() => return Ok(None),
+            None => Align::UTC,
+            Some(AlignText::Minutes(minutes)) => Align::offset_minutes(minutes),
+            #[cfg(feature = "calendar")]
+            Some(AlignText::Zone(name)) => Align::try_zone(name)?,
+            #[cfg(not(feature = "calendar"))]
+            Some(AlignText::Zone(_)) => return Err(super::align::NO_CALENDAR.into()),
+        };
+        match self.align_day {
+            None => Ok(Some(align)),
+            #[cfg(feature = "calendar")]
+            Some(day @ 1..=31) => Ok(Some(align.day(day))),
+            #[cfg(not(feature = "calendar"))]
+            Some(1..=31) => Err(super::align::NO_CALENDAR.into()),
+            Some(_) => Err("`align_day` must be one of 1 to 31".into()),
+        }
+    }
 }
 
 impl PeriodField {
@@ -181,6 +203,14 @@ impl PeriodField {
         let micros = span.as_micros().clamp(1, u128::from(LimitError::MAX_US)) as u64;
         let period = Period::new(Duration::from_micros(micros));
         Self::Text(period.unwrap_or_else(|_| unreachable!("it is in its range")).to_string())
+    }
+
+    /// Returns the microseconds of a period, and its word if it is a unit of the calendar.
+    fn period(&self) -> Result<(u64, Option<&'static str>), ParseLimitError> {
+        match self {
+            Self::Text(text) => parse_period(text).map_err(ParseLimitError::new),
+            _ => Ok((self.duration()?.as_micros() as u64, None)),
+        }
     }
 
     fn duration(&self) -> Result<Duration, ParseLimitError> {
@@ -209,20 +239,20 @@ impl Serialize for Limit {
             )));
         }
         let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
-        let align = self.get_align().map(|align| match align.parts() {
-            (_, 0, 0) => "utc".to_owned(),
-            (sign, hours, minutes) => format!("{sign}{hours:02}:{minutes:02}"),
-        });
+        let align = self.get_align();
+        let align_day = align.map(|align| align.day).filter(|day| *day > 1);
         LimitFields {
             name: self.name().to_owned(),
             limit: None,
             threshold: (!is_in_flight).then_some(amount),
-            period: (!is_in_flight).then(|| PeriodField::of(self.period())),
+            period: (!is_in_flight)
+                .then(|| PeriodField::Text(self.terms.identity.period.to_string())),
             burst: has_burst.then(|| self.capacity()),
             in_flight: is_in_flight.then_some(amount),
             hold: hold.map(PeriodField::of),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
-            align,
+            align: align.map(|align| align.on_first_day().to_string()),
+            align_day,
             scope: (scope != Scope::Global).then_some(scope),
             on_error,
             wait: wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),

@@ -178,12 +178,36 @@ impl Terms {
     }
 
     /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
-    /// microseconds; `None` for windows that start with their first call.
+    /// microseconds; `None` for windows that start with their first call, or that have several lengths.
     pub(crate) const fn shift_us(&self) -> Option<u64> {
         match self.identity.align {
             None => None,
-            Some(align) => Some(self.identity.period.shift_us(align)),
+            Some(align) => self.identity.period.shift_us(align),
         }
+    }
+
+    /// Returns whether the windows are of the calendar, and have several lengths.
+    #[cfg(any(feature = "redis", model))]
+    pub(crate) const fn has_calendar_windows(&self) -> bool {
+        self.identity.align.is_some() && self.shift_us().is_none()
+    }
+
+    /// Returns the boundaries of the window of the calendar at the time `now`, and of those before and after it.
+    #[cfg(any(feature = "redis", model))]
+    pub(crate) fn boundaries(&self, now: u64) -> [u64; 4] {
+        let window = |at: u64| self.calendar_window(at).unwrap_or_default();
+        let (start, end) = window(now);
+        [window(start.saturating_sub(1)).0, start, end, window(end).1]
+    }
+
+    /// Returns when the window of the calendar at the time `now` starts and ends; `None` for other windows.
+    pub(crate) fn calendar_window(&self, now: u64) -> Option<(u64, u64)> {
+        #[cfg(feature = "calendar")]
+        if let Some(align) = self.identity.align.filter(|_| self.shift_us().is_none()) {
+            return Some(align.window(self.identity.period, now));
+        }
+        let _ = now;
+        None
     }
 
     /// Returns these terms at another rate, with at most the capacity that a bucket can count at that rate.

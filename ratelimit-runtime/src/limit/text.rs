@@ -33,7 +33,7 @@ impl fmt::Debug for Limit {
             write!(f, " {}", self.algorithm())?;
         }
         if let Some(align) = self.terms.identity.align {
-            write!(f, ", align {} minutes", align.offset_minutes)?;
+            write!(f, ", align {align}")?;
         }
         self.policy.write(f)?;
         f.write_str(")")
@@ -48,6 +48,7 @@ impl Limit {
     /// | `300/minute` | 300 in any minute: a sliding window |
     /// | `300 per 1h30m` | the period as in the attribute |
     /// | `300 per day fixed` | another algorithm, by its word in the attribute |
+    /// | `300/month` | windows of the calendar, with the feature `calendar`; also `quarter` and `year` |
     /// | `5 per 30s burst 20` | a token bucket, because a burst is the capacity of a bucket |
     /// | `5 per 30s burst 20 leaky_bucket` | another bucket |
     ///
@@ -73,32 +74,51 @@ impl Limit {
         let failed = |message: &dyn fmt::Display| {
             ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
         };
-        let LimitText { threshold, period_us, burst, algorithm } =
+        let LimitText { threshold, period, burst, algorithm } =
             LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
                 .map_err(|message| failed(&message))?;
-        let (algorithm, period) = (algorithm.map(with_word), Duration::from_micros(period_us));
+        let algorithm = algorithm.map(with_word);
         limit_of(Name::kept(name), algorithm, threshold, period, burst)
             .map_err(|error| failed(&error))
     }
 }
 
-/// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, and any other a sliding window.
+/// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, one of the calendar fixed, and any
+/// other a sliding window. `period` is a number of microseconds, or a unit of the calendar.
 pub(super) fn limit_of(
     name: Result<Name, LimitError>,
     algorithm: Option<Algorithm>,
     threshold: u64,
-    period: Duration,
+    (period_us, unit): (u64, Option<&str>),
     burst: Option<u64>,
 ) -> Result<Limit, ParseLimitError> {
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
-    let limit = name.and_then(|name| {
-        Limit::new(name.as_str(), algorithm.unwrap_or(default), threshold, period)
+    let period = Duration::from_micros(period_us);
+    let limit = name.and_then(|name| match unit {
+        None => Limit::new(name.as_str(), algorithm.unwrap_or(default), threshold, period),
+        Some(_) if algorithm.is_some_and(|algorithm| algorithm != Algorithm::Fixed) => {
+            Err(LimitError(
+                "months, quarters and years are `fixed`: remove the algorithm, or write days",
+            ))
+        }
+        Some(unit) => of_calendar(name, threshold, unit),
     });
     let limit = limit.and_then(|limit| match burst {
         Some(burst) => limit.try_burst(burst),
         None => Ok(limit),
     });
     limit.map_err(ParseLimitError::new)
+}
+
+#[cfg(feature = "calendar")]
+fn of_calendar(name: Name, threshold: u64, word: &str) -> Result<Limit, LimitError> {
+    let unit = super::Calendar::ALL.into_iter().find(|unit| unit.as_str() == word);
+    Limit::try_calendar(name.as_str(), threshold, unit.unwrap_or(super::Calendar::Month))
+}
+
+#[cfg(not(feature = "calendar"))]
+fn of_calendar(_: Name, _: u64, _: &str) -> Result<Limit, LimitError> {
+    Err(super::align::NO_CALENDAR)
 }
 
 pub(super) fn with_word(word: &str) -> Algorithm {

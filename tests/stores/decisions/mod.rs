@@ -3,6 +3,7 @@
 
 mod amounts;
 mod batches;
+mod calendar;
 mod parity;
 mod policies;
 mod semantics;

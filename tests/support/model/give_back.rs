@@ -86,7 +86,7 @@ impl Model {
                     log.retain(|(_, units)| *units > 0);
                 }
                 State::Fixed { start, count }
-                    if (*start..*start + window).contains(&charged_at) =>
+                    if (*start..self.end_of(*start)).contains(&charged_at) =>
                 {
                     *count = count.saturating_sub(cost);
                 }

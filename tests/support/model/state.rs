@@ -3,6 +3,7 @@
 use ratelimit_runtime::Algorithm;
 
 use super::Model;
+use crate::calendar;
 
 /// The data about the admitted calls of a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +155,9 @@ impl Model {
                 State::Sliding { log, joined: *joined }
             }
             State::Fixed { start, count } => {
-                let boundary = self.align.map(|minutes| window_start(now, period, minutes));
+                let aligned = || self.align.map(|minutes| window_start(now, period, minutes));
+                let boundary = calendar::window(&self.limit, now).map(|(start, _)| start);
+                let boundary = boundary.or_else(aligned);
                 match boundary {
                     Some(boundary) if *start < boundary => {
                         State::Fixed { start: boundary, count: 0 }
@@ -176,6 +179,12 @@ impl Model {
             }
             State::Bucket { .. } => self.bucket_at(now),
         }
+    }
+
+    /// Returns the end of a fixed window.
+    pub(super) fn end_of(&self, start: u64) -> u64 {
+        let period = self.limit.period().as_micros() as u64;
+        calendar::window(&self.limit, start).map_or(start + period, |(_, end)| end)
     }
 
     /// Returns a bucket as it is at `now`: its level drains, but not below the units of a lease that may still

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratelimit_runtime::{Algorithm, Align, Limit};
+use ratelimit_runtime::{Algorithm, Align, Calendar, Limit};
 use support::limits::is_bucket;
 
 /// The steps of a trace.
@@ -143,6 +143,18 @@ pub(super) fn settled(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     })
 }
 
+/// Limits of the calendar.
+fn of_calendar(threshold: u64, kind: usize) -> Limit {
+    let day = Limit::fixed("parity", threshold, Duration::from_secs(86_400));
+    let unit = |unit| Limit::calendar("parity", threshold, unit);
+    match kind {
+        0 => day.align(Align::zone("Europe/Berlin")),
+        1 => unit(Calendar::Month),
+        2 => unit(Calendar::Month).align(Align::zone("America/Santiago").day(31)),
+        _ => unit(Calendar::Quarter).align(Align::offset_minutes(-210)),
+    }
+}
+
 /// The parts of a trace are independent of each other, so proptest can shrink a failing trace part by part.
 pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
@@ -168,8 +180,9 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     // Amounts above 32 bits. The model has no grain, in which a counter measures such windows.
     let large = if algorithm == Algorithm::SlidingCounter { 1 } else { LARGE };
     let scale = prop_oneof![5 => Just(1), 1 => Just(large)];
-    (period, days, aligns, sizes, steps, scale).prop_map(
-        move |(period, days, mut aligns, sizes, steps, scale)| {
+    let kind = prop::option::weighted(0.3, 0_usize..4);
+    (period, days, aligns, sizes, steps, (scale, kind)).prop_map(
+        move |(period, days, mut aligns, sizes, steps, (scale, kind))| {
             if algorithm != Algorithm::Fixed {
                 aligns.fill(None);
             }
@@ -185,6 +198,10 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
                 false => 60_000_000,
             };
             let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| {
+                if let Some(kind) = kind.filter(|_| algorithm == Algorithm::Fixed) {
+                    let limit = of_calendar(threshold * scale, kind);
+                    return AlignedLimit { limit, align: None };
+                }
                 let (threshold, period) = (threshold * scale, Duration::from_micros(period));
                 let mut limit = Limit::new("parity", algorithm, threshold, period).expect("valid");
                 if let Some(minutes) = align {

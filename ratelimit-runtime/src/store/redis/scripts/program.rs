@@ -15,6 +15,7 @@
 //! `tests/scripts/` checks the names and the directives of all files.
 
 use std::collections::HashSet;
+use std::time::SystemTime;
 
 use crate::limit::{Algorithm, Terms};
 use crate::store::{Charge, Statement};
@@ -65,6 +66,7 @@ pub fn text(name: &str) -> Option<String> {
     Some(match name {
         "sliding" => Form::Sliding.by_hand(),
         "fixed" => Form::Fixed.by_hand(),
+        "calendar" => Form::Calendar.by_hand(),
         "sliding_counter" => Form::SlidingCounter.by_hand(),
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
@@ -86,35 +88,47 @@ pub(crate) enum Form {
     LeasedBucket,
     /// Calls in flight.
     Slots,
+    /// Fixed windows of several lengths.
+    Calendar,
 }
 
-/// A number that a function of `lua/` takes: its name there, and its value for the terms of a limit and what the
-/// process states. It has 7 bytes, in two's complement.
-type Argument = (&'static str, fn(&Terms, &Statement) -> u64);
+/// What a process tells a function of `lua/`: the terms of a limit, what it states of calls in flight, and the
+/// boundaries of the calendar around the time of the call.
+struct Told<'a> {
+    terms: &'a Terms,
+    stated: Statement,
+    boundaries: [u64; 4],
+}
 
-const THRESHOLD: Argument = ("threshold", |terms, _| terms.threshold);
-const PERIOD: Argument = ("period", |terms, _| terms.period_us());
-const BURST: Argument = ("burst", |terms, _| terms.capacity + terms.lease_reserve);
-const TOKEN: Argument = ("token", |terms, _| terms.rate.token);
-const DRAIN: Argument = ("drain", |terms, _| terms.rate.drain);
-const TERM: Argument = ("term", |terms, _| terms.lease_us());
-const RESERVE: Argument = ("reserve", |terms, _| terms.lease_reserve);
+/// A number that a function of `lua/` takes: its name there, and its value. It has 7 bytes, in two's complement.
+type Argument = (&'static str, fn(&Told<'_>) -> u64);
+
+const THRESHOLD: Argument = ("threshold", |told| told.terms.threshold);
+const PERIOD: Argument = ("period", |told| told.terms.period_us());
+const SHIFT: Argument = ("shift", |told| told.terms.shift_us().unwrap_or(u64::MAX));
+const BURST: Argument = ("burst", |told| told.terms.capacity + told.terms.lease_reserve);
+const TOKEN: Argument = ("token", |told| told.terms.rate.token);
+const DRAIN: Argument = ("drain", |told| told.terms.rate.drain);
+const TERM: Argument = ("term", |told| told.terms.lease_us());
+const RESERVE: Argument = ("reserve", |told| told.terms.lease_reserve);
 
 impl Form {
     /// All forms, in the order of the lists that `lua/several.lua` reads.
-    pub(crate) const EACH: [Self; 6] = [
+    pub(crate) const EACH: [Self; 7] = [
         Self::Sliding,
         Self::Fixed,
         Self::SlidingCounter,
         Self::Bucket,
         Self::LeasedBucket,
         Self::Slots,
+        Self::Calendar,
     ];
 
     /// Returns the form of a limit.
     pub(crate) fn of(terms: &Terms) -> Self {
         match terms.identity.algorithm {
             Algorithm::Sliding => Self::Sliding,
+            Algorithm::Fixed if terms.has_calendar_windows() => Self::Calendar,
             Algorithm::Fixed => Self::Fixed,
             Algorithm::InFlight => Self::Slots,
             Algorithm::SlidingCounter => Self::SlidingCounter,
@@ -134,7 +148,7 @@ impl Form {
     pub(crate) fn function(self) -> &'static str {
         match self {
             Self::Sliding => "sliding",
-            Self::Fixed => "fixed",
+            Self::Fixed | Self::Calendar => "fixed",
             Self::SlidingCounter => "sliding_counter",
             Self::Bucket | Self::LeasedBucket => "bucket",
             Self::Slots => "slots",
@@ -142,37 +156,50 @@ impl Form {
     }
 
     /// Returns the last arguments of the function.
-    pub(crate) fn arguments(self) -> &'static [Argument] {
+    fn arguments(self) -> &'static [Argument] {
         match self {
             Self::Sliding => &[THRESHOLD, PERIOD],
-            Self::Fixed => {
-                &[THRESHOLD, PERIOD, ("shift", |terms, _| terms.shift_us().unwrap_or(u64::MAX))]
-            }
+            Self::Fixed => &[THRESHOLD, PERIOD, SHIFT],
+            Self::Calendar => &[
+                THRESHOLD,
+                PERIOD,
+                SHIFT,
+                ("first", |told| told.boundaries[0]),
+                ("second", |told| told.boundaries[1]),
+                ("third", |told| told.boundaries[2]),
+                ("last", |told| told.boundaries[3]),
+            ],
             Self::SlidingCounter => &[
                 THRESHOLD,
                 PERIOD,
-                ("grain", |terms, _| terms.scale.grain),
-                ("span", |terms, _| terms.scale.span),
+                ("grain", |told| told.terms.scale.grain),
+                ("span", |told| told.terms.scale.span),
             ],
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => &[BURST, TOKEN, DRAIN, TERM, RESERVE],
             Self::Slots => &[
                 THRESHOLD,
-                ("hold", |_, stated| stated.hold_us),
-                ("process", |_, stated| stated.process),
-                ("seq", |_, stated| stated.seq),
-                ("units", |_, stated| stated.units),
-                ("epoch", |_, stated| stated.epoch),
-                ("waited", |_, stated| stated.waited_us),
+                ("hold", |told| told.stated.hold_us),
+                ("process", |told| told.stated.process),
+                ("seq", |told| told.stated.seq),
+                ("units", |told| told.stated.units),
+                ("epoch", |told| told.stated.epoch),
+                ("waited", |told| told.stated.waited_us),
             ],
         }
     }
 
-    /// Appends the packed arguments of the limit of a charge.
-    pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
-        let stated = charge.statement.unwrap_or_default();
+    /// Appends the packed arguments of the limit of a charge, for a call at the time `now`; `None` by the clock of the
+    /// server.
+    pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge, now: Option<u64>) {
+        let (terms, stated) = (&charge.terms, charge.statement.unwrap_or_default());
+        let boundaries = match self {
+            Self::Calendar => terms.boundaries(now.unwrap_or_else(wall)),
+            _ => [0; 4],
+        };
+        let told = Told { terms, stated, boundaries };
         for (_, value) in self.arguments() {
-            out.extend(&value(&charge.terms, &stated).to_be_bytes()[1..]);
+            out.extend(&value(&told).to_be_bytes()[1..]);
         }
     }
 
@@ -180,6 +207,12 @@ impl Form {
     pub(crate) fn layout(self) -> String {
         "i7".repeat(self.arguments().len())
     }
+}
+
+/// Returns the time of this process.
+fn wall() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    time.map_or(0, |time| time.as_micros() as u64)
 }
 
 /// Lists files of `lua/` by their names.
@@ -293,8 +326,12 @@ mod tests {
                 COMMON.split(", ").chain(CALL_NAMES.split(' ')).chain(own).collect();
             let (taken, left) = arguments.split_at(passed.len());
             assert_eq!(taken, passed, "{form:?}");
-            // The script of a limit that does not lease does not pass the last two.
-            let optional: &[&str] = if form == Form::Bucket { &["term", "reserve"] } else { &[] };
+            // Not all scripts pass the last ones.
+            let optional: &[&str] = match form {
+                Form::Bucket => &["term", "reserve"],
+                Form::Fixed => &["first", "second", "third", "last"],
+                _ => &[],
+            };
             assert_eq!(left, optional, "{form:?}");
         }
     }
@@ -366,7 +403,7 @@ mod form_tests {
         let key_id = KeyId::new(&terms.identity, 0);
         let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
         let (limit, mut out) = (&terms, Vec::new());
-        Form::of(limit).put_terms(&mut out, &charge);
+        Form::of(limit).put_terms(&mut out, &charge, None);
         assert_eq!(Form::of(limit).layout(), "i7i7i7");
         assert_eq!(out[..7], [0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(out[7..14], 1_000_000_u64.to_be_bytes()[1..]);

@@ -126,7 +126,7 @@ pub(crate) fn arguments_of_one(op: ScriptOp, charge: &Charge, clock: Option<u64>
     call.extend(op.word.as_bytes());
     call.push(0);
     put(&mut call, [op.cost, op.birth, op.operand]);
-    Form::of(&charge.terms).put_terms(&mut call, charge);
+    Form::of(&charge.terms).put_terms(&mut call, charge, clock);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
     arguments
@@ -164,11 +164,11 @@ pub(crate) fn arguments_of_several<'a>(
         let form = Form::of(&charge.terms);
         let mut out = Vec::with_capacity(32);
         out.push(form.index() as u8 + 1);
-        form.put_terms(&mut out, charge);
+        form.put_terms(&mut out, charge, clock);
         out
     };
-    let clock = clock.map_or_else(Vec::new, packed_clock);
-    [calls, clock].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
+    let packed = clock.map_or_else(Vec::new, packed_clock);
+    [calls, packed].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
 }
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.

@@ -1,0 +1,333 @@
+//! Where fixed windows start: at boundaries of the calendar, at an offset from UTC or in a time zone.
+
+use std::fmt;
+
+#[cfg(feature = "calendar")]
+use self::zones::Zone;
+use super::LimitError;
+use crate::text::duration::CALENDAR;
+
+/// A unit of the calendar: the period of a `Limit::calendar`, with feature `calendar`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Calendar {
+    /// A month.
+    Month,
+    /// Three months, from the first of January, April, July or October.
+    Quarter,
+    /// A year.
+    Year,
+}
+
+impl Calendar {
+    pub(crate) const ALL: [Self; 3] = [Self::Month, Self::Quarter, Self::Year];
+
+    /// Returns the word of the unit: `month`, `quarter` or `year`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        CALENDAR[self as usize].0
+    }
+
+    /// Returns the microseconds of the longest of these units.
+    pub(super) const fn longest_us(self) -> u64 {
+        CALENDAR[self as usize].1
+    }
+}
+
+/// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) start, and those of the calendar.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Align {
+    midnight: Midnight,
+    /// The day of the month on which months begin.
+    pub(super) day: u8,
+}
+
+/// Where it is midnight.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Midnight {
+    /// At so many minutes ahead of UTC.
+    Offset(i16),
+    #[cfg(feature = "calendar")]
+    In(Zone),
+}
+
+impl Align {
+    /// Windows start at calendar boundaries of UTC.
+    pub const UTC: Self = Self::offset_minutes(0);
+
+    /// Windows start at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
+    ///
+    /// # Panics
+    ///
+    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn offset_minutes(minutes: i32) -> Self {
+        assert!(
+            minutes >= -14 * 60 && minutes <= 14 * 60,
+            "the offset of `align` must lie between -14:00 and +14:00"
+        );
+        Self { midnight: Midnight::Offset(minutes as i16), day: 1 }
+    }
+
+    /// Returns how many minutes local time is ahead of UTC; `None` in a time zone, where that changes.
+    #[must_use]
+    pub const fn get_offset_minutes(self) -> Option<i32> {
+        match self.midnight {
+            Midnight::Offset(minutes) => Some(minutes as i32),
+            #[cfg(feature = "calendar")]
+            Midnight::In(_) => None,
+        }
+    }
+
+    /// Returns this align for months that begin on their first day.
+    #[cfg(feature = "serde")]
+    pub(super) const fn on_first_day(self) -> Self {
+        Self { day: 1, ..self }
+    }
+
+    /// Returns a number below 2²¹ that no other align has.
+    pub(super) const fn bits(self) -> u128 {
+        let midnight = match self.midnight {
+            // Offsets are at least -14:00.
+            Midnight::Offset(minutes) => (minutes + 14 * 60 + 1) as u128,
+            #[cfg(feature = "calendar")]
+            Midnight::In(zone) => 2_048 + zone.bits(),
+        };
+        midnight | (self.day as u128) << 16
+    }
+}
+
+impl Align {
+    /// Returns the align in the name of a count: `+0800`, `@Europe/Berlin`, `+0000.15`.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn in_count_name(self) -> String {
+        let midnight = match self.midnight {
+            Midnight::Offset(minutes) => {
+                let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
+                format!("{sign}{:02}{:02}", ahead / 60, ahead % 60)
+            }
+            #[cfg(feature = "calendar")]
+            Midnight::In(zone) => format!("@{}", zone.name()),
+        };
+        if self.day == 1 { midnight } else { format!("{midnight}.{}", self.day) }
+    }
+}
+
+/// Shows an align as the attribute reads it: `utc`, `+08:00`, `Europe/Berlin`; with a day of the month after a space.
+impl fmt::Display for Align {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.midnight {
+            Midnight::Offset(0) => f.write_str("utc")?,
+            Midnight::Offset(minutes) => {
+                let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
+                write!(f, "{sign}{:02}:{:02}", ahead / 60, ahead % 60)?;
+            }
+            #[cfg(feature = "calendar")]
+            Midnight::In(zone) => f.write_str(zone.name())?,
+        }
+        if self.day == 1 { Ok(()) } else { write!(f, " {}", self.day) }
+    }
+}
+
+impl fmt::Debug for Align {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Align({self})")
+    }
+}
+
+#[cfg(not(feature = "calendar"))]
+impl Align {
+    /// Without the feature `calendar`, all windows of one limit have one length.
+    pub(super) const fn is_in_zone(self) -> bool {
+        false
+    }
+}
+
+/// The error of a unit of the calendar or of a zone in a text, in a build without the feature.
+#[cfg(not(feature = "calendar"))]
+pub(super) const NO_CALENDAR: LimitError = LimitError(
+    "months, quarters, years and time zones need the feature `calendar` of `ratelimit-runtime`: enable it",
+);
+
+#[cfg(feature = "calendar")]
+mod zones {
+    use jiff::civil::{Date, date};
+    use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
+    use jiff::{Timestamp, ToSpan};
+    use once_cell::sync::Lazy;
+
+    use super::super::Period;
+    use super::{Align, Calendar, LimitError, Midnight};
+    use crate::text::offset::ZONES;
+
+    /// A zone of the time zone database: the position of its name in [`ZONES`].
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    pub(super) struct Zone(u16);
+
+    impl Zone {
+        const fn find(name: &str) -> Option<Self> {
+            let (zones, name) = (ZONES.as_bytes(), name.as_bytes());
+            let mut start = 0;
+            while start < zones.len() {
+                let (mut length, mut is_same) = (0, true);
+                while zones[start + length] != b'\n' {
+                    is_same &= length < name.len() && zones[start + length] == name[length];
+                    length += 1;
+                }
+                if is_same && length == name.len() {
+                    return Some(Self(start as u16));
+                }
+                start += length + 1;
+            }
+            None
+        }
+
+        pub(super) const fn bits(self) -> u128 {
+            self.0 as u128
+        }
+
+        pub(super) fn name(self) -> &'static str {
+            ZONES[usize::from(self.0)..].lines().next().unwrap_or_default()
+        }
+    }
+
+    impl Align {
+        /// Windows start at midnight in a time zone, by its name in the time zone database, such as `Europe/Berlin`.
+        /// Their periods are days, weeks, or units of the calendar. A day has 23 to 25 hours where clocks change.
+        ///
+        /// The database is a part of this library. Where two releases of it disagree about a change of clocks, each
+        /// process begins windows by its own: a key can use one more window at that change.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use ratelimit_runtime::{Align, Calendar, Limit};
+        ///
+        /// const DAY: Duration = Duration::from_secs(86_400);
+        /// const DAILY: Limit = Limit::fixed("daily", 100, DAY).align(Align::zone("Europe/Berlin"));
+        /// const BILLED: Limit = Limit::calendar("billed", 10_000, Calendar::Month)
+        ///     .align(Align::zone("America/New_York").day(15));
+        /// ```
+        ///
+        /// # Panics
+        ///
+        /// On a name that is not in the database; in a `const` that is a compile error.
+        #[must_use]
+        #[track_caller]
+        pub const fn zone(name: &str) -> Self {
+            match Self::try_zone(name) {
+                Ok(align) => align,
+                Err(invalid) => panic!("{}", invalid.0),
+            }
+        }
+
+        /// Returns the align of a time zone whose name is known only at run time.
+        ///
+        /// # Errors
+        ///
+        /// On a name that is not in the database.
+        pub const fn try_zone(name: &str) -> Result<Self, LimitError> {
+            match Zone::find(name) {
+                Some(zone) => Ok(Self { midnight: Midnight::In(zone), day: 1 }),
+                None => Err(LimitError(
+                    "this time zone is not in the time zone database: write a name such as `Europe/Berlin`",
+                )),
+            }
+        }
+
+        /// Lets months begin on this day: the billing day. In a month without it, on the last day of the month.
+        ///
+        /// # Panics
+        ///
+        /// Unless `day` is one of 1 to 31; in a `const` that is a compile error.
+        #[must_use]
+        #[track_caller]
+        pub const fn day(self, day: u8) -> Self {
+            assert!(day >= 1 && day <= 31, "the day of `align` must be one of 1 to 31");
+            Self { day, ..self }
+        }
+
+        pub(in crate::limit) const fn is_in_zone(self) -> bool {
+            matches!(self.midnight, Midnight::In(_))
+        }
+
+        /// Returns the window at the time `now`: the times at which it starts and ends, in microseconds since the
+        /// epoch.
+        pub(in crate::limit) fn window(self, period: Period, now: u64) -> (u64, u64) {
+            let zone = self.time_zone();
+            let mut first = self.first_day(period, zone.to_datetime(time(now)).date());
+            loop {
+                let next = self.next_first_day(period, first);
+                let [start, end] = [first, next].map(|day| midnight(day, &zone));
+                // A zone can repeat an hour across midnight. The window ends at its first midnight.
+                if now < end || first == next {
+                    return (start, end);
+                }
+                first = next;
+            }
+        }
+
+        fn time_zone(self) -> TimeZone {
+            static BUNDLED: Lazy<TimeZoneDatabase> = Lazy::new(TimeZoneDatabase::bundled);
+            match self.midnight {
+                Midnight::Offset(minutes) => {
+                    let offset = Offset::from_seconds(i32::from(minutes) * 60);
+                    TimeZone::fixed(offset.unwrap_or(Offset::UTC))
+                }
+                Midnight::In(zone) => BUNDLED
+                    .get(zone.name())
+                    .unwrap_or_else(|_| unreachable!("the list is that of the database")),
+            }
+        }
+
+        /// Returns the first day of the window of a day.
+        fn first_day(self, period: Period, day: Date) -> Date {
+            let Some(unit) = period.calendar() else {
+                let since_monday = i32::from(day.weekday().to_monday_zero_offset());
+                let since_first = if period.is_week() { since_monday } else { 0 };
+                return day.saturating_sub(since_first.days());
+            };
+            let month = i32::from(day.year()) * 12 + i32::from(day.month()) - 1;
+            let month = month - month.rem_euclid(months(unit));
+            let first = self.day_of(month);
+            if first <= day { first } else { self.day_of(month - months(unit)) }
+        }
+
+        /// Returns the first day of the window after the one that begins on `first`.
+        fn next_first_day(self, period: Period, first: Date) -> Date {
+            match period.calendar() {
+                None => first.saturating_add(if period.is_week() { 7.days() } else { 1.day() }),
+                Some(unit) => {
+                    let month = i32::from(first.year()) * 12 + i32::from(first.month()) - 1;
+                    self.day_of(month + months(unit))
+                }
+            }
+        }
+
+        /// Returns the day on which windows begin in a month, counted from the year 0.
+        fn day_of(self, month: i32) -> Date {
+            let (year, month) = (month.div_euclid(12) as i16, month.rem_euclid(12) as i8 + 1);
+            let first = date(year, month, 1);
+            date(year, month, first.days_in_month().min(self.day as i8))
+        }
+    }
+
+    fn months(unit: Calendar) -> i32 {
+        match unit {
+            Calendar::Month => 1,
+            Calendar::Quarter => 3,
+            Calendar::Year => 12,
+        }
+    }
+
+    fn time(micros: u64) -> Timestamp {
+        Timestamp::from_microsecond(micros as i64).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Returns when a day begins: at midnight, or after it where clocks skip midnight. A time before the epoch counts
+    /// as the epoch.
+    fn midnight(day: Date, zone: &TimeZone) -> u64 {
+        let start = day.to_zoned(zone.clone()).map_or(Timestamp::MAX, |start| start.timestamp());
+        start.as_microsecond().max(0) as u64
+    }
+}
