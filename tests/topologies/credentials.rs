@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, PasswordFile,
-    RateLimiter, Rejection, Source, StoreError,
+    BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, OnError,
+    PasswordFile, RateLimiter, Rejection, Source, StoreError,
 };
 use redis::Connection;
 use support::cluster::Cluster;
@@ -229,6 +229,45 @@ async fn a_provider_that_is_slower_than_the_deadline_logs_in_all_the_same() {
         decision.source == Source::Redis
     })
     .await;
+}
+
+/// The breaker is open since the first probe, which did not wait for the login.
+#[tokio::test]
+async fn a_password_that_is_refused_after_the_deadline_is_named() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let provider = || async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(Credentials::password("wrong"))
+    };
+    let builder = impatient(&server).on_error(OnError::Deny).credentials(provider);
+    let limiter = builder.build().expect("valid");
+    wait_until(async || match error_of(&limiter).await {
+        StoreError::CircuitOpen { cause, .. } => cause.to_string().contains("WRONGPASS"),
+        _ => false,
+    })
+    .await;
+}
+
+/// The nodes do not answer, and then refuse the password, while their breakers are open.
+#[tokio::test]
+async fn a_cluster_names_the_newest_error_of_its_nodes() {
+    let cluster = Cluster::start(0);
+    for node in 0..cluster.len() {
+        change(&mut cluster.connection(node), &[">right"]);
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
+    let works = Arc::new(AtomicBool::new(false));
+    let state = Arc::clone(&works);
+    let provider = move || {
+        let works = state.load(SeqCst);
+        async move { if works { Ok(Credentials::password("wrong")) } else { pending().await } }
+    };
+    let builder = denying_builder(&url).deadline(Duration::from_millis(200)).credentials(provider);
+    let limiter = builder.build().expect("valid");
+    wait_until(async || error_of(&limiter).await.to_string().contains("no connection")).await;
+    works.store(true, SeqCst);
+    wait_until(async || error_of(&limiter).await.to_string().contains("WRONGPASS")).await;
 }
 
 /// Passes one connection at a time on, and lets the server forget who it is when it is `reset`. Returns its port.

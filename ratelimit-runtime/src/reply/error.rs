@@ -29,7 +29,7 @@ pub enum StoreError {
     /// background thread. The breaker closes when it answers one. Nothing was charged.
     #[non_exhaustive]
     CircuitOpen {
-        /// The error that opened the breaker.
+        /// Why the breaker is open: the newest error of a probe or of an attempt to connect.
         cause: Arc<StoreError>,
     },
     /// The request was not sent, because the number of pending decisions has reached `max_pending`. Nothing was
