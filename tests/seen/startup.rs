@@ -203,6 +203,7 @@ fn an_invalid_setting_is_named_with_its_variable() {
         ("RATELIMIT_ROOT_CERTIFICATES", "/nowhere/ca.pem", "cannot read /nowhere/ca.pem"),
         ("RATELIMIT_CLIENT_KEY", "/nowhere/key.pem", "set `client_certificate` as well"),
         ("RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
+        ("RATELIMIT_PASSWORD_FILE", "/nowhere", "`RATELIMIT_REDIS_URL`"),
     ] {
         let output = output_of("a_process_reads_its_settings", variable, value);
         assert!(output.contains("built: Some(") && output.contains(message), "{output}");

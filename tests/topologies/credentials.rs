@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, OnError,
-    PasswordFile, RateLimiter, Rejection, Source, StoreError,
+    PasswordFile, RateLimiter, RateLimiterSettings, Rejection, Source, StoreError,
 };
 use redis::Connection;
 use support::cluster::Cluster;
@@ -396,6 +396,20 @@ async fn the_third_protocol_logs_in_as_the_second_does() {
         redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
     let own: Vec<_> = clients.lines().filter(|line| line.contains("name=ratelimit")).collect();
     assert!(own.iter().all(|line| line.contains(" db=3 ") && line.contains("resp=3")), "{own:?}");
+}
+
+#[test]
+fn credentials_without_a_url_are_an_error() {
+    let settings = "password_file = \"/run/secrets/redis-password\"";
+    let settings: RateLimiterSettings = toml::from_str(settings).expect("valid");
+    let of_settings = settings.builder().expect("a file that is read later");
+    let of_builder = RateLimiter::builder().credentials(Passwords::new([]));
+    for builder in [of_settings.clone(), of_builder] {
+        let Err(error) = builder.build() else { panic!("no URL") };
+        assert_eq!(error, BuildError::CredentialsWithoutRedis);
+        assert!(error.to_string().contains("set `redis_url`"), "{error}");
+    }
+    of_settings.redis("redis://127.0.0.1:1").build().expect("a URL");
 }
 
 #[test]
