@@ -44,8 +44,7 @@ impl ExampleServer {
         self.process.kill().expect("the server runs");
         let lines = self.lines.by_ref().map(|line| line.expect("UTF-8"));
         let rejection = |line: String| {
-            let (_, fields) =
-                line.split_once("DEBUG ratelimit_runtime::report: rejected limit=\"")?;
+            let (_, fields) = line.split_once(" ratelimit_runtime::report: rejected limit=\"")?;
             let (limit, rest) = fields.split_once("\" key=").expect("the limit and the key");
             let (hash, _) = rest.split_once(" retry_after=").expect("the key and the wait");
             assert!(hash.len() == 16 && u64::from_str_radix(hash, 16).is_ok(), "{line}");

@@ -50,6 +50,30 @@ fn spring_style_greets_twice() {
     assert!(lines[9].starts_with("broadcast(): `greeter.broadcast` admits 3 per 30 s"), "{text}");
 }
 
+#[test]
+fn opentelemetry_shows_the_span_of_a_call_within_its_request() {
+    let server = Server::start();
+    let mut on_redis = example("opentelemetry");
+    on_redis.env("RATELIMIT_REDIS_URL", &server.url);
+    for (program, source, calls) in
+        [(example("opentelemetry"), "embedded", 2), (on_redis, "redis", 3)]
+    {
+        let text = output(program);
+        let lines: Vec<_> = text.lines().collect();
+        let requests = lines.iter().filter(|line| line.starts_with("request "));
+        let end = format!(" ms limit=partner outcome=allowed source={source}");
+        let waits = lines.windows(2).filter_map(|pair| {
+            let is_child = pair[0].starts_with("request ") && pair[1].ends_with(&end);
+            let (_, rest) = pair[1].split_once("  ratelimit.check ").filter(|_| is_child)?;
+            rest.strip_suffix(&end)?.parse::<u64>().ok()
+        });
+        let waits: Vec<_> = waits.collect();
+        assert_eq!((requests.count(), waits.len(), lines.len()), (3, calls, 3 + calls), "{text}");
+        // Five calls a second; the times are rounded down.
+        assert!(waits[calls - 2..].iter().all(|wait| (150..2_000).contains(wait)), "{text}");
+    }
+}
+
 /// Returns the time in seconds with which each line begins, and the rest of the line.
 fn timed_lines(text: &str) -> Vec<(f64, &str)> {
     let lines = text.lines().filter_map(|line| line.trim_start().split_once(" s  "));

@@ -1,9 +1,10 @@
-//! The events and metrics of a limiter. On both stores, each call is reported once, and never with its key.
+//! The events, spans and metrics of a limiter. On both stores, each call is reported once, and never with its key.
 
 mod calls;
 mod events;
 mod metrics;
 mod rejected;
+mod spans;
 mod startup;
 
 use ratelimit_runtime::{RateLimiter, VirtualClock};
@@ -58,8 +59,10 @@ async fn raw_events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     calls.await;
     drop(guard);
     let log = log.text();
-    let ours = log.lines().filter(|line| line.contains("ratelimit_runtime::report"));
-    ours.map(|line| line.replace("ratelimit_runtime::report: ", "").trim().to_owned()).collect()
+    let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::report: "));
+    // Between the level and the target is the span of the call.
+    let level = |before: &str| before.split_whitespace().next().expect("a level").to_owned();
+    ours.map(|(before, event)| format!("{} {event}", level(before))).collect()
 }
 
 /// Returns the keys in the events of `calls`, as the events show them.

@@ -20,6 +20,7 @@ use ratelimit_runtime::{
 use support::log::Log;
 use support::recorder::GaugeRecorder;
 use support::server::Server;
+use support::wait::wait_until;
 use tower::{Layer, ServiceExt, service_fn};
 
 const URL: &str = "RATELIMIT_REDIS_URL";
@@ -68,6 +69,47 @@ async fn a_process_decides_according_to_its_environment() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!("{}", log.text());
+}
+
+/// The server does not reply in time, and then refuses the password.
+#[tokio::test]
+async fn a_server_refuses_the_password_after_a_timeout() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.writer()).with_ansi(false);
+    // Another test of this process may have set one.
+    let is_observed = subscriber.without_time().try_init().is_ok();
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut run = |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).expect("a reply");
+    };
+    run(&["CONFIG", "SET", "requirepass", "old"]);
+    let url = server.url.replace("redis://", "redis://:old@");
+    let builder = RateLimiter::builder().redis(url).deadline(Duration::from_millis(100));
+    let limiter = builder.build().expect("valid");
+    let error = async || match limiter.check(&LIMIT, "key", 0).await {
+        Err(Rejection::Unavailable { error, .. }) => error.to_string(),
+        decided => format!("{decided:?}"),
+    };
+    wait_until(async || error().await.contains("allowed: true")).await;
+    run(&["CLIENT", "PAUSE", "600000", "WRITE"]);
+    wait_until(async || error().await.contains("probe; cause: no reply")).await;
+    run(&["CONFIG", "SET", "requirepass", "new"]);
+    run(&["CLIENT", "KILL", "TYPE", "normal"]);
+    wait_until(async || error().await.contains("WRONGPASS")).await;
+    let is_reported =
+        || log.text().lines().any(|it| it.contains(OPENS) && it.contains("WRONGPASS"));
+    wait_until(async || !is_observed || is_reported()).await;
+    println!("{}", log.text());
+}
+
+#[test]
+fn an_event_names_the_newest_cause_of_an_open_breaker() {
+    let events = events_of_a_process("a_server_refuses_the_password_after_a_timeout", "");
+    let opened: Vec<_> = events.iter().filter(|event| event.contains(OPENS)).collect();
+    let [first, last] = opened[..] else { panic!("{events:#?}") };
+    assert!(first.contains("no reply from Redis within the deadline"), "{first}");
+    assert!(last.contains("WRONGPASS") && last.contains("check the user and password"), "{last}");
 }
 
 #[rate_limit(period = "1m", threshold = 5, name = "start")]
@@ -163,6 +205,7 @@ fn an_invalid_setting_is_named_with_its_variable() {
         ("RATELIMIT_PASSWORD_FILE", "hunter2", "write the path of a file"),
         ("RATELIMIT_CLIENT_KEY", "/nowhere/key.pem", "set `client_certificate` as well"),
         ("RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
+        ("RATELIMIT_PASSWORD_FILE", "/nowhere", "`RATELIMIT_REDIS_URL`"),
     ] {
         let output = output_of("a_process_reads_its_settings", variable, value);
         assert!(output.contains("built: Some(") && output.contains(message), "{output}");

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, PasswordFile,
-    RateLimiter, Rejection, Source, StoreError,
+    BuildError, Builder, Credentials, CredentialsError, CredentialsProvider, Limit, OnError,
+    PasswordFile, RateLimiter, RateLimiterSettings, Rejection, Source, StoreError,
 };
 use redis::Connection;
 use support::cluster::Cluster;
@@ -237,6 +237,45 @@ async fn a_provider_that_is_slower_than_the_deadline_logs_in_all_the_same() {
     .await;
 }
 
+/// The breaker is open since the first probe, which did not wait for the login.
+#[tokio::test]
+async fn a_password_that_is_refused_after_the_deadline_is_named() {
+    let server = Server::start();
+    change(&mut server.connection(), &[">right"]);
+    let provider = || async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(Credentials::password("wrong"))
+    };
+    let builder = impatient(&server).on_error(OnError::Deny).credentials(provider);
+    let limiter = builder.build().expect("valid");
+    wait_until(async || match error_of(&limiter).await {
+        StoreError::CircuitOpen { cause, .. } => cause.to_string().contains("WRONGPASS"),
+        _ => false,
+    })
+    .await;
+}
+
+/// The nodes do not answer, and then refuse the password, while their breakers are open.
+#[tokio::test]
+async fn a_cluster_names_the_newest_error_of_its_nodes() {
+    let cluster = Cluster::start(0);
+    for node in 0..cluster.len() {
+        change(&mut cluster.connection(node), &[">right"]);
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
+    let works = Arc::new(AtomicBool::new(false));
+    let state = Arc::clone(&works);
+    let provider = move || {
+        let works = state.load(SeqCst);
+        async move { if works { Ok(Credentials::password("wrong")) } else { pending().await } }
+    };
+    let builder = denying_builder(&url).deadline(Duration::from_millis(200)).credentials(provider);
+    let limiter = builder.build().expect("valid");
+    wait_until(async || error_of(&limiter).await.to_string().contains("no connection")).await;
+    works.store(true, SeqCst);
+    wait_until(async || error_of(&limiter).await.to_string().contains("WRONGPASS")).await;
+}
+
 /// Passes one connection at a time on, and lets the server forget who it is when it is `reset`. Returns its port.
 async fn forgetful_proxy(server: u16, reset: Arc<Semaphore>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
@@ -389,6 +428,20 @@ async fn the_third_protocol_logs_in_as_the_second_does() {
         redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
     let own: Vec<_> = clients.lines().filter(|line| line.contains("name=ratelimit")).collect();
     assert!(own.iter().all(|line| line.contains(" db=3 ") && line.contains("resp=3")), "{own:?}");
+}
+
+#[test]
+fn credentials_without_a_url_are_an_error() {
+    let settings = "password_file = \"/run/secrets/redis-password\"";
+    let settings: RateLimiterSettings = toml::from_str(settings).expect("valid");
+    let of_settings = settings.builder().expect("a file that is read later");
+    let of_builder = RateLimiter::builder().credentials(Passwords::new([]));
+    for builder in [of_settings.clone(), of_builder] {
+        let Err(error) = builder.build() else { panic!("no URL") };
+        assert_eq!(error, BuildError::CredentialsWithoutRedis);
+        assert!(error.to_string().contains("set `redis_url`"), "{error}");
+    }
+    of_settings.redis("redis://127.0.0.1:1").build().expect("a URL");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
@@ -14,10 +14,10 @@ use super::{AnyPart, Checker, Part, Permit, may_be_ruled};
 use crate::backend::Backend;
 use crate::clock::complete_by;
 use crate::key::{OwnedKey, lacks_secret};
-use crate::limit::{Access, LimitLabel};
+use crate::limit::{Access, LimitLabel, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
-use crate::report::{Report, Started};
+use crate::report::{self, Report, Started};
 use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::waiting::OwnedPart;
 
@@ -48,11 +48,46 @@ impl StartedCall {
             .await
         })
     }
+
+    /// Lets a pending call run in a span, which begins with its first poll; if this process counts it, with its wait.
+    fn traced(self, parts: &[AnyPart<'_>], backend: &Backend) -> Self {
+        let mut call = match self {
+            Self::Pending(call) if tracing::level_enabled!(tracing::Level::DEBUG) => call,
+            other => return other,
+        };
+        let names = parts.iter().map(|part| part.limit.terms().identity.name.as_str());
+        // The limits of a call agree in both.
+        let Policy { scope, wait, .. } = parts[0].limit.policy();
+        let (limit, is_shared) = (names.collect::<Vec<_>>().join(", "), backend.is_shared(scope));
+        Self::Pending(Box::pin(async move {
+            let first = |context: &mut Context<'_>| Poll::Ready(call.as_mut().poll(context));
+            if !is_shared && let Poll::Ready(result) = poll_fn(first).await {
+                return result;
+            }
+            let (span, start) = (report::call_span(&limit), Instant::now());
+            // If the subscriber panics at an end of the span, the permits must not be in what is returned there: Rust
+            // would leak them.
+            let result = poll_fn(|context| {
+                let mut polled = Poll::Pending;
+                span.in_scope(|| polled = call.as_mut().poll(context));
+                polled
+            });
+            let result = result.await;
+            let decision = result.as_ref().map(|call| &call.decision);
+            report::end_call(&span, decision, wait.map(|_| start.elapsed()));
+            drop(span);
+            result
+        }))
+    }
 }
 
 impl Checker {
     /// Starts a call under the rules in force. If it `settles`, it has permits.
     pub(crate) fn start_all(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
+        self.start(parts, settles).traced(parts, &self.backend)
+    }
+
+    fn start(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
         let mistake = |label, mistake| {
             Refusal::mistake(Report::start(), label, mistake).into_call(settles, parts.len())
         };

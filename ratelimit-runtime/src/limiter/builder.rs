@@ -292,9 +292,10 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on a key
-    /// prefix with braces, or with an algorithm and a period; on a deadline, a `max_keys` or a `max_pending` of 0; on a
-    /// key secret of fewer than 16 bytes; on a file of rules that cannot be read or has a mistake.
+    /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on
+    /// credentials without a URL; on a key prefix with braces, or with an algorithm and a period; on a deadline, a
+    /// `max_keys` or a `max_pending` of 0; on a key secret of fewer than 16 bytes; on a file of rules that cannot be
+    /// read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         #[cfg(feature = "redis")]
@@ -319,8 +320,7 @@ impl Builder {
     #[cfg(feature = "redis")]
     fn sets_redis(&self) -> bool {
         let default = Self::default();
-        self.login.provider.is_some()
-            || self.key_prefix != default.key_prefix
+        self.key_prefix != default.key_prefix
             || self.settings.deadline != default.settings.deadline
             || self.max_pending != default.max_pending
     }
@@ -348,6 +348,10 @@ impl Builder {
         self.settings.deadline = deadline;
         let background = Arc::default();
         let shared = match &self.redis {
+            #[cfg(feature = "redis")]
+            None if self.login.provider.is_some() => {
+                return Err(BuildError::CredentialsWithoutRedis);
+            }
             None => None,
             #[cfg(not(feature = "redis"))]
             Some(_) => return Err(BuildError::RedisDisabled),

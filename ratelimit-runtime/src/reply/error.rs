@@ -29,7 +29,7 @@ pub enum StoreError {
     /// background thread. The breaker closes when it answers one. Nothing was charged.
     #[non_exhaustive]
     CircuitOpen {
-        /// The error that opened the breaker.
+        /// Why the breaker is open: the newest error of a probe or of an attempt to connect.
         cause: Arc<StoreError>,
     },
     /// The request was not sent, because the number of pending decisions has reached `max_pending`. Nothing was
@@ -206,6 +206,8 @@ pub enum BuildError {
         /// What is wrong.
         message: Arc<str>,
     },
+    /// A password file or a provider of credentials is set, but no URL of a Redis is.
+    CredentialsWithoutRedis,
     /// `RATELIMIT_REDIS_URL` is set, but this build lacks the feature `redis`.
     RedisDisabled,
     /// The deadline is zero, so every decision would fail.
@@ -265,6 +267,10 @@ impl fmt::Display for BuildError {
                 f,
                 "the setting `{name}` of the rate limiter, in the environment `RATELIMIT_{}`, is invalid: {message}",
                 name.to_ascii_uppercase()
+            ),
+            Self::CredentialsWithoutRedis => f.write_str(
+                "`password_file` and `credentials` need the URL of a Redis: set `redis_url`, in the environment \
+                 `RATELIMIT_REDIS_URL`, or call `redis`",
             ),
             Self::RedisDisabled => f.write_str(
                 "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \

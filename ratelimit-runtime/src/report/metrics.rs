@@ -10,7 +10,7 @@ use std::time::Instant;
 use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
-use super::{WaitEnd, decision_of, source_name};
+use super::{WaitEnd, decision_of, outcome_of, source_name};
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
 
@@ -87,28 +87,15 @@ pub(super) fn record(
     is_by_another: bool,
 ) {
     let took = started.elapsed();
-    let outcome = if is_by_another { "rejected_by_another" } else { outcome_of(label, result) };
+    let result = result.as_ref();
+    let outcome =
+        if is_by_another { "rejected_by_another" } else { outcome_of(label.shadow, result) };
     let source = decision_of(result).map(|decision| decision.source);
     let [counter, histogram] = decision_keys(label.name, outcome, source);
     with_recorder(|recorder| {
         recorder.register_counter(counter, &METADATA).increment(1);
         recorder.register_histogram(histogram, &METADATA).record(took.as_secs_f64());
     });
-}
-
-/// Returns the value of the label `outcome`.
-fn outcome_of(label: &LimitLabel, result: &Result<Decision, Rejection>) -> &'static str {
-    match result {
-        Ok(_) if label.shadow => "shadow_allowed",
-        Ok(_) => "allowed",
-        Err(Rejection::Unavailable { .. }) => "unavailable",
-        Err(Rejection::Mistake { .. }) => "mistake",
-        Err(_) if label.shadow => "shadow_limited",
-        Err(Rejection::Limited { .. }) => "limited",
-        Err(Rejection::Blocked { .. }) => "blocked",
-        Err(Rejection::Busy { .. }) => "busy",
-        Err(Rejection::CostExceedsCapacity { .. }) => "cost_exceeds_capacity",
-    }
 }
 
 /// Records that a call waits. Returns the time.

@@ -1,7 +1,7 @@
-//! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response
-//! to a web request reports limits. Keys can be personal and can have any number of values, so no event and no
-//! label contains a key, unless the application asks for it. Events of rejections contain a hash of the key. The part
-//! of a Redis key before the hash tag names the limit and is not personal.
+//! The reports of a limiter: `tracing` events and spans, metrics with feature `metrics`, and the log from which the
+//! response to a web request reports limits. Keys can be personal and can have any number of values, so no event and
+//! no label contains a key, unless the application asks for it. Events of rejections contain a hash of the key. The
+//! part of a Redis key before the hash tag names the limit and is not personal.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use once_cell::sync::Lazy;
+use tracing::Span;
+use tracing::field::Empty;
 
 pub(crate) use self::metrics::{
     Started, describe, in_flight_changed, keys_changed, settled, settlement_lost, wait_ended,
@@ -111,11 +113,27 @@ pub(crate) fn is_recorded() -> bool {
 }
 
 /// Returns the decision of the store about a call; `None` if no store has decided it.
-#[cfg(any(feature = "metrics", feature = "tower"))]
-fn decision_of(result: &Result<Decision, Rejection>) -> Option<&Decision> {
+fn decision_of<'a>(result: Result<&'a Decision, &'a Rejection>) -> Option<&'a Decision> {
     match result {
         Ok(decision) => Some(decision),
         Err(rejection) => rejection.decided().map(|(_, _, decision)| decision),
+    }
+}
+
+/// Returns the outcome of a call in metrics and spans.
+fn outcome_of(is_shadow: bool, result: Result<&Decision, &Rejection>) -> &'static str {
+    match result {
+        // A shadow has admitted the call.
+        Ok(decision) if !decision.allowed => "shadow_limited",
+        Ok(_) if is_shadow => "shadow_allowed",
+        Ok(_) => "allowed",
+        Err(Rejection::Unavailable { .. }) => "unavailable",
+        Err(Rejection::Mistake { .. }) => "mistake",
+        Err(_) if is_shadow => "shadow_limited",
+        Err(Rejection::Limited { .. }) => "limited",
+        Err(Rejection::Blocked { .. }) => "blocked",
+        Err(Rejection::Busy { .. }) => "busy",
+        Err(Rejection::CostExceedsCapacity { .. }) => "cost_exceeds_capacity",
     }
 }
 
@@ -124,6 +142,23 @@ fn decision_of(result: &Result<Decision, Rejection>) -> Option<&Decision> {
 pub(crate) fn expect(limit: &Limit) {
     #[cfg(feature = "tower")]
     request_log::with_current(|log| log.expect(limit));
+}
+
+/// Returns the span of a call that goes to Redis or waits: `DEBUG`, because it says nothing that an operator must know,
+/// and with a target of its own, for a program that exports spans and no `DEBUG` events.
+pub(crate) fn call_span(limit: &str) -> Span {
+    tracing::debug_span!(
+        target: "ratelimit_runtime::span", "ratelimit.check",
+        limit, outcome = Empty, source = Empty, wait = Empty
+    )
+}
+
+/// Records in the span of a call what the caller receives, and how long a call that can wait has taken.
+pub(crate) fn end_call(span: &Span, result: Result<&Decision, &Rejection>, wait: Option<Duration>) {
+    let (outcome, decision) = (outcome_of(false, result), decision_of(result));
+    span.record("outcome", outcome)
+        .record("source", source_name(decision.map(|it| it.source)))
+        .record("wait", wait.map(tracing::field::debug));
 }
 
 /// Reports that the shared store does not decide.

@@ -90,7 +90,7 @@ impl RequestLog {
         if let Err(rejection) = result {
             self.retry_after = retry_after(rejection);
         }
-        if let Some(decision) = decision_of(result) {
+        if let Some(decision) = decision_of(result.as_ref()) {
             self.record(label.name, label.quota, decision);
         }
     }

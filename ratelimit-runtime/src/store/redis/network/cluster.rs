@@ -264,9 +264,11 @@ impl Cluster {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
                 Err(failure) => {
-                    let error = failure.into();
-                    if !matches!(error, StoreError::Timeout { .. } | StoreError::CircuitOpen { .. })
-                    {
+                    let error = match failure.into() {
+                        StoreError::CircuitOpen { cause } => StoreError::clone(&cause),
+                        error => error,
+                    };
+                    if !matches!(error, StoreError::Timeout { .. }) {
                         *lock(&self.slots_error) = Some(error);
                     }
                     None

@@ -65,8 +65,10 @@ pub(crate) struct Node {
 #[derive(Default)]
 struct NodeState {
     runtimes: HashMap<Id, RuntimeConnection>,
-    /// Why the circuit breaker is open.
+    /// Why the circuit breaker is open: its newest cause.
     open: Option<Arc<StoreError>>,
+    /// The cause that was reported last.
+    reported: Option<Arc<StoreError>>,
     /// Whether a job probes the server.
     is_probed: bool,
 }
@@ -118,7 +120,8 @@ impl Node {
         let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {
             Ok(_) => {}
-            Err(failure) if has_ended => self.back_off_if_unfit(failure.error()),
+            Err(it) if has_ended && is_unfit(it.error()) => self.open_breaker(it.error()),
+            Err(_) if has_ended => {}
             // Its late replies would otherwise make the next calls wait as well.
             Err(_) if was_open && is_sent => *lock(&runtime) = None,
             Err(_) => self.ask_for_probe(),
@@ -238,9 +241,13 @@ impl Node {
                 // A probe may have given this attempt up.
                 *lock(&runtime) = Some(own);
             }
+            let cause = connected.as_ref().err().map(store_error);
             result.send_replace(Some(connected.map_err(|error| (error, RealInstant::now()))));
             if let Some(connection) = connection {
                 node.report_connection(connection);
+            } else if let Some(cause) = cause.filter(|_| lock_own(&node.state).open.is_some()) {
+                // A login can be refused after the deadline of the probe.
+                node.open_breaker(&cause);
             }
         });
         attempt
@@ -332,28 +339,29 @@ impl Node {
         }
     }
 
-    /// Opens the breaker if an error shows that the server does not decide calls.
-    fn back_off_if_unfit(self: &Arc<Self>, error: &StoreError) {
-        if is_unfit(error) {
-            let was_open = self.open_breaker(error);
-            // Before the report, whose subscriber may panic: the probe closes the breaker.
-            self.ask_for_probe();
-            if !was_open {
-                report::breaker(&self.name, Some(error));
-            }
-        }
-    }
-
-    /// Opens the breaker, or gives it a newer cause. Returns whether it was open. Discards all connections to a server
-    /// that is not the primary: an address can move, so the next ones may lead to another server.
-    fn open_breaker(&self, cause: &StoreError) -> bool {
+    /// Opens the breaker, or gives it a newer cause. Reports that if it was closed, or if the server now refuses with
+    /// another error. Discards all connections to a server that is not the primary: an address can move, so the next
+    /// ones may lead to another server.
+    fn open_breaker(self: &Arc<Self>, cause: &StoreError) {
         let mut state = lock_own(&self.state);
         if is_unfit(cause) {
             for runtime in state.runtimes.values() {
                 *lock(runtime) = None;
             }
         }
-        state.open.replace(Arc::new(cause.clone())).is_some()
+        let newest = Arc::new(cause.clone());
+        let was_open = state.open.replace(Arc::clone(&newest)).is_some();
+        let is_refusal = matches!(cause, StoreError::Server { .. });
+        let is_news = !was_open || is_refusal && state.reported.as_ref() != Some(&newest);
+        if is_news {
+            state.reported = Some(newest);
+        }
+        drop(state);
+        // Before the report, whose subscriber may panic: the probe closes the breaker.
+        self.ask_for_probe();
+        if is_news {
+            report::breaker(&self.name, Some(cause));
+        }
     }
 
     fn close_breaker(&self) {
@@ -408,9 +416,7 @@ impl Probe {
         while let Some(node) = self.0.upgrade() {
             if let Err(cause) = node.answers_probe().await {
                 failures += 1;
-                if !node.open_breaker(&cause) {
-                    report::breaker(&node.name, Some(&cause));
-                }
+                node.open_breaker(&cause);
             } else {
                 failures = 0;
                 node.close_breaker();

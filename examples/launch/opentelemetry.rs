@@ -1,0 +1,7 @@
+//! Starts `examples/opentelemetry.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-opentelemetry", "opentelemetry")
+}
