@@ -136,3 +136,50 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
         Some(id)
     }
 }
+async fn monthly(id: u64) -> Option<u64> {
+    'decided: {
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            &::ratelimit_runtime::__private::one_limit(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::align(
+                                ::ratelimit_runtime::Limit::calendar(
+                                    ::core::concat!(::core::module_path!(), "::", "monthly"),
+                                    10,
+                                    ::ratelimit_runtime::Calendar::Month,
+                                ),
+                                ::ratelimit_runtime::Align::day(
+                                    ::ratelimit_runtime::Align::zone("Asia/Tokyo"),
+                                    15u8,
+                                ),
+                            )
+                        })
+                },
+                &id,
+                1_u64,
+            ),
+        ) {
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
+        }
+    }
+    {
+        let () = ();
+        Some(id)
+    }
+}

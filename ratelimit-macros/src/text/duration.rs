@@ -39,8 +39,8 @@ const FOREIGN_UNITS: [(&str, &str); 9] = [
 pub(crate) const CALENDAR: [(&str, u64); 3] =
     [("month", 31 * DAY_US), ("quarter", 92 * DAY_US), ("year", 366 * DAY_US)];
 
-/// Reads a period: a duration, `"day"` or `"week"`, or a unit of the calendar. Returns its microseconds, and the word of
-/// a unit.
+/// Reads a period: a duration, `"day"` or `"week"`, or a unit of the calendar. Returns its microseconds, and the word
+/// of a unit.
 pub(crate) fn parse_period(text: &str) -> Result<(u64, Option<&'static str>), String> {
     match CALENDAR.iter().find(|(unit, _)| *unit == text.trim()) {
         Some((unit, longest_us)) => Ok((*longest_us, Some(unit))),

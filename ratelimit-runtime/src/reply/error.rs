@@ -322,7 +322,8 @@ impl fmt::Display for BuildError {
             ),
             Self::InvalidCertificate { message } => write!(
                 f,
-                "the certificates for TLS are invalid ({message}): pass the contents of PEM files; a setting has their path"
+                "the certificates for TLS are invalid ({message}): pass the contents of PEM files; a setting has \
+                 their path"
             ),
             Self::InvalidServerName => f.write_str(
                 "`server_name` must be the name in the certificates of the servers: a host name, as \

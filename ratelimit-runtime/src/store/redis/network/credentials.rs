@@ -13,7 +13,6 @@ use redis::RedisError;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
-use super::connection::CONNECT_TIMEOUT;
 use crate::threads::{Mutex, lock};
 
 /// The certificates for TLS, as the contents of PEM files.
@@ -60,9 +59,9 @@ impl Credentials {
         self
     }
 
-    /// Sets for how long the server accepts these credentials; until the connection ends unless set. Until three
-    /// quarters of that time have passed, the limiter logs in with them again without asking. Then it asks for new ones,
-    /// and authenticates its open connections again.
+    /// Sets for how long the server accepts these credentials; until the connection ends unless set. For three quarters
+    /// of that time, the limiter uses them for each login. Then it asks for new ones, and authenticates its open
+    /// connections again.
     #[must_use]
     pub fn valid_for(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
@@ -138,8 +137,9 @@ impl CredentialsProvider for PasswordFile {
 
 type ProviderFuture = Pin<Box<dyn Future<Output = Result<Credentials, CredentialsError>> + Send>>;
 
-/// How long a provider may take: an attempt to connect then fails because of it, and not of Redis.
-const PROVIDED_WITHIN: Duration = CONNECT_TIMEOUT.saturating_sub(Duration::from_millis(100));
+/// How long a provider may take, a little less than an attempt to connect: the attempt then fails because of it, not of
+/// Redis.
+const PROVIDED_WITHIN: Duration = Duration::from_millis(900);
 
 /// A provider of any type.
 #[derive(Clone)]
