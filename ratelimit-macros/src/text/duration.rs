@@ -42,20 +42,18 @@ pub(crate) const CALENDAR: [(&str, u64); 3] =
 /// Reads a period: a duration, `"day"` or `"week"`, or a unit of the calendar. Returns its microseconds, and the word
 /// of a unit.
 pub(crate) fn parse_period(text: &str) -> Result<(u64, Option<&'static str>), String> {
-    match CALENDAR.iter().find(|(unit, _)| *unit == text.trim()) {
-        Some((unit, longest_us)) => Ok((*longest_us, Some(unit))),
-        None => {
-            let words = CALENDAR.iter().map(|(unit, _)| *unit).chain(["day", "week"]);
-            let days = match text.trim() {
-                "day" => "1d",
-                "week" => "7d",
-                text => text,
-            };
-            match closest(days, words) {
-                Some(meant) => Err(format!("unknown period `{days}`: did you mean `\"{meant}\"`?")),
-                None => Ok((parse_text(days)?, None)),
-            }
-        }
+    if let Some((unit, longest_us)) = CALENDAR.iter().find(|(unit, _)| *unit == text.trim()) {
+        return Ok((*longest_us, Some(unit)));
+    }
+    let words = CALENDAR.iter().map(|(unit, _)| *unit).chain(["day", "week"]);
+    let days = match text.trim() {
+        "day" => "1d",
+        "week" => "7d",
+        text => text,
+    };
+    match closest(days, words) {
+        Some(meant) => Err(format!("unknown period `{days}`: did you mean `\"{meant}\"`?")),
+        None => Ok((parse_text(days)?, None)),
     }
 }
 

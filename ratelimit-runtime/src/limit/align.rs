@@ -86,6 +86,10 @@ impl Align {
         Self { day: 1, ..self }
     }
 
+    pub(super) const fn is_in_zone(self) -> bool {
+        self.get_offset_minutes().is_none()
+    }
+
     /// Returns a number below 2²¹ that no other align has.
     pub(super) const fn bits(self) -> u128 {
         let midnight = match self.midnight {
@@ -133,14 +137,6 @@ impl fmt::Display for Align {
 impl fmt::Debug for Align {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Align({self})")
-    }
-}
-
-#[cfg(not(feature = "calendar"))]
-impl Align {
-    /// Without the feature `calendar`, all windows of one limit have one length.
-    pub(super) const fn is_in_zone(self) -> bool {
-        false
     }
 }
 
@@ -245,10 +241,6 @@ mod zones {
         pub const fn day(self, day: u8) -> Self {
             assert!(day >= 1 && day <= 31, "the day of `align` must be one of 1 to 31");
             Self { day, ..self }
-        }
-
-        pub(in crate::limit) const fn is_in_zone(self) -> bool {
-            matches!(self.midnight, Midnight::In(_))
         }
 
         /// Returns the window at the time `now`: the times at which it starts and ends, in microseconds since the

@@ -201,6 +201,10 @@ impl Terms {
     }
 
     /// Returns when the window of the calendar at the time `now` starts and ends; `None` for other windows.
+    #[cfg_attr(
+        not(feature = "calendar"),
+        allow(clippy::unused_self, reason = "all have one length")
+    )]
     pub(crate) fn calendar_window(&self, now: u64) -> Option<(u64, u64)> {
         #[cfg(feature = "calendar")]
         if let Some(align) = self.identity.align.filter(|_| self.shift_us().is_none()) {

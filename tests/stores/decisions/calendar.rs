@@ -3,8 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use ratelimit_runtime::{Align, Calendar, Limit, OnError, RateLimiter, Rejection, rate_limit};
+use jiff::tz::TimeZoneDatabase;
+use ratelimit_runtime::__private::script_text;
+use ratelimit_runtime::{
+    Align, Calendar, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, VirtualClock,
+    rate_limit,
+};
 use support::calendar;
+use support::clocks::embedded_on;
 use support::limits::DAY;
 use support::server::Server;
 
@@ -82,6 +88,21 @@ crate::on_both_stores! {
         }
     }
 
+    async fn months_stand_beside_other_limits_and_under_rules(test: TestLimiter) {
+        let month = Limit::calendar("calendar", 5, Calendar::Month).align(Align::zone("Asia/Tokyo"));
+        let bucket = Limit::token_bucket("bucket", 1, DAY);
+        let parts = [Part::new(&month, &"key", 2), Part::new(&bucket, &"key", 1)];
+        test.limiter.check_all(&parts).await.expect("admitted");
+        let rejected = test.limiter.check_all(&parts).await;
+        assert!(rejected.is_err_and(|it| it.name() == "bucket"));
+        assert_eq!(decision(test.limiter.peek(&month, "key", 1).await).remaining, 3);
+        let mut rules = RuleSet::new();
+        rules.set("calendar/month", Rule::new().threshold(3)).expect("valid");
+        test.limiter.set_rules(rules).expect("valid");
+        assert_eq!(decision(test.limiter.check(&month, "key", 1).await).remaining, 0);
+        assert!(!test.allows(&month, 1).await);
+    }
+
     async fn a_charge_is_corrected_in_its_month_alone(test: TestLimiter) {
         let limit = Limit::calendar("calendar", 10, Calendar::Month);
         test.clock.set(at("2026-02-10T00:00Z"));
@@ -99,45 +120,105 @@ crate::on_both_stores! {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_a_window_off_decides_nothing() {
-    let server = Server::start();
-    let limiter = RateLimiter::builder().redis(&server.url).on_error(OnError::Deny);
-    let limiter = limiter.deadline(Duration::from_secs(5)).build().expect("valid");
+async fn a_server_decides_by_its_own_clock() {
+    let (_server, limiter) = Server::with_limiter();
     let daily = days(1, "Asia/Kolkata");
     limiter.check(&daily, "key", 1).await.expect("admitted");
     let rejected = limiter.check(&daily, "key", 1).await;
     let Err(Rejection::Limited { decision, .. }) = rejected else { panic!("{rejected:?}") };
-    assert!(decision.retry_after <= DAY, "{decision:?}");
-    // The process sends the boundaries around its own time, which is far from this one.
-    let arguments = ["op=take", "threshold=1", "period=1", "shift=-1"];
-    let boundaries = ["first=10", "second=20", "third=30", "last=40", "clock=40"];
-    let script = ratelimit_runtime::__private::script_text("calendar").expect("a script");
-    let mut eval = redis::cmd("EVAL");
-    eval.arg(script).arg(1).arg("rl:fixed:1d@Asia/Kolkata:calendar{off}");
-    let reply: redis::RedisResult<Vec<String>> =
-        eval.arg(&arguments).arg(&boundaries).query(&mut server.connection());
-    let error = reply.expect_err("outside of the boundaries").to_string();
-    assert!(error.contains("BADCLOCK"), "{error}");
+    assert!(decision.retry_after <= DAY && decision.source == Source::Redis, "{decision:?}");
 }
 
-/// Each zone, for a month of days and two and a half years of months.
+/// 50 callers while the clock passes midnight: each window admits its threshold, and each rejection names a midnight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_over_midnight_get_their_own_day() {
+    let server = Server::start();
+    let clock = VirtualClock::at(at("2026-10-24T23:59:59+02:00"));
+    for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
+        clock.set(at("2026-10-24T23:59:59+02:00"));
+        let limit = Limit::fixed("calendar", 20, DAY).align(Align::zone("Europe/Berlin"));
+        let midnights = ["2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"].map(at);
+        let calls = (0..50).map(|_| {
+            let (limiter, clock) = (limiter.clone(), clock.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..40 {
+                    let before = clock.now();
+                    let result = limiter.check(&limit, "key", 1).await;
+                    let after = clock.now();
+                    clock.advance(Duration::from_millis(1));
+                    let Err(rejection) = result else {
+                        admitted += 1;
+                        continue;
+                    };
+                    let wait = rejection.retry_after().expect("a wait");
+                    let is_named = |midnight| before + wait <= midnight && midnight <= after + wait;
+                    assert!(midnights.into_iter().any(is_named), "{before:?} {wait:?} {after:?}");
+                }
+                admitted
+            })
+        });
+        let calls: Vec<_> = calls.collect();
+        let mut admitted = 0;
+        for call in calls {
+            admitted += call.await.expect("no panic");
+        }
+        assert_eq!(admitted, 2 * 20);
+    }
+}
+
+/// The windows around each change of the clocks of each zone from 1970 to 2040, by days, weeks and months.
 #[test]
 fn the_windows_of_each_zone_are_those_of_its_days() {
-    let clock = ratelimit_runtime::VirtualClock::at(Duration::ZERO);
-    let limiter = support::clocks::embedded_on(&clock);
-    for zone in jiff::tz::TimeZoneDatabase::bundled().available() {
-        let zone = zone.as_str();
-        for limit in [days(1, zone), monthly(Align::zone(zone).day(31))] {
-            let mut now = 1_700_000_000_000_000;
-            for _ in 0..30 {
-                clock.set(Duration::from_micros(now));
-                limiter.check_blocking(&limit, zone, 1).expect("a new window");
-                let retry =
-                    limiter.check_blocking(&limit, zone, 1).expect_err("full").retry_after();
-                let (_, end) = calendar::window(&limit, now).expect("a window");
-                assert_eq!(retry, Some(Duration::from_micros(end - now)), "{limit:?} at {now}");
-                now = end;
+    let clock = VirtualClock::at(Duration::ZERO);
+    let limiter = embedded_on(&clock);
+    let zones = TimeZoneDatabase::bundled();
+    let (first, last) = (at("1970-02-01T00:00Z"), at("2040-01-01T00:00Z"));
+    let mut calls = 0_u64;
+    for name in zones.available() {
+        let (name, zone) = (name.as_str(), zones.get(name.as_str()).expect("a zone"));
+        let limits = [days(1, name), days(7, name), monthly(Align::zone(name).day(31))];
+        let since = Timestamp::from_second(first.as_secs() as i64).expect("in range");
+        let changes = zone.following(since).map(|change| change.timestamp().as_second() as u64);
+        for change in changes.take_while(|change| *change < last.as_secs()) {
+            for now in [change - 86_400, change - 1, change, change + 3_600, change + 86_400] {
+                clock.set(Duration::from_secs(now));
+                let limit = limits[calls as usize % limits.len()];
+                calls += 1;
+                limiter.check_blocking(&limit, calls, 1).expect("a new key");
+                let rejection = limiter.check_blocking(&limit, calls, 1).expect_err("full");
+                let (start, end) = calendar::window(&limit, now * 1_000_000).expect("a window");
+                assert!((start..end).contains(&(now * 1_000_000)), "{limit:?} at {now}");
+                let left = Duration::from_micros(end) - Duration::from_secs(now);
+                assert_eq!(rejection.retry_after(), Some(left), "{limit:?} at {now}");
             }
         }
+    }
+    assert!(calls > 100_000, "{calls}");
+}
+
+/// A server whose clock is behind or ahead of that of the process by less than a window decides by its own.
+#[test]
+fn a_script_decides_in_the_window_of_its_own_time() {
+    let server = Server::start();
+    let script = script_text("calendar").expect("a script");
+    for (clock, left) in [(10, 10), (19, 1), (20, 10), (29, 1), (30, 10), (39, 1)] {
+        let key = format!("rl:fixed:1d@Asia/Kolkata:calendar{{{clock}}}");
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(&script).arg(1).arg(key).arg(&["threshold=1", "period=1", "shift=-1"]);
+        eval.arg(&["first=10", "second=20", "third=30", "last=40"]).arg(format!("clock={clock}"));
+        let reply: Vec<String> = eval.query(&mut server.connection()).expect("a reply");
+        assert!(reply.contains(&"allowed=1".to_owned()), "{reply:?}");
+        assert!(reply.contains(&format!("reset={left}")), "{clock}: {reply:?}");
+    }
+    for clock in [9, 40] {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(&script).arg(1).arg("rl:fixed:1d@Asia/Kolkata:calendar{off}");
+        eval.arg(&["threshold=1", "period=1", "shift=-1", "first=10", "second=20"]);
+        eval.arg(&["third=30", "last=40"]).arg(format!("clock={clock}"));
+        let reply: redis::RedisResult<Vec<String>> = eval.query(&mut server.connection());
+        let error = reply.expect_err("outside of the boundaries").to_string();
+        assert!(error.contains("BADCLOCK"), "{error}");
+        assert_eq!(server.ttls().len(), 6, "nothing was written");
     }
 }

@@ -67,7 +67,7 @@ async fn the_lines_of_the_guide_read_the_state() {
     let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     for (algorithm, first, threshold, used) in [
-        (Algorithm::Fixed, "fixed", 1_000, 5),
+        (Algorithm::Fixed, "fixed", 1_000, 6),
         (Algorithm::SlidingCounter, "sliding counter", 1_000, 6),
         (Algorithm::TokenBucket, "token and leaky bucket", 1_000, 4),
         (Algorithm::Sliding, "sliding", 1_000, 5),
@@ -220,8 +220,12 @@ fn builds(prefix: &str) -> Result<RateLimiter, BuildError> {
 
 #[test]
 fn a_prefix_with_an_algorithm_and_a_period_is_an_error() {
-    let periods = ["1us", "250ms", "30s", "1m", "12h", "7d", "1d+0800", "1h-0330"];
-    for (algorithm, period) in ALGORITHMS.into_iter().flat_map(|it| periods.map(|of| (it, of))) {
+    let aligned =
+        ["1d+0800", "1h-0330", "1d@Europe/Berlin", "month+0000", "year@Etc/GMT+1", "month-0330.15"];
+    let periods = ["1us", "250ms", "30s", "1m", "12h", "7d"].into_iter().chain(aligned);
+    let periods: Vec<_> = periods.collect();
+    let pairs = |algorithm| periods.iter().map(move |period| (algorithm, period));
+    for (algorithm, period) in ALGORITHMS.into_iter().flat_map(pairs) {
         let part = format!("{algorithm}:{period}");
         for (before, after) in
             [("", ""), ("shop:", ""), ("", ":shop"), (":", ":"), ("sliding:", "")]
@@ -247,6 +251,8 @@ fn a_prefix_with_an_algorithm_and_a_period_is_an_error() {
         "sliding:1",
         "sliding:1w",
         "sliding:1m+08",
+        "sliding:month+08",
+        "sliding:months",
         "sliding:+0800",
         "slidings:1m",
         "sliding-1m",

@@ -9,7 +9,7 @@
 //! longer prefix contains the segments `algorithm:period`, and [`check`] rejects it. No prefix extends into
 //! the hash tag, because a prefix has no braces.
 
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Calendar};
 use crate::reply::BuildError;
 
 /// Returns an error if a prefix contains braces, or an algorithm and a period.
@@ -30,18 +30,16 @@ fn is_algorithm(segment: &str) -> bool {
     algorithms.any(|algorithm| algorithm.as_str() == segment)
 }
 
-/// Returns whether a segment can be the period of a limit: a number and a unit, and for aligned windows an
-/// offset. Examples: `1m`, `1d+0800`.
+/// Returns whether a segment can be the period of a limit: a number and a unit, or a unit of the calendar, and for
+/// aligned windows an offset, a zone and a day. Examples: `1m`, `1d+0800`, `month@Europe/Berlin.15`.
 fn is_period(segment: &str) -> bool {
-    let span = match segment.split_once(['+', '-']) {
-        Some((span, offset)) if offset.len() == 4 && is_digits(offset) => span,
-        Some(_) => return false,
-        None => segment,
-    };
+    let (span, align) =
+        segment.split_at(segment.find(['+', '-', '@', '.']).unwrap_or(segment.len()));
+    let has_align = align.strip_prefix(['+', '-']).is_none_or(|offset| {
+        let offset = offset.get(..4);
+        offset.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+    });
     let unit = span.trim_start_matches(|digit: char| digit.is_ascii_digit());
-    span.len() > unit.len() && ["us", "ms", "s", "m", "h", "d"].contains(&unit)
-}
-
-fn is_digits(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit())
+    let is_length = span.len() > unit.len() && ["us", "ms", "s", "m", "h", "d"].contains(&unit);
+    has_align && (is_length || Calendar::ALL.iter().any(|unit| unit.as_str() == span))
 }
