@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZoneDatabase;
 use ratelimit_runtime::__private::script_text;
 use ratelimit_runtime::{
-    Align, Calendar, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, VirtualClock,
-    rate_limit,
+    Align, Calendar, Clock, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source,
+    VirtualClock, rate_limit,
 };
 use support::calendar;
 use support::clocks::embedded_on;
@@ -134,7 +134,11 @@ async fn a_server_decides_by_its_own_clock() {
 async fn callers_over_midnight_get_their_own_day() {
     let server = Server::start();
     let clock = VirtualClock::at(at("2026-10-24T23:59:59+02:00"));
-    for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
+    // A cached rejection counts from its reply, and all callers move the clock meanwhile.
+    let shared = RateLimiter::builder().redis(&server.url).cache_rejections(false);
+    let shared = shared.clock(Clock::Virtual(clock.clone())).on_error(OnError::Deny);
+    let shared = shared.deadline(Duration::from_secs(10)).build().expect("valid");
+    for limiter in [embedded_on(&clock), shared] {
         clock.set(at("2026-10-24T23:59:59+02:00"));
         let limit = Limit::fixed("calendar", 20, DAY).align(Align::zone("Europe/Berlin"));
         let midnights = ["2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"].map(at);
