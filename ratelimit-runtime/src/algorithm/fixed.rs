@@ -84,3 +84,25 @@ impl Window {
         Self { start, end, count: 0, birth: self.birth }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::Correction;
+    use crate::limit::Limit;
+
+    #[test]
+    fn a_window_gets_nothing_back_of_one_that_was_emptied_before() {
+        const MINUTE: u64 = 60_000_000;
+        let limit = Limit::fixed("window", 10, Duration::from_secs(3_600));
+        let (terms, mut window) = (limit.terms(), Window::default());
+        let mut apply = |op, minute, cost| window.apply(op, 1, terms, minute * MINUTE, cost).0;
+        let charged = Charged::At(apply(Op::TAKE, 100, 4).charged_at(terms));
+        let returned = Op::Correct(Correction::give_back(charged, 4));
+        assert_eq!(apply(returned, 110, 0).remaining, 10);
+        assert_eq!(apply(Op::TAKE, 120, 3).remaining, 7);
+        assert_eq!(apply(returned, 130, 0).remaining, 7);
+    }
+}

@@ -176,10 +176,10 @@ impl Outcome {
     pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {
         let reset = self.clock + self.reset_us;
         match terms.identity.algorithm {
-            // Of a window, any of its times.
-            Algorithm::Fixed => reset.saturating_sub(1),
-            // The newest unit leaves after a period.
-            Algorithm::Sliding => reset.saturating_sub(terms.period_us()),
+            // Windows of the calendar follow each other. Before any other window is over, the next one can begin.
+            Algorithm::Fixed if terms.has_calendar_windows() => reset.saturating_sub(1),
+            // A window ends after a period, and the newest unit leaves a sliding window after a period.
+            Algorithm::Sliding | Algorithm::Fixed => reset.saturating_sub(terms.period_us()),
             // The window after the one of the charge still counts it.
             Algorithm::SlidingCounter => reset.saturating_sub(2 * terms.period_us()),
             // A bucket does not tell its time. If the time is too early, the bucket gives back less.

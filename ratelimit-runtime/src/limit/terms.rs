@@ -187,7 +187,6 @@ impl Terms {
     }
 
     /// Returns whether the windows are of the calendar, and have several lengths.
-    #[cfg(any(feature = "redis", model))]
     pub(crate) const fn has_calendar_windows(&self) -> bool {
         self.identity.align.is_some() && self.shift_us().is_none()
     }
