@@ -85,7 +85,7 @@ impl Window {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
