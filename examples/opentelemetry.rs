@@ -8,7 +8,8 @@
 //! prints the spans that it would export. A service exports them with `opentelemetry_otlp`, in place of the exporter in
 //! memory.
 //!
-//! If `RATELIMIT_REDIS_URL` is set, each call goes to that Redis, and has a span. Otherwise, only those that wait have.
+//! If `RATELIMIT_REDIS_URL` is set, each call goes to that Redis and has a span. Otherwise, only a call that waits has
+//! one.
 
 use anyhow::Context;
 use opentelemetry::trace::{SpanId, TracerProvider};

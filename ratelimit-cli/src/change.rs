@@ -201,7 +201,8 @@ async fn change(
     }
 }
 
-/// Waits until all processes have announced the new rules. After 15 seconds, fails and names those that have not.
+/// Waits until all processes have announced the new rules. After 15 seconds, the error names the processes that have
+/// not.
 async fn wait_until_obeyed(limiter: &RateLimiter) -> anyhow::Result<InForce> {
     let started = Instant::now();
     loop {

@@ -93,7 +93,7 @@ enum OfFleet {
     Save,
     /// Replaces all rules by those of a file of `save`, or of a file in TOML
     Restore { file: String },
-    /// Prints who has changed which rules
+    /// Prints the last changes of rules, and who made them
     Log,
     /// Prints the keys with the most rejected calls, or the fullest keys of a limit
     Top { limit: Option<String> },

@@ -22,10 +22,10 @@ use crate::text::{BAD, DOUBTFUL, GOOD, Report, Text, brief, causes, quantiles};
 /// The deadline of a limiter unless one is set, as in the library.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
-/// The number of decisions of which the time is taken.
+/// The number of decisions that are timed.
 const DECISIONS: usize = 100;
 
-/// The number of keys of each limit of which the values are read.
+/// The number of keys of each limit whose values are read.
 const VALUES: usize = 5;
 
 /// The findings, in the order of the checks.

@@ -13,7 +13,7 @@ use crate::text::brief;
 /// The oldest version that the library supports.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The number of requests of which the time is taken.
+/// The number of requests that are timed.
 const REQUESTS: usize = 100;
 
 /// The largest difference of the clocks in microseconds that is no finding.

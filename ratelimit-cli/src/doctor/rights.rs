@@ -24,7 +24,7 @@ struct Lacking {
     to_decide: String,
     to_follow_rules: String,
     to_change_rules: String,
-    /// The algorithms of which it may not write keys.
+    /// The algorithms whose keys the user may not write.
     closed: Vec<&'static str>,
 }
 
