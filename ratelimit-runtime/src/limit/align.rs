@@ -22,6 +22,11 @@ pub enum Calendar {
 impl Calendar {
     pub(crate) const ALL: [Self; 3] = [Self::Month, Self::Quarter, Self::Year];
 
+    /// Returns the unit with a word.
+    pub(super) fn find(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.as_str() == word)
+    }
+
     /// Returns the word of the unit: `month`, `quarter` or `year`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -100,9 +105,7 @@ impl Align {
         };
         midnight | (self.day as u128) << 16
     }
-}
 
-impl Align {
     /// Returns the align in the name of a count: `+0800`, `@Europe/Berlin`, `+0000.15`.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn in_count_name(self) -> String {

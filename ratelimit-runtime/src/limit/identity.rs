@@ -248,7 +248,7 @@ impl Period {
     /// Reads a text such as `1h30m` or `month`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (micros, word) = parse_period(text).ok()?;
-        let unit = Calendar::ALL.into_iter().find(|unit| word == Some(unit.as_str()));
+        let unit = word.and_then(Calendar::find);
         unit.map(Self::of).or_else(|| Self::new(Duration::from_micros(micros)).ok())
     }
 

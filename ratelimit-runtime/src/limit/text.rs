@@ -112,8 +112,9 @@ pub(super) fn limit_of(
 
 #[cfg(feature = "calendar")]
 fn of_calendar(name: Name, threshold: u64, word: &str) -> Result<Limit, LimitError> {
-    let unit = super::Calendar::ALL.into_iter().find(|unit| unit.as_str() == word);
-    Limit::try_calendar(name.as_str(), threshold, unit.unwrap_or(super::Calendar::Month))
+    let unit = super::Calendar::find(word);
+    let unit = unit.unwrap_or_else(|| unreachable!("the words are those of the units"));
+    Limit::try_calendar(name.as_str(), threshold, unit)
 }
 
 #[cfg(not(feature = "calendar"))]
