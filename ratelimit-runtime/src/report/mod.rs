@@ -207,6 +207,7 @@ pub(crate) fn block_cut(limit: &Name, asked: Duration, blocked_for: Duration) {
 /// Reports that Redis has lost the rules that it had, or has rules again. `version` is the version in force here.
 #[cfg(feature = "rules")]
 pub(crate) fn rules_lost(version: &str, is_lost: bool) {
+    metrics::rules_lost(is_lost);
     if is_lost {
         tracing::warn!(
             version,
@@ -216,18 +217,17 @@ pub(crate) fn rules_lost(version: &str, is_lost: bool) {
     } else {
         tracing::info!("Redis has rules of the rate limits again");
     }
-    metrics::rules_lost(is_lost);
 }
 
 /// Reports that the breaker of a server opened or closed.
 #[cfg(feature = "redis")]
 pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
+    metrics::breaker(node, cause.is_some());
     if let Some(cause) = cause {
         tracing::warn!(node, cause = %keyless(cause), "Redis receives no requests until it replies to a probe");
     } else {
         tracing::info!(node, "Redis replies again");
     }
-    metrics::breaker(node, cause.is_some());
 }
 
 /// How the wait of a call has ended.
