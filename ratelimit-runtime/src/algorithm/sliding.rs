@@ -1,8 +1,6 @@
 //! Sliding window: the units that were charged in the trailing period, exact to a tick or, of large limits, to a cell.
 //! Twin of `lua/sliding.lua`, which explains records, ticks and cells.
 
-use std::collections::VecDeque;
-
 use super::{Applied, Charged, Op, Outcome, Receipt, State, Verdict};
 use crate::limit::Terms;
 
@@ -13,90 +11,104 @@ const MOST: usize = 1_016;
 const EXACT: u64 = 1_000;
 
 /// The units that were charged in a period.
+///
+/// What each call reads is found without a step between: the records from here, and the head. So the processor fetches
+/// them at once (`benches/all -- steady`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    ring: Ring,
+    /// The records before the newest one, a ring: of each, the low 32 bits of its tick and of its units.
+    slots: Box<[(u32, u32)]>,
+    /// The slot of the oldest record.
+    first: u32,
+    len: u32,
+    head: Box<Head>,
+}
+
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Head {
     /// The units of all records; 0 if nothing was charged.
     total: u64,
     /// The units of the newest record.
     units: u64,
     /// The latest tick of a record that charges of several ticks share.
     joined: u64,
-    /// 0 until a call acquires units.
-    birth: u32,
     /// A period after the newest record, in microseconds.
     expires: u64,
+    /// 0 until a call acquires units.
+    birth: u32,
+    /// Of each slot, the high bits of the units; empty while all of them are 0.
+    high: Vec<u32>,
 }
 
-/// The records before the newest one, the oldest first.
-#[derive(Clone, Debug, Default)]
-struct Ring {
-    /// Of each record, the low 32 bits of its tick and of its units.
-    records: VecDeque<(u32, u32)>,
-    /// Of each record, the high bits of its units; `None` while all of them are 0.
-    #[allow(clippy::box_collection, reason = "few states have it, and each pays for its size")]
-    high: Option<Box<VecDeque<u32>>>,
-}
-
-impl Ring {
+/// The records of the ring, each by its place from the oldest one.
+impl Log {
     fn len(&self) -> usize {
-        self.records.len()
+        self.len as usize
     }
 
     #[inline]
-    fn units(&self, index: usize, low: u32) -> u64 {
-        let high = self.high.as_ref().map_or(0, |high| high[index]);
-        u64::from(high) << 32 | u64::from(low)
+    fn slot(&self, index: usize) -> usize {
+        let slot = self.first as usize + index;
+        if slot < self.slots.len() { slot } else { slot - self.slots.len() }
+    }
+
+    #[inline]
+    fn record(&self, index: usize) -> (u32, u64) {
+        let slot = self.slot(index);
+        let (tick, low) = self.slots[slot];
+        let high = self.head.high.get(slot).map_or(0, |high| u64::from(*high));
+        (tick, high << 32 | u64::from(low))
     }
 
     /// Returns the records from an index on.
     #[inline]
-    fn from(&self, index: usize) -> impl Iterator<Item = (u32, u64)> {
-        let records = self.records.range(index..).enumerate();
-        records.map(move |(later, (tick, low))| (*tick, self.units(index + later, *low)))
+    fn records(&self, index: usize) -> impl Iterator<Item = (u32, u64)> {
+        (index..self.len()).map(|index| self.record(index))
     }
 
-    fn get(&self, index: usize) -> Option<(u32, u64)> {
-        self.records.get(index).map(|(tick, low)| (*tick, self.units(index, *low)))
-    }
-
-    fn push(&mut self, tick: u32, units: u64) {
-        let high = (units >> 32) as u32;
-        if high > 0 && self.high.is_none() {
-            self.high = Some(Box::new(VecDeque::from(vec![0; self.len()])));
+    /// Sets a record. It has a slot.
+    fn set(&mut self, index: usize, (tick, units): (u32, u64)) {
+        let (slot, high) = (self.slot(index), (units >> 32) as u32);
+        self.slots[slot] = (tick, units as u32);
+        if high > 0 {
+            self.head.high.resize(self.slots.len(), 0);
         }
-        if let Some(all) = &mut self.high {
-            all.push_back(high);
-        }
-        self.records.push_back((tick, units as u32));
-    }
-
-    fn set_units(&mut self, index: usize, units: u64) {
-        self.records[index].1 = units as u32;
-        if let Some(high) = &mut self.high {
-            high[index] = (units >> 32) as u32;
+        if let Some(known) = self.head.high.get_mut(slot) {
+            *known = high;
         }
     }
 
-    fn remove(&mut self, index: usize) -> Option<(u32, u64)> {
-        let record = self.get(index);
-        self.records.remove(index);
-        if let Some(high) = &mut self.high {
-            high.remove(index);
+    fn push(&mut self, record: (u32, u64)) {
+        self.len += 1;
+        self.set(self.len() - 1, record);
+    }
+
+    fn remove(&mut self, index: usize) {
+        for later in index + 1..self.len() {
+            self.set(later - 1, self.record(later));
         }
-        record
+        self.len -= 1;
     }
 
     /// Removes the oldest records. Frees memory once most records are gone.
     fn drop_oldest(&mut self, count: usize) {
-        self.records.drain(..count);
-        if self.records.is_empty() {
-            self.high = None;
-        } else if let Some(high) = &mut self.high {
-            high.drain(..count);
+        self.first = self.slot(count) as u32;
+        self.len -= count as u32;
+        if self.len == 0 {
+            self.head.high = Vec::new();
         }
-        if self.records.capacity() > 16 && self.len() < self.records.capacity() / 4 {
-            self.records.shrink_to(2 * self.len());
+        if self.slots.len() > 16 && self.len() < self.slots.len() / 4 {
+            self.replace(self.records(0).collect(), 2 * self.len());
+        }
+    }
+
+    /// Replaces all records, and the number of slots.
+    fn replace(&mut self, records: Vec<(u32, u64)>, slots: usize) {
+        (self.slots, self.first, self.len) = (vec![(0, 0); slots].into(), 0, 0);
+        self.head.high = Vec::new();
+        for record in records {
+            self.push(record);
         }
     }
 }
@@ -147,11 +159,13 @@ impl Ticks {
 
 impl State for Log {
     fn expires(&self) -> u64 {
-        self.expires
+        self.head.expires
     }
 
     fn apply(&mut self, op: Op, birth: u64, terms: &Terms, clock: u64, cost: u64) -> Applied {
         let ticks = Ticks::of(terms);
+        // The slot of the next record is fetched while the oldest ones are read (`benches/all -- steady`).
+        std::hint::black_box(self.slots.get(self.slot(self.len())).copied());
         let mut live = self.live(ticks, clock);
         let excess = (live.used + cost).saturating_sub(terms.threshold);
         let (before, mut receipt) = (live.used, Receipt::default());
@@ -165,7 +179,7 @@ impl State for Log {
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
                 self.charge(terms.threshold, ticks, &mut live, cost);
                 if needs_receipt {
-                    receipt = Receipt::new(&mut self.birth, birth, live.now);
+                    receipt = Receipt::new(&mut self.head.birth, birth, live.now);
                 }
             }
             Op::Correct(correction) if correction.change > 0 => {
@@ -179,7 +193,9 @@ impl State for Log {
                 match correction.charged {
                     Charged::Newest => self.refund(ticks, &mut live, less),
                     Charged::At(time) => self.give_back(ticks, &mut live, time, less),
-                    Charged::By(Receipt { birth, place }) if u64::from(self.birth) == birth => {
+                    Charged::By(Receipt { birth, place })
+                        if u64::from(self.head.birth) == birth =>
+                    {
                         self.give_back(ticks, &mut live, place, less);
                     }
                     Charged::By(_) | Charged::Reserved(_) => {}
@@ -200,22 +216,22 @@ impl Log {
     /// Returns the time of the newest record.
     #[inline]
     fn last(&self, ticks: Ticks) -> u64 {
-        self.expires.saturating_sub(ticks.period_us)
+        self.head.expires.saturating_sub(ticks.period_us)
     }
 
     /// Returns what counts at a time. If the clock has stepped back, that is the time of the newest record.
     #[inline]
     fn live(&self, ticks: Ticks, clock: u64) -> Live {
         let now = clock.max(self.last(ticks));
-        if self.expires <= now {
-            return Live { now, dead: self.ring.len(), used: 0 };
+        if self.head.expires <= now {
+            return Live { now, dead: self.len(), used: 0 };
         }
         // The first tick that has not left the window.
         let left = now.checked_sub(ticks.period_us);
         let oldest = left.map_or(0, |left| (left >> ticks.shift) + 1);
         let newest = ticks.at(self.last(ticks));
-        let (mut dead, mut used) = (0, self.total);
-        for (low, units) in self.ring.from(0) {
+        let (mut dead, mut used) = (0, self.head.total);
+        for (low, units) in self.records(0) {
             if tick(newest, low) >= oldest {
                 break;
             }
@@ -226,7 +242,7 @@ impl Log {
 
     /// Returns the time of the record with which the last of the excess units leaves.
     fn blocker(&self, ticks: Ticks, live: &Live, mut excess: u64) -> u64 {
-        for (low, units) in self.ring.from(live.dead) {
+        for (low, units) in self.records(live.dead) {
             excess = excess.saturating_sub(units);
             if excess == 0 {
                 return ticks.time(tick(ticks.at(self.last(ticks)), low));
@@ -241,75 +257,72 @@ impl Log {
             verdict: Verdict::Admitted,
             remaining: terms.threshold.saturating_sub(used),
             retry_us: 0,
-            reset_us: if used == 0 { 0 } else { self.expires - clock },
+            reset_us: if used == 0 { 0 } else { self.head.expires - clock },
         }
     }
 
     /// Charges units, and drops the records that have left the window.
     fn charge(&mut self, threshold: u64, ticks: Ticks, live: &mut Live, cost: u64) {
-        self.ring.drop_oldest(live.dead);
+        self.drop_oldest(live.dead);
         let (now, newest) = (ticks.at(live.now), ticks.at(self.last(ticks)));
-        let is_full = self.ring.len() >= MOST - 1;
+        let is_full = self.len() >= MOST - 1;
         let is_coarse = threshold > EXACT || is_full;
         if live.used == 0 {
-            self.units = cost;
+            self.head.units = cost;
         } else if now == newest || is_coarse && ticks.is_one_cell(now, newest) {
             if now > newest {
-                self.joined = now;
+                self.head.joined = now;
             }
-            self.units += cost;
+            self.head.units += cost;
         } else {
-            self.push(threshold, newest);
+            self.push_newest(threshold, newest);
             if is_full {
                 self.join(ticks);
             }
-            self.units = cost;
+            self.head.units = cost;
         }
         live.used += cost;
-        self.total = live.used;
-        self.expires = live.now + ticks.period_us;
+        self.head.total = live.used;
+        self.head.expires = live.now + ticks.period_us;
     }
 
     /// Appends the newest record to the ring.
-    fn push(&mut self, threshold: u64, newest: u64) {
-        let (length, slots) = (self.ring.len(), self.ring.records.capacity());
-        if length == slots {
-            let is_within = (length as u64) + 1 < threshold && threshold < MOST as u64;
+    fn push_newest(&mut self, threshold: u64, newest: u64) {
+        let slots = self.slots.len();
+        if self.len() == slots {
+            let is_within = (slots as u64) + 1 < threshold && threshold < MOST as u64;
             let most = if is_within { threshold as usize - 1 } else { MOST };
-            self.ring.records.reserve_exact((2 * slots).max(4).min(most) - length);
+            self.replace(self.records(0).collect(), (2 * slots).max(4).min(most));
         }
-        self.ring.push(newest as u32, self.units);
+        self.push((newest as u32, self.head.units));
     }
 
     /// Joins the records of each cell.
     fn join(&mut self, ticks: Ticks) {
         let newest = ticks.at(self.last(ticks));
-        let mut joined: Vec<(u32, u64)> = Vec::with_capacity(MOST);
-        for (low, units) in self.ring.from(0) {
+        let (mut joined, mut latest) = (Vec::<(u32, u64)>::with_capacity(MOST), self.head.joined);
+        for (low, units) in self.records(0) {
             let at = tick(newest, low);
             match joined.last_mut() {
                 Some(last) if ticks.is_one_cell(tick(newest, last.0), at) => {
                     *last = (low, last.1 + units);
-                    self.joined = self.joined.max(at);
+                    latest = latest.max(at);
                 }
                 _ => joined.push((low, units)),
             }
         }
-        self.ring.drop_oldest(self.ring.len());
-        self.ring.records.reserve_exact(MOST);
-        for (low, units) in joined {
-            self.ring.push(low, units);
-        }
+        self.head.joined = latest;
+        self.replace(joined, MOST);
     }
 
     /// Gives units back, of the newest records first.
     fn refund(&mut self, ticks: Ticks, live: &mut Live, cost: u64) {
         let mut rest = cost.min(live.used);
         live.used -= rest;
-        self.total -= rest;
+        self.head.total -= rest;
         while rest > 0 {
-            let part = rest.min(self.units);
-            self.units -= part;
+            let part = rest.min(self.head.units);
+            self.head.units -= part;
             rest -= part;
             self.drop_empty_newest(ticks);
         }
@@ -322,34 +335,35 @@ impl Log {
             return;
         }
         let (moment, newest) = (ticks.at(charged_at), ticks.at(self.last(ticks)));
-        let records = &self.ring.records;
-        let index = records.partition_point(|(low, _)| tick(newest, *low) < moment);
-        let record = self.ring.get(index);
+        let is_before = |index: &usize| tick(newest, self.record(*index).0) < moment;
+        let index = (0..self.len()).rev().find(is_before).map_or(0, |before| before + 1);
+        let record = (index < self.len()).then(|| self.record(index));
         let (at, units) =
-            record.map_or((newest, self.units), |(low, units)| (tick(newest, low), units));
-        let is_shared = at > moment && at <= self.joined && ticks.is_one_cell(at, moment);
+            record.map_or((newest, self.head.units), |(low, units)| (tick(newest, low), units));
+        let is_shared = at > moment && at <= self.head.joined && ticks.is_one_cell(at, moment);
         if at != moment && !is_shared {
             return;
         }
         let given = cost.min(units);
         match record {
-            None => self.units -= given,
-            Some(_) if given == units => drop(self.ring.remove(index)),
-            Some(_) => self.ring.set_units(index, units - given),
+            None => self.head.units -= given,
+            Some(_) if given == units => self.remove(index),
+            Some((low, _)) => self.set(index, (low, units - given)),
         }
         live.used -= given;
-        self.total -= given;
+        self.head.total -= given;
         self.drop_empty_newest(ticks);
     }
 
     /// If the newest record has no units left, the one before it becomes the newest.
     fn drop_empty_newest(&mut self, ticks: Ticks) {
-        if self.units == 0
-            && let Some(newest) = self.ring.len().checked_sub(1)
-            && let Some((low, units)) = self.ring.remove(newest)
+        if self.head.units == 0
+            && let Some(newest) = self.len().checked_sub(1)
         {
+            let (low, units) = self.record(newest);
+            self.remove(newest);
             let tick = tick(ticks.at(self.last(ticks)), low);
-            (self.expires, self.units) = (ticks.time(tick) + ticks.period_us, units);
+            (self.head.expires, self.head.units) = (ticks.time(tick) + ticks.period_us, units);
         }
     }
 }

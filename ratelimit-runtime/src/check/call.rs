@@ -211,10 +211,12 @@ impl Checker {
                 .then(|| checker.decide_as_written(&borrowed(&shadows), settles, None));
             let decided = match started {
                 None => None,
-                Some(StartedCall::Decided(decided)) => decided,
-                Some(StartedCall::Pending(call)) => complete_by(by, call).await,
+                Some(StartedCall::Decided(decided)) => decided.and_then(Result::ok),
+                Some(StartedCall::Pending(call)) => {
+                    complete_by(by, call).await.and_then(Result::ok)
+                }
             };
-            let of_shadows = decided.and_then(Result::ok).map(|it| it.permits);
+            let of_shadows = decided.map(|it| it.permits);
             let decided = admitted.permits.into_iter().chain(of_shadows.unwrap_or_default());
             let count = if settles { count } else { 0 };
             let mut permits: Vec<_> = (0..count).map(|_| Permit::unlimited()).collect();

@@ -62,7 +62,8 @@ struct CountedCall {
 
 /// A call that resolves to a `T` if it is admitted.
 pub enum CallFuture<T> {
-    Decided(Option<Result<T, Rejection>>),
+    /// The rejection is in a box, so that an admission is not copied with the room for one (`benches/all -- embedded`).
+    Decided(Option<Result<T, Box<Rejection>>>),
     Pending(BoxedCall),
 }
 
@@ -72,7 +73,10 @@ impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            Self::Decided(result) => Poll::Ready(result.take().expect("polled after it was ready")),
+            Self::Decided(result) => {
+                let result = result.take().expect("polled after it was ready");
+                Poll::Ready(result.map_err(|rejection| *rejection))
+            }
             Self::Pending(call) => call.as_mut().poll(context).map_ok(T::from),
         }
     }
@@ -80,7 +84,7 @@ impl<T: From<AdmittedCall> + Unpin> Future for CallFuture<T> {
 
 impl<T: From<AdmittedCall>> CallFuture<T> {
     pub(crate) fn decided(result: Result<T, Rejection>) -> Self {
-        Self::Decided(Some(result))
+        Self::Decided(Some(result.map_err(Box::new)))
     }
 
     /// Returns this call, which then resolves to another value.
@@ -98,7 +102,10 @@ impl<T: From<AdmittedCall>> CallFuture<T> {
         label: impl FnOnce() -> LimitLabel,
     ) -> Result<T, Rejection> {
         match self {
-            Self::Decided(result) => result.expect("a call that was not polled has its result"),
+            Self::Decided(result) => {
+                let result = result.expect("a call that was not polled has its result");
+                result.map_err(|rejection| *rejection)
+            }
             Self::Pending(call) => {
                 let result = backend.background.block_on(call);
                 result

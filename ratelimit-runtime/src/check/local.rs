@@ -13,7 +13,7 @@ use crate::backend::Backend;
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::Access;
 use crate::local::{Few, LocalCharge};
-use crate::reply::Source;
+use crate::reply::{Decision, Source};
 use crate::report::{self, Report, Started};
 
 impl Checker {
@@ -90,9 +90,7 @@ impl Checker {
             let parts: Few<_> = parts.iter().map(Part::any).collect();
             return Some(self.report_here(started, &parts, charges, outcomes));
         }
-        let index = hardest(outcomes);
-        let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
-        Some(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
+        Some(Check::admitted_by(charges, outcomes))
     }
 
     /// Reports a call as this process has decided it. Returns what the caller receives.
@@ -109,18 +107,33 @@ impl Checker {
                 report::expect(part.limit);
             }
         }
-        let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
-        let mut report = Report::since(started);
-        if !outcomes.iter().all(Outcome::is_allowed) {
-            let keys = parts.iter().zip(charges);
-            let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
-            report = report.with_keys(&self.backend.settings.reports, keys);
+        let (report, source) = (Report::since(started), Source::Embedded);
+        if outcomes.iter().all(Outcome::is_allowed) {
+            for (part, outcome) in parts.iter().zip(outcomes) {
+                let label = part.limit.label();
+                report.record(&label, &Ok(Decision::new(label.capacity, outcome, source)), true);
+            }
+            return Check::admitted_by(charges, outcomes);
         }
-        Check::from(conclude(report, &labels, &Ok((outcomes, Source::Embedded)), |index| {
+        let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
+        let keys = parts.iter().zip(charges);
+        let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
+        let report = report.with_keys(&self.backend.settings.reports, keys);
+        Check::from(conclude(report, &labels, &Ok((outcomes, source)), |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
             let at = outcomes[index].clock;
             self.backend.count_rejection(limit, charge.key_id, at, || OwnedKey::of(key));
         }))
+    }
+}
+
+impl Check {
+    /// Creates the check of a call that all of its counts admit.
+    #[inline]
+    fn admitted_by(charges: &[LocalCharge<'_>], outcomes: &[Outcome]) -> Self {
+        let index = hardest(outcomes);
+        let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
+        Self::admitted(capacity, outcome.remaining, outcome.reset_us)
     }
 }
 

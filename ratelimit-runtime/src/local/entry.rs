@@ -14,8 +14,7 @@ use crate::limit::Algorithm;
 enum CountState {
     Bucket(Bucket),
     Window(Window),
-    /// In a box, because it is larger than the others.
-    Log(Box<Log>),
+    Log(Log),
     Counters(Counters),
     Slots(Slots),
 }
@@ -52,7 +51,7 @@ impl CountEntry {
                 CountState::Bucket(Bucket::default())
             }
             Algorithm::Fixed => CountState::Window(Window::default()),
-            Algorithm::Sliding => CountState::Log(Box::default()),
+            Algorithm::Sliding => CountState::Log(Log::default()),
             Algorithm::SlidingCounter => CountState::Counters(Counters::default()),
             Algorithm::InFlight => CountState::Slots(Slots::default()),
         };

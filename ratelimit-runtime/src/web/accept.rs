@@ -14,6 +14,11 @@ pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     // Of each format, the index of its most specific range, and the weight of that.
     let (mut json, mut text, mut length) = (None, None, 0);
     for line in lines {
+        // Of most clients that are no browsers.
+        if line == b"*/*" {
+            text = text.or(Some((TEXT.len() - 1, 1.0)));
+            continue;
+        }
         length += line.len();
         let Ok(line) = std::str::from_utf8(line) else { return false };
         if length > MAX_LENGTH {

@@ -191,10 +191,12 @@ where
         response.map_body(|_, body| HeldBody::free(body))
     };
     let mut scope = config.scope(&mut request);
-    if let Err(refused) = config.start_check(&request, &mut scope) {
-        return Ok(unhandled(refused.into_http(400, None), request));
-    }
-    match poll_fn(|context| scope.poll_check(context)).await {
+    let decided = match config.start_check(&request, &mut scope) {
+        Err(refused) => return Ok(unhandled(refused.into_http(400, None), request)),
+        Ok(Some(decided)) => decided,
+        Ok(None) => poll_fn(|context| scope.poll_check(context)).await,
+    };
+    match decided {
         Ok(decision) => config.admit(&scope, decision, &mut request),
         Err(rejection) => {
             let mut rejected = RejectedRequest::new(&rejection, &scope.log).response();

@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
@@ -63,22 +63,18 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 
 /// Makes one line of `value` and of the lines that a header has. Of items with one name, keeps the first.
 fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, is_first: bool) {
-    match headers.entry(name) {
-        Entry::Vacant(place) => drop(place.insert(value)),
-        Entry::Occupied(mut known) => {
-            let mut lines: Vec<_> = known.iter().map(HeaderValue::as_bytes).collect();
-            lines.insert(if is_first { 0 } else { lines.len() }, value.as_bytes());
-            let mut items: Vec<&[u8]> = Vec::new();
-            for item in lines.into_iter().flat_map(|line| split(line, b',')) {
-                if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next())
-                {
-                    items.push(item);
-                }
+    let line = headers.contains_key(name).then(|| {
+        let mut lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        lines.insert(if is_first { 0 } else { lines.len() }, value.as_bytes());
+        let mut items: Vec<&[u8]> = Vec::new();
+        for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+            if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next()) {
+                items.push(item);
             }
-            let line = HeaderValue::from_bytes(&items.join(&b", "[..]));
-            known.insert(line.unwrap_or(value));
         }
-    }
+        HeaderValue::from_bytes(&items.join(&b", "[..])).ok()
+    });
+    headers.insert(name, line.flatten().unwrap_or(value));
 }
 
 /// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).

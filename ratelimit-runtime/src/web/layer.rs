@@ -291,11 +291,9 @@ where
         let layer = self.layer.clone();
         let mut scope = layer.config.scope(&mut parts);
         let stage = match layer.config.start_check(&parts, &mut scope) {
-            Ok(()) => match scope.take_decided() {
-                // The usual request needs no clone of the service.
-                Some(decided) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
-                None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
-            },
+            // The usual request needs no clone of the service.
+            Ok(Some(decided)) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
+            Ok(None) => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
             Err(response) => {
                 RequestStage::unhandled(F::refuse(response, scope.log.is_grpc), &parts, body)
             }

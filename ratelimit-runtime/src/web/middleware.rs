@@ -36,7 +36,7 @@ pub(crate) struct RequestScope {
     pub(super) log: Box<RequestLog>,
     /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
     pub(super) permits: HeldSlots,
-    /// The check of the request; `None` if it has no limits.
+    /// The check of the request, while it is not decided.
     check: Option<CallFuture<AdmittedCall>>,
     /// The method and the path of the request, if a limit must decide about it.
     undecided: Option<String>,
@@ -68,19 +68,28 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         RequestScope { log, permits: HeldSlots::default(), check: None, undecided }
     }
 
-    /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
+    /// Starts the check of a request. Returns the decision; `None` while there is none. The error is the response to a
+    /// request whose limits cannot be chosen.
     pub(crate) fn start_check(
         &self,
         request: &R,
         scope: &mut RequestScope,
-    ) -> Result<(), TextResponse> {
+    ) -> Result<Option<RequestDecision>, TextResponse> {
         if self.is_exempt(request) {
             scope.log.limits.clear();
             scope.undecided = None;
-        } else {
-            scope.check = scope.log.sync_scope(|| self.start(request))?;
+            return Ok(Some(Ok(None)));
         }
-        Ok(())
+        Ok(match scope.log.sync_scope(|| self.start(request))? {
+            None => Some(Ok(None)),
+            Some(CallFuture::Decided(decided)) => {
+                decided.map(|decided| scope.keep(decided.map_err(|it| *it)))
+            }
+            pending => {
+                scope.check = pending;
+                None
+            }
+        })
     }
 
     /// Puts into the extensions of an admitted request what its handler finds there: the decision, and its slots with
@@ -143,16 +152,6 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
 }
 
 impl RequestScope {
-    /// Returns the decision about the request, if it is made.
-    pub(crate) fn take_decided(&mut self) -> Option<RequestDecision> {
-        let decided = match &mut self.check {
-            None => return Some(Ok(None)),
-            Some(CallFuture::Decided(decided)) => decided.take()?,
-            Some(CallFuture::Pending(_)) => return None,
-        };
-        Some(self.keep(decided))
-    }
-
     /// Polls the check of the request.
     pub(crate) fn poll_check(&mut self, context: &mut Context<'_>) -> Poll<RequestDecision> {
         let Some(check) = &mut self.check else { return Poll::Ready(Ok(None)) };

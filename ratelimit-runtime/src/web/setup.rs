@@ -19,7 +19,10 @@ pub(super) fn check_untrusted_peer(
 ) {
     static REQUESTS: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
     let requests = &REQUESTS[usize::from(has_clients)];
-    let Some(peer) = known(peer).filter(|peer| !has_clients || is_private(*peer)) else { return };
+    let Some(peer) = peer else { return report_unknown_peer() };
+    if has_clients && !is_private(peer) {
+        return;
+    }
     // Not counted further, so that it cannot overflow.
     if requests.load(Ordering::Relaxed) >= LOOKED_AT {
         return;
@@ -46,10 +49,9 @@ pub(super) fn check_untrusted_peer(
     }
 }
 
-/// Returns the peer, and warns if there is none.
-fn known(peer: Option<IpAddr>) -> Option<IpAddr> {
-    static NO_PEER: StickyFlag = StickyFlag::new();
-    if peer.is_none() && NO_PEER.set() {
+fn report_unknown_peer() {
+    static REPORTED: StickyFlag = StickyFlag::new();
+    if REPORTED.set() {
         tracing::warn!(
             "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
              with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
@@ -57,7 +59,6 @@ fn known(peer: Option<IpAddr>) -> Option<IpAddr> {
              connects through a Unix socket, write `.clients(Clients::direct().behind_unix_socket())` on the layer"
         );
     }
-    peer
 }
 
 /// Warns of a request of a trusted proxy without the header.
