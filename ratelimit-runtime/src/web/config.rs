@@ -151,16 +151,19 @@ impl<R, E> LayerConfig<R, E> {
         self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request))
     }
 
-    /// Starts the check of a request; `None` if it has no limits. If this process decides, the check is ready at once,
-    /// unless the call waits. A call to Redis is sent when the check is polled.
-    pub(super) fn start(&self, request: &R) -> Result<Option<CallFuture<AdmittedCall>>, E> {
+    /// Puts the check of a request into `check`, if it has limits: from there, it is not copied (`benches/all -- layer`).
+    /// If this process decides, the check is ready at once, unless the call waits. A call to Redis is sent when the
+    /// check is polled.
+    pub(super) fn start(
+        &self,
+        request: &R,
+        check: &mut Option<CallFuture<AdmittedCall>>,
+    ) -> Result<(), E> {
         if let ([only], [_]) = (&*self.sources, &*self.fixed) {
             // Saves copying the key (`benches/all -- layer`).
-            let mut check = None;
-            only(request, &mut |limit, key, cost| {
-                check = Some(self.check(&[Part::of(limit, key, cost)]));
-            })?;
-            return Ok(check);
+            return only(request, &mut |limit, key, cost| {
+                *check = Some(self.check(&[Part::of(limit, key, cost)]));
+            });
         }
         let mut limits = RequestLimits::default();
         for source in &self.sources {
@@ -171,7 +174,8 @@ impl<R, E> LayerConfig<R, E> {
         if let [only] = &*parts {
             report::expect(only.limit);
         }
-        Ok((!parts.is_empty()).then(|| self.check(&parts)))
+        *check = (!parts.is_empty()).then(|| self.check(&parts));
+        Ok(())
     }
 
     /// Starts the check of a request with these limits. If it settles, it has permits: the response decides whether the

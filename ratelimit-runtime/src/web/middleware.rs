@@ -36,7 +36,7 @@ pub(crate) struct RequestScope {
     pub(super) log: Box<RequestLog>,
     /// The permits of the request. Dropped, they keep the charges of rates, and free slots.
     pub(super) permits: HeldSlots,
-    /// The check of the request, while it is not decided.
+    /// The check of the request; `None` if it has no limits.
     check: Option<CallFuture<AdmittedCall>>,
     /// The method and the path of the request, if a limit must decide about it.
     undecided: Option<String>,
@@ -78,17 +78,15 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         if self.is_exempt(request) {
             scope.log.limits.clear();
             scope.undecided = None;
-            return Ok(Some(Ok(None)));
+        } else {
+            scope.log.sync_scope(|| self.start(request, &mut scope.check))?;
         }
-        Ok(match scope.log.sync_scope(|| self.start(request))? {
+        Ok(match &mut scope.check {
             None => Some(Ok(None)),
             Some(CallFuture::Decided(decided)) => {
-                decided.map(|decided| scope.keep(decided.map_err(|it| *it)))
+                decided.take().map(|decided| scope.keep(decided.map_err(|it| *it)))
             }
-            pending => {
-                scope.check = pending;
-                None
-            }
+            Some(CallFuture::Pending(_)) => None,
         })
     }
 

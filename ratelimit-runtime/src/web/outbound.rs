@@ -187,13 +187,15 @@ where
         let (expose, clone) = (config.expose, self.inner.clone());
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
+        let mut check = None;
         let started = if config.is_exempt(&request) {
-            Ok(None)
+            Ok(())
         } else {
-            request_log::without(|| config.start(&request))
+            request_log::without(|| config.start(&request, &mut check))
         };
         Box::pin(async move {
-            if let Some(mut check) = started? {
+            started?;
+            if let Some(mut check) = check {
                 let poll = |context: &mut Context<'_>| {
                     request_log::without(|| Pin::new(&mut check).poll(context))
                 };
