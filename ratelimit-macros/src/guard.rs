@@ -101,7 +101,7 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Option<Charge>]) {
         let value = name.value();
         let (rate, what) = match &limit.kind {
             Kind::Rate { algorithm, period: Value { known: Some(period_us), .. }, unit } => (
-                Some((*algorithm, *period_us, *unit, limit.align.clone(), limit.align_day)),
+                Some((*algorithm, *period_us, *unit, limit.written_align())),
                 format!("named `{value}` have the same algorithm, period and align"),
             ),
             Kind::InFlight => (None, format!("of calls in flight are named `{value}`")),

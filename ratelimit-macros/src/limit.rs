@@ -32,9 +32,9 @@ pub(crate) struct Limit {
     /// The threshold of a rate, or the number of calls in flight. `None` if the limit is a constant, which has it.
     pub(crate) threshold: Option<Value>,
     pub(crate) burst: Option<Value>,
-    pub(crate) align: Option<AlignText>,
+    pub(crate) align: Option<AlignValue>,
     /// The day on which months begin.
-    pub(crate) align_day: Option<u64>,
+    pub(crate) align_day: Option<Value>,
     pub(crate) lease: Option<Lease>,
     /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
     pub(crate) hold: Option<Value>,
@@ -52,6 +52,13 @@ pub(crate) enum Kind {
     },
     InFlight,
     Constant(ExprPath),
+}
+
+/// Where windows begin.
+pub(crate) enum AlignValue {
+    Text(AlignText),
+    /// A constant of type `Align`, or an expression that each call evaluates.
+    Value(Value),
 }
 
 /// How many units of a key a process may charge in advance.
@@ -84,10 +91,7 @@ impl Limit {
         let limit = Self {
             threshold,
             burst: args.optional(ArgumentName::Burst, Value::amount),
-            align: args.optional(ArgumentName::Align, |name, expr| {
-                let text = values::text(name, expr)?;
-                read_align(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
-            }),
+            align: args.optional(ArgumentName::Align, AlignValue::read),
             align_day: args.optional(ArgumentName::AlignDay, read_align_day),
             lease: args.optional(ArgumentName::Lease, Lease::read),
             hold: args.optional(ArgumentName::Hold, read_hold),
@@ -112,6 +116,27 @@ impl Limit {
             Kind::Constant(_) => amounts.next().is_some(),
             Kind::Rate { .. } | Kind::InFlight => amounts.any(Value::is_computed),
         }
+    }
+
+    /// Whether each call computes where its windows begin.
+    pub(crate) fn moves(&self) -> bool {
+        let align = match &self.align {
+            Some(AlignValue::Value(align)) => Some(align),
+            _ => None,
+        };
+        align.into_iter().chain(&self.align_day).any(Value::is_computed)
+    }
+
+    /// Where windows begin, as far as it tells one count from another.
+    pub(crate) fn written_align(&self) -> String {
+        if self.moves() {
+            return String::new();
+        }
+        let align = self.align.as_ref().map(|align| match align {
+            AlignValue::Text(text) => format!("{text:?}"),
+            AlignValue::Value(Value { expr, .. }) => expr.to_token_stream().to_string(),
+        });
+        format!("{align:?} {:?}", self.align_day.as_ref().map(|day| day.known))
     }
 
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
@@ -167,9 +192,9 @@ impl Limit {
                            `threshold`";
             args.reject(ArgumentName::Burst, message);
         }
-        let is_in_zone = matches!(self.align, Some(AlignText::Zone(_)));
+        let can_be_zone = !matches!(self.align, Some(AlignValue::Text(AlignText::Minutes(_))));
         let is_day = period_us == DAY_US || period_us == 7 * DAY_US;
-        if is_in_zone && !is_day && unit.is_none() {
+        if can_be_zone && !is_day && unit.is_none() {
             let message = "in a time zone, a window is a day or longer: write `period = \"day\"`, `\"week\"`, \
                            `\"month\"`, `\"quarter\"` or `\"year\"`, or an offset such as `align = \"+01:00\"`";
             args.reject(ArgumentName::Align, message);
@@ -232,6 +257,27 @@ impl Limit {
             }
             Lease::Auto(_) | Lease::UpTo(_) => None,
         }
+    }
+}
+
+impl AlignValue {
+    /// The text of an offset or a zone, or an expression of type `Align`.
+    fn read(_: ArgumentName, expr: &Expr) -> syn::Result<Self> {
+        let word = as_path(expr).and_then(|path| path.path.get_ident()).map(ToString::to_string);
+        let message = match as_literal(expr) {
+            None => match word.filter(|word| read_align(word).is_ok()) {
+                Some(word) => format!("`align` must be a string literal: write `\"{word}\"`, with quotes"),
+                None => return Ok(Self::Value(Value { expr: expr.clone(), known: None })),
+            },
+            Some((_, Lit::Str(text))) => match read_align(&text.value()) {
+                Ok(text) => return Ok(Self::Text(text)),
+                Err(message) => message,
+            },
+            Some(_) => "`align` must be a string such as `\"utc\"` or `\"Europe/Berlin\"`, or an expression of type \
+                        `Align`"
+                .to_owned(),
+        };
+        Err(syn::Error::new_spanned(expr, message))
     }
 }
 
@@ -324,11 +370,14 @@ fn read_path(name: ArgumentName, expr: &Expr) -> syn::Result<ExprPath> {
     Err(syn::Error::new_spanned(expr, message))
 }
 
-fn read_align_day(name: ArgumentName, expr: &Expr) -> syn::Result<u64> {
-    let message = "`align_day` must be a day of the month, from 1 to 31";
-    values::whole_number(name, message, expr)?
-        .filter(|day| *day <= 31)
-        .ok_or_else(|| syn::Error::new_spanned(expr, message))
+fn read_align_day(name: ArgumentName, expr: &Expr) -> syn::Result<Value> {
+    let message =
+        "`align_day` must be a day of the month, from 1 to 31, or an expression of type `u8`";
+    let known = values::whole_number(name, message, expr)?;
+    if known.is_some_and(|day| day > 31) {
+        return Err(syn::Error::new_spanned(expr, message));
+    }
+    Ok(Value { expr: expr.clone(), known })
 }
 
 fn read_hold(name: ArgumentName, expr: &Expr) -> syn::Result<Value> {

@@ -41,6 +41,14 @@ fn configuration_is_read_by_figment_and_by_config() {
 }
 
 #[test]
+fn invoice_begins_the_month_of_each_customer() {
+    let lines = "acme: 3 converted, more in 2 hours\nglobex: 3 converted, more in 392 hours\n\
+                 two hours later, acme: 3 converted, more in 744 hours\n\
+                 two hours later, globex: 0 converted, more in 390 hours\n";
+    assert_eq!(output(example("invoice")), lines);
+}
+
+#[test]
 fn spring_style_greets_twice() {
     let text = output(example("spring_style"));
     let lines: Vec<_> = text.lines().collect();

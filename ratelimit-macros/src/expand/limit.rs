@@ -9,7 +9,7 @@ use syn::ext::IdentExt;
 
 use super::Expansion;
 use crate::guard::Charge;
-use crate::limit::{Kind, Lease, Limit};
+use crate::limit::{AlignValue, Kind, Lease, Limit};
 use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
 use crate::text::offset::AlignText;
@@ -47,7 +47,8 @@ impl Expansion<'_> {
                 __RATE_LIMIT_SITE.visit(const { &#constant })
             }
         };
-        if varies { self.computed(charge, &registered) } else { registered }
+        let registered = if varies { self.computed(charge, &registered) } else { registered };
+        if limit.moves() { self.moved(limit, &registered) } else { registered }
     }
 
     /// A limit with its settings and the policy of the attribute. `of_constant` reads the limit of a constant.
@@ -102,7 +103,7 @@ impl Expansion<'_> {
                 None => {}
             }
         }
-        if let Some(align) = self.align(limit) {
+        if let Some(align) = self.align(limit).filter(|_| !limit.moves()) {
             set("align", value(&align), &limit.constant_place());
         }
         if let Some(hold) = &limit.hold {
@@ -112,20 +113,39 @@ impl Expansion<'_> {
         tokens
     }
 
+    /// Where windows begin, and months on which day.
     fn align(&self, limit: &Limit) -> Option<TokenStream> {
+        let midnight = self.midnight(limit)?;
         let rt = &self.rt;
-        let midnight = match &limit.align {
-            None if limit.align_day.is_none() => return None,
-            None => quote_spanned!(hygienic()=> #rt::Align::UTC),
-            Some(AlignText::Minutes(minutes)) => {
-                quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes))
-            }
-            Some(AlignText::Zone(zone)) => quote_spanned!(hygienic()=> #rt::Align::zone(#zone)),
-        };
-        Some(match limit.align_day.map(|day| day as u8) {
+        Some(match limit.align_day.as_ref().map(day) {
             Some(day) => quote_spanned!(hygienic()=> #rt::Align::day(#midnight, #day)),
             None => midnight,
         })
+    }
+
+    fn midnight(&self, limit: &Limit) -> Option<TokenStream> {
+        let rt = &self.rt;
+        Some(match &limit.align {
+            None if limit.align_day.is_none() => return None,
+            None => quote_spanned!(hygienic()=> #rt::Align::UTC),
+            Some(AlignValue::Text(AlignText::Minutes(minutes))) => {
+                quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes))
+            }
+            Some(AlignValue::Text(AlignText::Zone(zone))) => {
+                quote_spanned!(hygienic()=> #rt::Align::zone(#zone))
+            }
+            Some(AlignValue::Value(Value { expr, .. })) => expr.to_token_stream(),
+        })
+    }
+
+    /// The limit of a call that computes where its windows begin.
+    fn moved(&self, limit: &Limit, call_limit: &TokenStream) -> TokenStream {
+        let (rt, midnight) = (&self.rt, self.midnight(limit));
+        let day = limit.align_day.as_ref().map(day).map_or_else(
+            || quote_spanned!(hygienic()=> ::core::option::Option::None),
+            |day| quote_spanned!(hygienic()=> ::core::option::Option::Some(#day)),
+        );
+        quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_align(#call_limit, #midnight, #day))
     }
 
     fn set_policy(&self, limit: &Limit, set: &mut dyn FnMut(&str, TokenStream)) {
@@ -200,6 +220,11 @@ impl Expansion<'_> {
             ToTokens::to_token_stream,
         )
     }
+}
+
+/// The day on which months begin, of type `u8`.
+fn day(Value { expr, known }: &Value) -> TokenStream {
+    known.map_or_else(|| expr.to_token_stream(), |day| (day as u8).to_token_stream())
 }
 
 impl Limit {

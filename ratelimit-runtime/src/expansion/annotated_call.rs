@@ -8,7 +8,7 @@ use super::Site;
 use super::site::count_call;
 use crate::check::{AnyPart, CallFuture, Check, Checker, Part};
 use crate::key::Key;
-use crate::limit::{Access, Lease, Limit};
+use crate::limit::{Access, Align, Lease, Limit};
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
@@ -101,6 +101,15 @@ impl CallLimit {
                 let limit = self.site.compute(self.kept, threshold, burst, lease);
                 self.computed = Some(Box::new(limit));
             }
+        }
+        self
+    }
+
+    /// Returns this limit with windows that begin where `align` says, and months on `day`.
+    #[must_use]
+    pub fn with_align(mut self, align: Align, day: Option<u8>) -> Self {
+        if let Some(limit) = self.site.align(self.limit(), align, day) {
+            self.computed = Some(Box::new(limit));
         }
         self
     }

@@ -8,7 +8,7 @@
 use once_cell::sync::OnceCell;
 
 use super::CallLimit;
-use crate::limit::{Access, Lease, Limit, LimitError};
+use crate::limit::{Access, Align, Lease, Limit, LimitError};
 use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
 use crate::sticky::StickyFlag;
@@ -75,6 +75,26 @@ impl Site {
             );
         }
         limit
+    }
+
+    /// Returns the limit with windows that begin where `align` says, and months on `day`; `None` if it cannot have
+    /// them.
+    pub(super) fn align(&self, limit: &Limit, align: Align, day: Option<u8>) -> Option<Limit> {
+        let aligned = day.map_or(Ok(align), |day| align.try_day(day));
+        let aligned = aligned.and_then(|align| limit.with_align(align));
+        if let Err(LimitError(message)) = aligned
+            && self.has_clamped.set()
+        {
+            let name = limit.name();
+            tracing::warn!(
+                limit = name,
+                ?align,
+                day,
+                message,
+                "the windows of a call cannot begin there, so they begin as if `align` and `align_day` were not given"
+            );
+        }
+        aligned.ok()
     }
 
     /// Returns whether a rejection names the limit.

@@ -85,6 +85,19 @@ impl Align {
         }
     }
 
+    /// Returns this align with a day of the month that is known only at run time: see `day`, of feature `calendar`.
+    ///
+    /// # Errors
+    ///
+    /// Unless `day` is one of 1 to 31.
+    pub const fn try_day(self, day: u8) -> Result<Self, LimitError> {
+        if day >= 1 && day <= 31 {
+            Ok(Self { day, ..self })
+        } else {
+            Err(LimitError("the day of `align` must be one of 1 to 31"))
+        }
+    }
+
     /// Returns this align for months that begin on their first day.
     #[cfg(feature = "serde")]
     pub(super) const fn on_first_day(self) -> Self {
@@ -242,8 +255,10 @@ mod zones {
         #[must_use]
         #[track_caller]
         pub const fn day(self, day: u8) -> Self {
-            assert!(day >= 1 && day <= 31, "the day of `align` must be one of 1 to 31");
-            Self { day, ..self }
+            match self.try_day(day) {
+                Ok(align) => align,
+                Err(invalid) => panic!("{}", invalid.0),
+            }
         }
 
         /// Returns the window at the time `now`: the times at which it starts and ends, in microseconds since the

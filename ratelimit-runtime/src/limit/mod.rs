@@ -404,6 +404,6 @@ impl Limit {
     /// Returns where windows start, if an [align](Self::align) is set.
     #[must_use]
     pub const fn get_align(&self) -> Option<Align> {
-        self.terms.identity.align
+        self.terms.align()
     }
 }

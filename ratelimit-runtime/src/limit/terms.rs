@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Identity, Limit, LimitError};
+use super::{Algorithm, Align, Identity, Limit, LimitError};
 
 /// The unit of time in which the overlap is counted.
 ///
@@ -110,6 +110,8 @@ pub(crate) struct Terms {
     pub(crate) lease_reserve: u64,
     pub(crate) rate: Rate,
     pub(crate) scale: WindowScale,
+    /// Where windows begin that depend on the caller. The count does not, so a window begins when the last one is over.
+    pub(super) windows: Option<Align>,
 }
 
 impl Terms {
@@ -145,7 +147,7 @@ impl Terms {
             Algorithm::Sliding | Algorithm::Fixed | Algorithm::InFlight => true,
         };
         if is_precise {
-            Ok(Self { identity, threshold, capacity, lease_reserve: 0, rate, scale })
+            Ok(Self { identity, threshold, capacity, lease_reserve: 0, rate, scale, windows: None })
         } else {
             Err(LimitError::IMPRECISE)
         }
@@ -177,10 +179,15 @@ impl Terms {
         self.identity.period.micros()
     }
 
+    /// Returns where windows begin.
+    pub(crate) const fn align(&self) -> Option<Align> {
+        if self.windows.is_some() { self.windows } else { self.identity.align }
+    }
+
     /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
     /// microseconds; `None` for windows that start with their first call, or that have several lengths.
     pub(crate) const fn shift_us(&self) -> Option<u64> {
-        match self.identity.align {
+        match self.align() {
             None => None,
             Some(align) => self.identity.period.shift_us(align),
         }
@@ -188,7 +195,7 @@ impl Terms {
 
     /// Returns whether the windows are of the calendar, and have several lengths.
     pub(crate) const fn has_calendar_windows(&self) -> bool {
-        self.identity.align.is_some() && self.shift_us().is_none()
+        self.align().is_some() && self.shift_us().is_none()
     }
 
     /// Returns the boundaries of the window of the calendar at the time `now`, and of those before and after it.
@@ -206,7 +213,7 @@ impl Terms {
     )]
     pub(crate) fn calendar_window(&self, now: u64) -> Option<(u64, u64)> {
         #[cfg(feature = "calendar")]
-        if let Some(align) = self.identity.align.filter(|_| self.shift_us().is_none()) {
+        if let Some(align) = self.align().filter(|_| self.shift_us().is_none()) {
             return Some(align.window(self.identity.period, now));
         }
         let _ = now;

@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Identity, Lease, Limit, LimitError, Name, Policy, Terms};
+use super::{Align, Identity, Lease, Limit, LimitError, Name, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -42,11 +42,42 @@ impl Limit {
             return Ok(Self { policy: Policy { blocked: true, ..policy }, ..*self });
         }
         let capacity = self.algorithm().default_capacity(threshold);
-        let limit = Self { terms: Terms::new(self.terms.identity, threshold, capacity)?, policy };
+        let terms = Terms::new(self.terms.identity, threshold, capacity)?;
+        let limit = Self { terms: Terms { windows: self.terms.windows, ..terms }, policy };
         match burst {
             Some(burst) => limit.try_burst(burst),
             None => Ok(limit),
         }
+    }
+
+    /// Returns this limit with windows that begin where `align` says, for windows that depend on the caller: the zone
+    /// of a tenant, the billing day of a customer. The count is the same: a window ends where it was to end when it
+    /// began, and the next one begins at a boundary of the call that begins it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "calendar")]
+    /// # {
+    /// use ratelimit_runtime::{Align, Calendar, Limit, RateLimiter};
+    ///
+    /// const MONTHLY: Limit = Limit::calendar("monthly", 10_000, Calendar::Month);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::embedded();
+    /// let (tenant, zone, billing_day) = ("acme", "America/New_York", 15);
+    /// let limit = MONTHLY.with_align(Align::try_zone(zone)?.try_day(billing_day)?)?;
+    /// limiter.check(&limit, tenant, 1).await?;
+    /// # Ok(())
+    /// # }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_align`](Self::try_align).
+    pub fn with_align(&self, align: Align) -> Result<Self, LimitError> {
+        self.try_align(align)?;
+        Ok(Self { terms: Terms { windows: Some(align), ..self.terms }, ..*self })
     }
 
     /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that do not fit are an
@@ -60,7 +91,8 @@ impl Limit {
     ) -> (Self, Option<LimitError>) {
         let computed = self.try_amounts(threshold, burst);
         let mut limit = computed.unwrap_or_else(|_| {
-            let terms = Terms::largest(self.terms.identity, threshold);
+            let largest = Terms::largest(self.terms.identity, threshold);
+            let terms = Terms { windows: self.terms.windows, ..largest };
             let policy = Policy { blocked: threshold == 0, lease: Lease::None, ..self.policy };
             Self { terms, policy }
         });

@@ -151,9 +151,9 @@ impl<R, E> LayerConfig<R, E> {
         self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request))
     }
 
-    /// Puts the check of a request into `check`, if it has limits: from there, it is not copied (`benches/all -- layer`).
-    /// If this process decides, the check is ready at once, unless the call waits. A call to Redis is sent when the
-    /// check is polled.
+    /// Puts the check of a request into `check`, if it has limits: from there, it is not copied
+    /// (`benches/all -- layer`). If this process decides, the check is ready at once, unless the call waits. A call to
+    /// Redis is sent when the check is polled.
     pub(super) fn start(
         &self,
         request: &R,

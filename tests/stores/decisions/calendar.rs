@@ -12,6 +12,7 @@ use ratelimit_runtime::{
 use support::calendar;
 use support::clocks::embedded_on;
 use support::limits::DAY;
+use support::log::Log;
 use support::server::Server;
 
 use crate::decision;
@@ -37,7 +38,69 @@ async fn annotated(limiter: &RateLimiter, user: &str) -> Result<(), Rejection> {
     Ok(())
 }
 
+struct Tenant {
+    zone: Align,
+    day: u8,
+}
+
+#[rate_limit(
+    name = "calendar", period = "month", threshold = 2, align = tenant.zone, align_day = tenant.day, key = user,
+    limiter = limiter
+)]
+async fn of_tenant(limiter: &RateLimiter, tenant: &Tenant, user: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
 crate::on_both_stores! {
+    async fn each_tenant_has_windows_of_its_own(test: TestLimiter) {
+        let berlin = Tenant { zone: Align::zone("Europe/Berlin"), day: 15 };
+        let tokyo = Tenant { zone: Align::zone("Asia/Tokyo"), day: 31 };
+        test.clock.set(at("2026-07-14T12:00Z"));
+        let (of_berlin, of_tokyo) = ("2026-07-15T00:00+02:00", "2026-07-31T00:00+09:00");
+        // "moved" begins its month in Berlin, and the tenant then moves to Tokyo: that month ends in Berlin.
+        for (user, first, then, ends) in [
+            ("berlin", &berlin, &berlin, of_berlin),
+            ("tokyo", &tokyo, &tokyo, of_tokyo),
+            ("moved", &berlin, &tokyo, of_berlin),
+        ] {
+            of_tenant(&test.limiter, first, user).await.expect("the first call");
+            of_tenant(&test.limiter, then, user).await.expect("the second call");
+            let rejection = of_tenant(&test.limiter, then, user).await.expect_err("the third");
+            assert_eq!(rejection.retry_after(), Some(at(ends) - test.clock.now()), "{user}");
+        }
+        test.clock.set(at(of_berlin));
+        for (user, tenant, ends) in
+            [("berlin", &berlin, "2026-08-15T00:00+02:00"), ("moved", &tokyo, of_tokyo)]
+        {
+            for _ in 0..2 {
+                of_tenant(&test.limiter, tenant, user).await.expect("of the next month");
+            }
+            let rejection = of_tenant(&test.limiter, tenant, user).await.expect_err("the third");
+            assert_eq!(rejection.retry_after(), Some(at(ends) - test.clock.now()), "{user}");
+        }
+    }
+
+    async fn windows_of_a_call_stay_under_a_rule_and_other_amounts(test: TestLimiter) {
+        let month = Limit::calendar("calendar", 5, Calendar::Month);
+        let limit = month.with_align(Align::zone("Asia/Tokyo").day(15)).expect("months have days");
+        let daily = Limit::fixed("daily", 5, DAY);
+        assert!(daily.with_align(Align::UTC.day(15)).is_err());
+        let mut rules = RuleSet::new();
+        rules.set("calendar", Rule::new().threshold(1)).expect("valid");
+        test.limiter.set_rules(rules).expect("valid");
+        test.clock.set(at("2026-02-10T00:00Z"));
+        let more = limit.try_amounts(7, None).expect("valid");
+        for limit in [limit, more] {
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+            assert!(test.allows(&limit, 1).await);
+            let left = decision(test.limiter.peek(&limit, "key", 1).await);
+            let ends = at("2026-02-15T00:00+09:00");
+            assert_eq!((left.limit, left.retry_after), (1, ends - test.clock.now()));
+        }
+        // Another align is no other count.
+        assert!(!test.allows(&month, 1).await);
+    }
+
     async fn the_attribute_has_months(test: TestLimiter) {
         annotated(&test.limiter, "key").await.expect("the first call of the month");
         let limit = monthly(Align::zone("Asia/Tokyo").day(31));
@@ -117,6 +180,22 @@ crate::on_both_stores! {
         test.limiter.flush().await.expect("settled");
         assert_eq!(decision(test.limiter.peek(&limit, "key", 1).await).remaining, 7);
     }
+}
+
+#[tokio::test]
+async fn a_call_with_a_day_of_no_month_is_decided_and_told_once() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.writer()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let clock = VirtualClock::at(at("2026-02-10T00:00Z"));
+    let limiter = embedded_on(&clock);
+    let lost = Tenant { zone: Align::zone("Asia/Tokyo"), day: 32 };
+    for _ in 0..2 {
+        of_tenant(&limiter, &lost, "lost").await.expect("decided");
+    }
+    let rejection = of_tenant(&limiter, &lost, "lost").await.expect_err("the third");
+    assert_eq!(rejection.retry_after(), Some(at("2026-03-01T00:00Z") - clock.now()));
+    assert_eq!(log.text().matches("day of `align` must be one of 1 to 31").count(), 1);
 }
 
 #[tokio::test]
