@@ -1,7 +1,7 @@
 -- Sliding window: a unit counts for a period after its charge, never less, and in three cases longer: by less than a
 -- tick if the period is above 71 minutes; by less than a cell, about 0.1 % of the period, if the threshold is above
 -- 1,000, or while debts (units above the threshold, by corrections) make many records; and after a step of the clock
--- backwards, by that step. Twin of ratelimit-runtime/src/algorithm/sliding.rs.
+-- backwards, by at most that step. Twin of ratelimit-runtime/src/algorithm/sliding.rs.
 --
 -- The value of the key is one string: a head, and a ring of records. A record is a time, and the units that were
 -- charged at that time or, if charges share it, shortly before. The newest record is in the head, the others are in the
@@ -15,21 +15,23 @@
 -- period after its time. A clock before the newest record counts as the time of that record.
 --
 -- Sharing. Charges of one tick share a record. A record has a unit at least, so under a threshold of up to 1,000 each
--- tick has a record of its own, unless debts make more than 1,016 records. If the threshold is above, or if 1,016
--- records are in the window, a charge shares the newest record if both are in one cell. Cells divide the time since the
+-- tick has a record of its own, unless debts have made 1,016 records. If the threshold is above, or if 1,016 records
+-- are in the window, a charge shares the newest record if both are in one cell. Cells divide the time since the
 -- epoch: a cell is a thousandth of the period, rounded up to ticks. A shared record has the latest of its times. A
 -- charge that finds 1,016 records, and shares none, moves the newest into the ring and joins the records of each cell
--- into one: at most 1,002 cells overlap a period and a tick. So 14 records come before the next join.
+-- into one: at most 1,002 cells overlap a period and a tick. So at least 14 records come before the next join.
 --
 -- Corrections. One above 0 charges its units now, whatever the limit. One below 0 gives units back: with the place of a
 -- charge, to its record, at most what that has, and nothing once a period has passed since the charge; without, to the
--- newest records first. A receipt has the birth of the state that was charged; a state with another birth gives nothing
--- back. A correction can write the whole ring.
+-- newest records first. A receipt has a place and the birth of the state that was charged, a number that no other state
+-- has; a state with another birth gives nothing back. A place without a birth is the time of a charge that had no
+-- receipt. A correction, and a charge that joins records or needs more slots, writes the whole ring.
 --
 -- Head, in bytes:
 --   0 its beginning (12): `version`, `lives`, `blocked`, see `write_state.lua`. A blocked key without charges ends here
 --  12 `own_birth` (7): 0 until a take needs a receipt
---  19 `joined` (7): the latest tick of a record that charges of several ticks share, to find such a record again
+--  19 `joined` (7): the latest tick of a record that charges of several ticks share. The charge of a place without a
+--     record of its tick is in the next record of its cell, if that is not after `joined`
 --  26 `total` (7): the sum of the units of all records. A record that has left the window counts until a charge
 --     drops it
 --  33 `last` (7) and `units` (7): the time and the units of the newest record
@@ -37,7 +39,7 @@
 --     the ring, and the number of its slots. It has 4 slots at first, and doubles them up to what the threshold needs
 -- Ring: the slots, each a time in ticks (4) and units (4). Once a charge moves a record into the ring while 2^32 units
 -- are in the window, a slot has 7 bytes for the units, and the version is 9 instead of 8. A charge that finds no unit
--- in the window makes the slots small again.
+-- in the window gives them 4 bytes for the units again.
 --
 -- call, pack, unpack, key, clock, given, op, cost, birth, operand
 --            the arguments of all algorithms, see `prelude.lua`. The place of a charge, an operand, is its time in
@@ -78,7 +80,7 @@ local function sliding(
   local oldest = floor((now - period) / tick) + 1
 
   -- Skips the records that have left the window. Of a call that does not fit, finds the time of the record that must
-  -- leave before it fits: `excess` units must leave, those of records that have left already among them.
+  -- leave before it fits. `excess` counts the units that must leave, at first with those that have left already.
   local measures = op == 'peek' and operand == 1
   local is_limited = op ~= 'correct' and not measures
   local used, dead, blocker = total, 0, last

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
-use support::limits::Leasing;
+use support::limits::{DAY, Leasing};
 
 use crate::operation::{Operation, operation};
+
+const DAY_US: u64 = DAY.as_micros() as u64;
 
 /// The limits of a trace, its processes and its clocks.
 #[derive(Clone, Debug)]
@@ -17,14 +19,22 @@ pub(crate) struct Setup {
     pub(crate) tick: u64,
     /// The threshold and the capacity of the calls. The first are those of the first calls.
     pub(crate) amounts: Vec<(u64, u64)>,
-    /// The offset of aligned windows in minutes.
-    pub(crate) align: Option<i32>,
+    pub(crate) align: Option<Place>,
     pub(crate) leasing: Leasing,
     pub(crate) processes: usize,
     /// By how many ticks the clock of a process is before or behind the time of the trace, at most.
     pub(crate) skew: u64,
     /// The words of the operations that are left out.
     pub(crate) left: Vec<String>,
+}
+
+/// Where the windows of the calendar begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// At an offset from UTC, in minutes.
+    Offset(i32),
+    /// At the midnights of a time zone whose clocks change.
+    Zone(&'static str),
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +51,8 @@ impl Setup {
         let limit = Limit::new(name, self.algorithm, threshold, period).expect("valid");
         let limit = if self.is_bucket() { limit.burst(capacity) } else { limit };
         let limit = match self.align {
-            Some(minutes) => limit.align(Align::offset_minutes(minutes)),
+            Some(Place::Offset(minutes)) => limit.align(Align::offset_minutes(minutes)),
+            Some(Place::Zone(zone)) => limit.align(Align::zone(zone)),
             None => limit,
         };
         // All calls of a window count in the period of its leases. In a bucket, some calls lease.
@@ -76,7 +87,11 @@ impl Setup {
 
     /// Returns the limit to judge by.
     pub(crate) fn judged(&self) -> (Limit, Option<i64>) {
-        (self.limit("judged", 0), self.align.map(i64::from))
+        let minutes = match self.align {
+            Some(Place::Offset(minutes)) => Some(i64::from(minutes)),
+            Some(Place::Zone(_)) | None => None,
+        };
+        (self.limit("judged", 0), minutes)
     }
 
     pub(crate) fn is_bucket(&self) -> bool {
@@ -94,7 +109,7 @@ struct Chosen {
     threshold: u64,
     bursts: [u64; 2],
     tick: u64,
-    align: Option<i32>,
+    align: Option<Place>,
     processes: usize,
     leasing: Leasing,
     skew: u64,
@@ -103,7 +118,10 @@ struct Chosen {
 fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
     let threshold = prop_oneof![Just(2_u64), Just(4), Just(6), Just(10)];
     let tick = prop_oneof![Just(5_000_u64), Just(50_000), Just(250_000)];
-    let align = prop::option::of(prop_oneof![Just(0), Just(330), Just(-480)]);
+    let offset = prop_oneof![Just(0), Just(330), Just(-480)].prop_map(Place::Offset);
+    let zone =
+        prop_oneof![Just("Europe/Berlin"), Just("America/New_York"), Just("Pacific/Auckland")];
+    let align = prop::option::of(prop_oneof![offset, zone.prop_map(Place::Zone)]);
     let leasing = prop_oneof![
         7 => Just(Leasing::None),
         2 => Just(Leasing::UpTo(40)),
@@ -138,7 +156,9 @@ impl Setup {
         let ticks = if skew > 0 { 20 } else { 2 };
         let (threshold, period, tick, bursts) = match (leasing, align) {
             (Leasing::None, None) => (threshold, threshold * ticks * tick, tick, bursts),
-            (Leasing::None, Some(_)) => {
+            // Clocks change by a tick.
+            (Leasing::None, Some(Place::Zone(_))) => (threshold, DAY_US, DAY_US / 24, bursts),
+            (Leasing::None, Some(Place::Offset(_))) => {
                 (threshold, 900_000_000, 900_000_000 / ticks / threshold, bursts)
             }
             // A lease lasts for a hundredth of the period, and a bucket keeps what refills in it.

@@ -21,6 +21,7 @@ pub use self::blocks::{BlockJudge, GrantedCall, Moment};
 pub use self::event::Breach;
 use self::event::{Event, What};
 pub use self::holders::{HolderId, HolderJudge};
+use crate::calendar;
 use crate::history::AdmittedCall;
 
 /// The units that were admitted under one key of a limit, in the order of admission.
@@ -41,6 +42,8 @@ enum Promise {
     Trailing,
     /// At most the threshold in any window of the calendar, `shift` microseconds before a multiple of the period.
     Calendar { shift: u64 },
+    /// At most the threshold in any window of this limit, as the days of its time zone say.
+    OfZone(Limit),
     /// At most the threshold in a period that begins with an admitted call, outside of the period before.
     Opened,
     /// At most the threshold in any window of the calendar, and less in a window after a full one.
@@ -99,6 +102,7 @@ impl Judge {
         let period = limit.period().as_micros() as u64;
         let promise = match limit.algorithm() {
             Algorithm::Sliding => Promise::Trailing,
+            Algorithm::Fixed if calendar::window(limit, 0).is_some() => Promise::OfZone(*limit),
             Algorithm::Fixed => align.map_or(Promise::Opened, |minutes| {
                 let week = 7 * 86_400_000_000;
                 // 1970-01-01 was a Thursday; weeks begin on Monday.
@@ -232,9 +236,12 @@ impl Judge {
                     |_| 1,
                     |judge, at, end| at.first.saturating_add(judge.period) > end,
                 ),
-                Promise::Calendar { shift } => self.windows(history, shift),
+                Promise::Calendar { shift } => {
+                    self.windows(history, |at| (at + shift) / self.period)
+                }
+                Promise::OfZone(limit) => self.windows_of_zone(history, &limit),
                 Promise::Counter => {
-                    let mut breaches = self.windows(history, 0);
+                    let mut breaches = self.windows(history, |at| at / self.period);
                     breaches.extend(self.estimates(history));
                     breaches
                 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ratelimit_runtime::Align;
+
 use super::*;
 use Algorithm::{Fixed, LeakyBucket, Sliding, SlidingCounter, TokenBucket};
 
@@ -137,6 +139,22 @@ fn a_window_of_the_calendar_begins_at_its_boundary() {
         call(&mut judge, boundary + 1, 1);
         assert_eq!(judge.breaches().len(), 1, "{minutes}");
     }
+}
+
+#[test]
+fn a_window_in_a_time_zone_ends_with_its_day() {
+    let day = Duration::from_secs(86_400);
+    let limit = Limit::fixed("judged", 10, day).align(Align::zone("Europe/Berlin"));
+    // The 25 October 2026 has 25 hours.
+    let midnight = 1_792_879_200 * SECOND;
+    let mut judge = Judge::new(&limit, None);
+    for hours in [0, 25] {
+        call(&mut judge, midnight + hours * 3_600 * SECOND - 1, 5);
+        call(&mut judge, midnight + hours * 3_600 * SECOND, 5);
+    }
+    assert_eq!(judge.breaches(), []);
+    call(&mut judge, midnight + 49 * 3_600 * SECOND - 1, 6);
+    assert_eq!(judge.breaches().len(), 1);
 }
 
 /// A surplus counts from its settlement, drains at the rate in force, and is no breach by itself.

@@ -1,7 +1,12 @@
 //! What windows promise: at most the threshold in any period, or in any window.
 
+use std::cell::RefCell;
+
+use ratelimit_runtime::Limit;
+
 use super::Judge;
 use super::event::{Breach, Event, What, sort_by_time};
+use crate::calendar;
 
 impl Judge {
     /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
@@ -53,15 +58,24 @@ impl Judge {
         breaches
     }
 
-    pub(super) fn windows(&self, history: &[Event], shift: u64) -> Vec<Breach> {
-        self.stretches(
-            history,
-            |_| 1,
-            move |judge, event, end| {
-                let window = |at: u64| (at + shift) / judge.period;
-                window(event.first) == window(end)
-            },
-        )
+    /// Judges the calls of each window. `window` returns the number of the window at a time.
+    pub(super) fn windows(&self, history: &[Event], window: impl Fn(u64) -> u64) -> Vec<Breach> {
+        self.stretches(history, |_| 1, |_, event, end| window(event.first) == window(end))
+    }
+
+    /// Judges the windows of a time zone, each found once.
+    pub(super) fn windows_of_zone(&self, history: &[Event], limit: &Limit) -> Vec<Breach> {
+        let known = RefCell::new(Vec::<(u64, u64)>::new());
+        self.windows(history, |at| {
+            let found =
+                known.borrow().iter().find(|(start, end)| (*start..*end).contains(&at)).copied();
+            let (start, _) = found.unwrap_or_else(|| {
+                let window = calendar::window(limit, at).expect("a limit in a time zone");
+                known.borrow_mut().push(window);
+                window
+            });
+            start
+        })
     }
 
     /// Judges the estimate of a sliding counter: what was used in the window of a call, and of the window before as
