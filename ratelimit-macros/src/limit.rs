@@ -34,12 +34,14 @@ pub(crate) struct Limit {
     pub(crate) burst: Option<Value>,
     pub(crate) align: Option<AlignText>,
     /// The day on which months begin.
-    pub(crate) align_day: Option<u64>,
+    pub(crate) align_day: Option<u8>,
     pub(crate) lease: Option<Lease>,
     /// How long Redis keeps the slots of a process that says nothing; `None`: as the runtime sets it.
     pub(crate) hold: Option<Value>,
     /// Whether responses do not report the limit; `None`: as the constant says.
     pub(crate) hidden: Option<bool>,
+    /// The percentage of the limit that is reported.
+    pub(crate) notify_at: Option<u8>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
@@ -88,11 +90,18 @@ impl Limit {
                 let text = values::text(name, expr)?;
                 read_align(&text.value()).map_err(|message| syn::Error::new(text.span(), message))
             }),
-            align_day: args.optional(ArgumentName::AlignDay, read_align_day),
+            align_day: args.optional(ArgumentName::AlignDay, |name, expr| {
+                read_up_to(31, "`align_day` must be a day of the month, from 1 to 31", name, expr)
+            }),
             lease: args.optional(ArgumentName::Lease, Lease::read),
             hold: args.optional(ArgumentName::Hold, read_hold),
             name: args.optional(ArgumentName::Name, read_name),
             hidden: args.optional(ArgumentName::Hidden, values::flag),
+            notify_at: args.optional(ArgumentName::NotifyAt, |name, expr| {
+                let message =
+                    "`notify_at` must be a percentage from 1 to 100, such as `notify_at = 80`";
+                read_up_to(100, message, name, expr)
+            }),
             kind: kind?,
         };
         if let Kind::Rate { algorithm, .. } = limit.kind {
@@ -324,10 +333,10 @@ fn read_path(name: ArgumentName, expr: &Expr) -> syn::Result<ExprPath> {
     Err(syn::Error::new_spanned(expr, message))
 }
 
-fn read_align_day(name: ArgumentName, expr: &Expr) -> syn::Result<u64> {
-    let message = "`align_day` must be a day of the month, from 1 to 31";
+/// Reads a literal from 1 to `most`.
+fn read_up_to(most: u8, message: &str, name: ArgumentName, expr: &Expr) -> syn::Result<u8> {
     values::whole_number(name, message, expr)?
-        .filter(|day| *day <= 31)
+        .and_then(|number| u8::try_from(number).ok().filter(|number| *number <= most))
         .ok_or_else(|| syn::Error::new_spanned(expr, message))
 }
 

@@ -122,7 +122,7 @@ impl Expansion<'_> {
             }
             Some(AlignText::Zone(zone)) => quote_spanned!(hygienic()=> #rt::Align::zone(#zone)),
         };
-        Some(match limit.align_day.map(|day| day as u8) {
+        Some(match limit.align_day {
             Some(day) => quote_spanned!(hygienic()=> #rt::Align::day(#midnight, #day)),
             None => midnight,
         })
@@ -147,6 +147,9 @@ impl Expansion<'_> {
         }
         if let Some(hidden) = limit.hidden {
             set("hidden", hidden.to_token_stream());
+        }
+        if let Some(percent) = limit.notify_at {
+            set("notify_at", percent.to_token_stream());
         }
     }
 
