@@ -1,5 +1,6 @@
-//! Budgets: the event of the call that reaches a percentage of a limit.
+//! Budgets: amounts above 32 bits in calendar months, and the event of the call that reaches a percentage of a limit.
 
+mod amounts;
 mod notified;
 
 use std::time::Duration;
