@@ -122,7 +122,7 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::token_bucket("token", 5, MINUTE).burst(20).wait(Duration::from_millis(250)),
         Limit::leaky_bucket("leaky", 5, MINUTE).on_error(OnError::Allow).wait(Duration::MAX),
         Limit::in_flight("exports", 2).hold(Duration::from_millis(1_500)),
-        Limit::calendar("month", 5, Calendar::Month),
+        Limit::calendar("month", 5, Calendar::Month).notify_at(80),
         Limit::calendar("billed", 5, Calendar::Month).align(Align::zone("Asia/Tokyo").day(31)),
         Limit::calendar("year", 5, Calendar::Year).align(Align::offset_minutes(-210)),
         Limit::fixed("week", 5, 7 * DAY).align(Align::zone("Europe/Berlin")),
@@ -169,6 +169,7 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         ("in_flight = 2\nhold = \"500ms\"", "`hold` must be at least a second"),
         ("limit = \"5/h\"\nhold = 5", "use it with in_flight"),
         ("limit = \"5/h\"\nlease = 6", "`lease` must be at most"),
+        ("limit = \"5/h\"\nnotify_at = 101", "`notify_at` must be a percentage from 1 to 100"),
         ("limit = \"5/h\"\nlease = \"auto\"", "at least 100"),
         ("limit = \"5/h\"\nlease = \"automatic\"", "a number of units, or \"auto\""),
         ("limit = \"5/h\"\nscope = \"fleet\"", "`global` or `process`"),
@@ -199,6 +200,7 @@ fn a_limit_returns_what_was_set() {
     assert_eq!(plain.lease(7).policy().lease, Lease::UpTo(7));
     assert_eq!(plain.auto_lease().policy().lease, Lease::Auto);
     assert!(plain.hidden(true).policy().hidden);
+    assert_eq!((policy.notify_at, plain.notify_at(100).policy().notify_at), (None, Some(100)));
 
     let align = Align::offset_minutes(-210);
     assert_eq!(align.get_offset_minutes(), Some(-210));

@@ -5,8 +5,8 @@ use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use ratelimit_runtime::{
-    AnnouncedLimit, AnnouncedProcess, Decision, OwnedKey, RateLimiter, RejectedKey, Rule, RuleSet,
-    Usage,
+    AnnouncedLimit, AnnouncedProcess, Calendar, Decision, OwnedKey, RateLimiter, RejectedKey, Rule,
+    RuleSet, Usage,
 };
 use serde::Serialize;
 
@@ -59,6 +59,8 @@ struct Listed {
     /// None if each call computes it.
     threshold: Option<u64>,
     period_ms: u64,
+    /// The unit of the calendar, if windows have one.
+    calendar: Option<&'static str>,
     /// Empty if code checks the limit by hand.
     place: String,
 }
@@ -78,6 +80,7 @@ pub(crate) async fn list(limiter: &RateLimiter) -> anyhow::Result<List> {
         algorithm: limit.algorithm().as_str(),
         threshold: (!is_computed).then(|| limit.threshold()),
         period_ms: milliseconds(limit.period()),
+        calendar: limit.get_calendar().map(Calendar::as_str),
         place,
     };
     let limits = fleet.into_iter().flat_map(|process| process.limits);
@@ -105,10 +108,11 @@ impl Report for List {
             }
             writeln!(text)?;
         }
-        for Listed { limit, algorithm, threshold, period_ms, place } in &self.limits {
+        for Listed { limit, algorithm, threshold, period_ms, calendar, place } in &self.limits {
+            let length = || duration(Duration::from_millis(*period_ms));
             let amounts = match threshold {
                 Some(threshold) => {
-                    format!("{threshold} per {}", duration(Duration::from_millis(*period_ms)))
+                    format!("{threshold} per {}", calendar.map_or_else(length, str::to_owned))
                 }
                 None => "computed".to_owned(),
             };

@@ -204,13 +204,16 @@ async fn leased() -> Option<()> {
                     );
                     __RATE_LIMIT_SITE
                         .visit(const {
-                            &::ratelimit_runtime::Limit::lease(
-                                ::ratelimit_runtime::Limit::sliding(
-                                    "leased",
-                                    100,
-                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                            &::ratelimit_runtime::Limit::notify_at(
+                                ::ratelimit_runtime::Limit::lease(
+                                    ::ratelimit_runtime::Limit::sliding(
+                                        "leased",
+                                        100,
+                                        ::ratelimit_runtime::__private::micros(1000000u64),
+                                    ),
+                                    LEASE,
                                 ),
-                                LEASE,
+                                80u8,
                             )
                         })
                 },

@@ -13,7 +13,7 @@ async fn hidden() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 1, threshold = 100, name = "leased", lease = LEASE)]
+#[rate_limit(period = 1, threshold = 100, name = "leased", lease = LEASE, notify_at = 80)]
 async fn leased() -> Option<()> {
     None
 }

@@ -54,6 +54,7 @@ arguments! {
     OnError = "on_error": Attribute, "on_error = \"deny\"";
     Shadow = "shadow" | "dry_run": Attribute, "shadow = true";
     Hidden = "hidden" | "hide": Anywhere, "hidden = true";
+    NotifyAt = "notify_at" | "warn_at" | "alert_at" | "notify": OneLimit, "notify_at = 80";
     Wait = "wait" | "retry" | "timeout" | "timeout_duration" | "max_wait": Attribute, "wait = \"5s\"";
     Lease = "lease" | "prefetch": WithoutGroups, "lease = 50";
     OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected":

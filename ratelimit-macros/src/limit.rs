@@ -40,6 +40,8 @@ pub(crate) struct Limit {
     pub(crate) hold: Option<Value>,
     /// Whether responses do not report the limit; `None`: as the constant says.
     pub(crate) hidden: Option<bool>,
+    /// The percentage of the limit that is reported.
+    pub(crate) notify_at: Option<u8>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
@@ -97,6 +99,14 @@ impl Limit {
             hold: args.optional(ArgumentName::Hold, read_hold),
             name: args.optional(ArgumentName::Name, read_name),
             hidden: args.optional(ArgumentName::Hidden, values::flag),
+            notify_at: args.optional(ArgumentName::NotifyAt, |name, expr| {
+                let message =
+                    "`notify_at` must be a percentage from 1 to 100, such as `notify_at = 80`";
+                let percent = values::whole_number(name, message, expr)?;
+                let percent = percent.and_then(|percent| u8::try_from(percent).ok());
+                let percent = percent.filter(|percent| *percent <= 100);
+                percent.ok_or_else(|| syn::Error::new_spanned(expr, message))
+            }),
             kind: kind?,
         };
         if let Kind::Rate { algorithm, .. } = limit.kind {

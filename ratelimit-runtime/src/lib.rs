@@ -69,6 +69,7 @@
 //! | a call is rejected | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
 //! | a call is rejected because no slot is free | `DEBUG` | `limit`, `key`, `in_flight`, `source` |
 //! | a call is rejected because its cost is above the capacity | `DEBUG` | `limit`, `key`, `cost`, `capacity` |
+//! | a call reaches [`Limit::notify_at`] | `WARN` | `limit`, `key`, `percent`, `used`, `remaining`, `capacity` |
 //! | a [shadow](Limit::shadow) would reject a call | `DEBUG` | the fields of the rejection |
 //! | no decision, also for a shadow: [`Rejection::Unavailable`] | `DEBUG` | `limit`, `error` |
 //!
@@ -86,6 +87,7 @@
 //! | `ratelimit_wait_duration_seconds` | histogram | `limit`, `outcome` | how long calls have waited |
 //! | `ratelimit_debt_units_total` | counter | `limit` | units used beyond charges: see [`Permit::settle`] |
 //! | `ratelimit_settlements_lost_total` | counter | `limit` | charges that were not corrected |
+//! | `ratelimit_notifications_total` | counter | `limit` | calls that have reached [`Limit::notify_at`] |
 //! | `ratelimit_in_flight` | gauge | `limit` | units that running calls hold: see [`Limit::in_flight`] |
 //! | `ratelimit_in_flight_lost_total` | counter | `limit` | units lost before the end of a call: see [`Permit::lost`] |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process |

@@ -74,6 +74,34 @@ async fn an_operator_names_a_credential_by_its_hash() {
     service.scope(paid(3, "another")).await.expect("open");
 }
 
+#[rate_limit("30000000000/month", name = "budget", key = tenant, cost = tokens)]
+async fn complete(tenant: &str, tokens: u64) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_reads_and_changes_a_budget_above_32_bits() {
+    let server = Server::start();
+    let service = service(&server).build().expect("valid");
+    service.scope(complete("acme", 12_345_678_901)).await.expect("admitted");
+    until_shown(&server, &["list"], "limit budget: 30000000000 per month, fixed").await;
+    let run = |command: &[&str]| run(&server, command);
+    let left = |units| format!("budget: {units} left");
+    let peeked = run(&["peek", "budget", "acme"]);
+    assert!(peeked.contains(&left("17654321099 of 30000000000")), "{peeked}");
+    assert_eq!(run(&["top", "budget"]), " 41.1 %  12345678901 of 30000000000  acme\n");
+    for (threshold, units) in [
+        ("threshold = 40_000_000_000", "27654321099 of 40000000000"),
+        ("threshold = 12345678902", "1 of 12345678902"),
+    ] {
+        assert_eq!(run(&["set", "budget", "acme", threshold]), "in force in 1 process\n");
+        let peeked = run(&["peek", "budget", "acme"]);
+        assert!(peeked.contains(&left(units)), "{peeked}");
+    }
+    let costly = service.scope(complete("acme", 2)).await;
+    assert!(matches!(costly, Err(Rejection::Limited { .. })), "{costly:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_changes_the_limits_of_a_service() {
     let server = Server::start();

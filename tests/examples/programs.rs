@@ -101,6 +101,22 @@ fn outbound_client_makes_all_calls_within_the_rate() {
 }
 
 #[test]
+fn budget_charges_what_the_replies_say_and_warns_once() {
+    let text = output(example("budget"));
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("acme: ")).collect();
+    assert_eq!(
+        lines[0], "acme: $0.0286 for 400 tokens in, 2760 out; $0.0714 left of $0.1000",
+        "{text}"
+    );
+    assert!(
+        lines[4].starts_with("acme: 402, the budget is used up until the month ends, in "),
+        "{text}"
+    );
+    assert_eq!(lines.len(), 5, "{text}");
+    assert_eq!(text.matches("WARN").count(), 1, "{text}");
+}
+
+#[test]
 fn llm_budget_admits_what_the_answers_use() {
     let text = output(example("llm_budget"));
     let numbers = |line: &str| -> Vec<u64> {

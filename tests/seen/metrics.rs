@@ -114,6 +114,21 @@ async fn every_call_is_counted_once() {
 }
 
 #[tokio::test]
+async fn calls_that_reach_the_percentage_to_notify_at_are_counted() {
+    let limit = Limit::fixed("budget", 4, HOUR).notify_at(50);
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let calls = async {
+            for _ in 0..4 {
+                test.limiter.check(&limit, KEY, 1).await.expect("admitted");
+            }
+        };
+        let notified = Recording::during(calls).await.of("notifications_total");
+        assert_eq!(notified, BTreeMap::from([("budget".to_owned(), 1.0)]));
+    }
+}
+
+#[tokio::test]
 async fn each_of_several_limits_that_rejects_is_counted() {
     let limits = [Limit::fixed("one", 1, HOUR), Limit::fixed("other", 1, HOUR)];
     let server = Server::start();

@@ -168,6 +168,9 @@ impl Expansion<'_> {
         if let Some(hidden) = limit.hidden {
             set("hidden", hidden.to_token_stream());
         }
+        if let Some(percent) = limit.notify_at {
+            set("notify_at", percent.to_token_stream());
+        }
     }
 
     /// The limit of a call that computes its amounts, from the limit with other amounts. A constant keeps its lease if

@@ -432,6 +432,25 @@ impl Backend {
         }
     }
 
+    /// Reports a charge that was admitted, if it reaches the percentage of [`Limit::notify_at`].
+    pub(crate) fn notify(
+        &self,
+        policy: Policy,
+        charge: &Charge,
+        outcome: &Outcome,
+        key: impl FnOnce() -> OwnedKey,
+    ) {
+        let Some(percent) = policy.notify_at else { return };
+        let Charge { terms, key_id, cost, .. } = charge;
+        let used = terms.capacity.saturating_sub(outcome.remaining);
+        let reached = (terms.capacity * u64::from(percent)).div_ceil(100);
+        if used.saturating_sub(*cost) < reached && reached <= used {
+            let key = self.settings.reports.logged(terms, *key_id, || key().to_string().into());
+            // The reply can hold leased units.
+            foreign(|| report::notify(terms, &key, percent, used));
+        }
+    }
+
     /// Returns the keys with the most rejected calls.
     pub(crate) fn rejected_keys(&self, most: usize) -> Vec<RejectedKey> {
         self.rejected_keys.most(most, self.clock().local())

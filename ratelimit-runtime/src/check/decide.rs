@@ -58,6 +58,8 @@ struct CountedCall {
     parts: Vec<(usize, u64)>,
     /// Whether the charges can be settled.
     settles: bool,
+    /// Whether the charges of this call are reported (see [`Limit::notify_at`]). Those of a lease are reported before.
+    notifies: bool,
 }
 
 /// A call that resolves to a `T` if it is admitted.
@@ -180,6 +182,7 @@ impl Checker {
             }
             let target = LeaseTarget::new(limit, Arc::clone(&call.charges[0]));
             let leases = Arc::clone(&self.leases);
+            call.notifies = false;
             return call.pending(move || leases.decide(lease_id, target));
         }
         let (policy, op) = (call.policy, Op::Take { wait: 0, receipt: settles });
@@ -248,7 +251,7 @@ impl CountedCall {
         let costs = parts.iter().map(|part| part.cost);
         let parts = count_of.into_iter().zip(costs).collect();
         let backend = Arc::clone(backend);
-        Ok(Self { backend, report, policy, limits, charges, parts, settles })
+        Ok(Self { backend, report, policy, limits, charges, parts, settles, notifies: true })
     }
 
     /// Decides the call by `decide`, which is called inside the box. Saves a copy of the future that it returns.
@@ -268,7 +271,7 @@ impl CountedCall {
     fn conclude(
         self,
         reply: &Result<Reply, StoreError>,
-        key: impl FnOnce(usize, &Charge) -> OwnedKey,
+        key: impl Fn(usize, &Charge) -> OwnedKey,
     ) -> CallResult {
         let labels = self.limits.iter().zip(&*self.charges);
         let labels = labels.map(|(limit, charge)| limit.label_for(&charge.terms));
@@ -279,13 +282,26 @@ impl CountedCall {
         };
         // First the permits: if a recorder of the report panics, they release what they hold.
         let permits = reply.as_ref().map(|reply| self.permits(&labels, reply));
-        let Self { backend, report, limits, charges, parts, settles, .. } = self;
+        let Self { backend, report, limits, charges, parts, settles, notifies, .. } = self;
+        let key = |index: usize| {
+            let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
+            key(part, &charges[index])
+        };
         let decision = conclude(report, &labels, &outcomes, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
-            let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
-            backend.count_rejection(limit, key_id, backend.clock().local(), || key(part, charge));
+            backend.count_rejection(limit, key_id, backend.clock().local(), || key(index));
         })?;
+        // A fallback does not know what the fleet has used.
+        if let Ok((outcomes, source)) = outcomes
+            && source != Source::Fallback
+            && notifies
+            && outcomes.iter().all(Outcome::is_allowed)
+        {
+            for (index, (limit, charge)) in limits.iter().zip(&*charges).enumerate() {
+                backend.notify(limit.policy(), charge, &outcomes[index], || key(index));
+            }
+        }
         // Without a reply, nothing was charged.
         let uncharged =
             |_| AdmittedCall::uncharged(decision, settles, parts.len().max(charges.len()));

@@ -39,7 +39,7 @@ use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
 use crate::background::{OwnValue, PendingWork, WorkCount, lock_own};
 use crate::clock::{before, complete_by};
-use crate::key::{Key, KeyId};
+use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::{Limit, Terms};
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report::{self, Report};
@@ -177,8 +177,18 @@ impl Leases {
                 return result;
             }
         }
-        let result = complete_by(by, self.backend.try_execute(target.policy, calls)).await;
+        let result = complete_by(by, self.execute(target, calls)).await;
         result.unwrap_or_else(|| Err(late()))
+    }
+
+    /// Executes a charge, and reports it as [`Limit::notify_at`] says.
+    async fn execute(&self, target: &LeaseTarget, calls: &Calls) -> Result<Reply, StoreError> {
+        let reply = self.backend.try_execute(target.policy, calls).await?;
+        if let Some(charge) = calls.only_charge().filter(|_| reply.is_allowed()) {
+            let key = || OwnedKey::in_count_name(&charge.count_name);
+            self.backend.notify(target.policy, &charge, &reply.first(), key);
+        }
+        Ok(reply)
     }
 
     /// Gives back the units that this process holds of a count.
@@ -323,7 +333,7 @@ impl LeaseFetch {
             }
             let requested = leases.now();
             let calls = Calls::take(target.charge.with_cost(units));
-            let result = leases.backend.try_execute(target.policy, &calls).await;
+            let result = leases.execute(&target, &calls).await;
             answer = Some(LeaseAnswer { units, requested, result });
         }
         leases.look();

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Identity, Lease, Limit, Name, Quota, Terms};
+use super::{Identity, Lease, Limit, LimitError, Name, Quota, Terms};
 
 /// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
 // A new setting has its place here, in `serde.rs`, and in `write`.
@@ -26,6 +26,8 @@ pub struct Policy {
     pub hold: Option<Duration>,
     /// Whether the limit is [hidden](Limit::hidden) from clients.
     pub hidden: bool,
+    /// The percentage of the limit that is [reported](Limit::notify_at) when a call reaches it.
+    pub notify_at: Option<u8>,
     /// Whether the amounts were computed for a call, or are those of a rule.
     pub(crate) varies: bool,
     /// Whether an amount is 0. The limit keeps other amounts, because a rule can admit its calls.
@@ -43,6 +45,7 @@ impl Policy {
         lease: Lease::None,
         hold: None,
         hidden: false,
+        notify_at: None,
         varies: false,
         blocked: false,
         has_burst: false,
@@ -68,7 +71,7 @@ impl Policy {
 impl Limit {
     /// Returns whether one count decides a check at once. A new policy that needs more says so here.
     pub(crate) const fn decides_at_once(&self) -> bool {
-        self.policy.wait.is_none() && !self.is_in_flight()
+        self.policy.wait.is_none() && self.policy.notify_at.is_none() && !self.is_in_flight()
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
@@ -109,6 +112,48 @@ impl Limit {
         self
     }
 
+    /// Reports the call whose charge brings the units in use of its key from below `percent` of the limit to it or
+    /// above: a `tracing` event at `WARN` (target `ratelimit_runtime::report`) and, with the feature `metrics`,
+    /// `ratelimit_notifications_total`. Use it for budgets: fixed and calendar windows.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::Limit;
+    ///
+    /// const BUDGET: Limit = Limit::fixed("budget", 1_000_000, Duration::from_secs(86_400)).notify_at(80);
+    /// assert_eq!(BUDGET.policy().notify_at, Some(80));
+    /// ```
+    ///
+    /// - The percentage is of the capacity that decides the call: that of a rule, if there is one.
+    /// - If units go back or refill, the next call that reaches the percentage is reported again. A bucket or a sliding
+    ///   window whose level stays near it can report every few calls.
+    /// - A [settlement](crate::Permit::settle) reports nothing, also if its debt reaches the percentage.
+    /// - Of a [lease](Self::lease), the request that charges units in advance is reported, and not the calls that
+    ///   spend them: up to the size of a lease too early, and once in the fleet.
+    /// - While Redis does not decide, nothing is reported: no process knows what the fleet has used.
+    ///
+    /// # Errors
+    ///
+    /// On a percentage of 0 or above 100.
+    pub const fn try_notify_at(mut self, percent: u8) -> Result<Self, LimitError> {
+        if percent == 0 || percent > 100 {
+            return Err(LimitError("`notify_at` must be a percentage from 1 to 100, such as 80"));
+        }
+        self.policy.notify_at = Some(percent);
+        Ok(self)
+    }
+
+    /// Reports the call that reaches `percent` of the limit; see [`try_notify_at`](Self::try_notify_at).
+    ///
+    /// # Panics
+    ///
+    /// On values that `try_notify_at` rejects; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn notify_at(self, percent: u8) -> Self {
+        Self::valid(self.try_notify_at(percent))
+    }
+
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
     ///
     /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
@@ -134,7 +179,7 @@ impl Limit {
 impl Policy {
     /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
     pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, .. } = self;
+        let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, .. } = self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }
@@ -149,6 +194,9 @@ impl Policy {
         }
         if let Some(hold) = hold {
             write!(f, ", hold {hold:?}")?;
+        }
+        if let Some(percent) = notify_at {
+            write!(f, ", notify_at {percent}")?;
         }
         for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {
             if is_set {

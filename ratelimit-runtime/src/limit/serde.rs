@@ -47,6 +47,8 @@ struct LimitFields {
     wait: Option<PeriodField>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<LeaseField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notify_at: Option<u8>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     shadow: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -78,7 +80,7 @@ enum PeriodField {
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
 /// `period`, with `burst` and `algo`, or `in_flight`, with `hold`; then `align`, `scope`, `on_error`, `wait`, `lease`,
-/// `shadow` and `hidden`.
+/// `notify_at`, `shadow` and `hidden`.
 ///
 /// ```
 /// use ratelimit_runtime::Limit;
@@ -170,6 +172,9 @@ impl LimitFields {
         if let Some(wait) = &self.wait {
             limit = limit.wait(wait.duration()?);
         }
+        if let Some(percent) = self.notify_at {
+            limit = limit.try_notify_at(percent)?;
+        }
         if let Some(on_error) = self.on_error {
             limit = limit.on_error(on_error);
         }
@@ -230,7 +235,17 @@ impl PeriodField {
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Policy {
-            scope, on_error, shadow, wait, lease, hold, hidden, blocked, has_burst, ..
+            scope,
+            on_error,
+            shadow,
+            wait,
+            lease,
+            hold,
+            hidden,
+            notify_at,
+            blocked,
+            has_burst,
+            ..
         } = self.policy;
         if blocked {
             let name = self.name();
@@ -261,6 +276,7 @@ impl Serialize for Limit {
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
                 Lease::Auto => Some(LeaseField::Word(AutoField::Auto)),
             },
+            notify_at,
             shadow,
             hidden,
         }

@@ -24,6 +24,7 @@ const WAITING: &str = "ratelimit_waiting_calls";
 const WAIT: &str = "ratelimit_wait_duration_seconds";
 const DEBT: &str = "ratelimit_debt_units_total";
 const LOST: &str = "ratelimit_settlements_lost_total";
+const NOTIFIED: &str = "ratelimit_notifications_total";
 const IN_FLIGHT: &str = "ratelimit_in_flight";
 const IN_FLIGHT_LOST: &str = "ratelimit_in_flight_lost_total";
 
@@ -41,6 +42,7 @@ pub(crate) fn describe() {
             "Calls checked against a rate limit, by limit, outcome and source of the decision",
         ),
         (DEBT, "Units that calls have used beyond their charges, by limit"),
+        (NOTIFIED, "Calls that have reached the `notify_at` of a limit, by limit"),
         (LOST, "Charges that could not be corrected after their calls, by limit"),
         (
             IN_FLIGHT_LOST,
@@ -135,6 +137,11 @@ pub(super) fn in_flight_lost(name: &Name, units: u64) {
 /// Records a charge that could not be corrected.
 pub(crate) fn settlement_lost(name: &Name) {
     count(LOST, name, 1);
+}
+
+/// Records a call that has reached the `notify_at` of its limit.
+pub(super) fn notified(name: &Name) {
+    count(NOTIFIED, name, 1);
 }
 
 fn count(counter: &'static str, name: &Name, by: u64) {

@@ -204,6 +204,14 @@ pub(crate) fn block_cut(limit: &Name, asked: Duration, blocked_for: Duration) {
     );
 }
 
+/// Reports that a charge has brought the units in use of a key to a percentage of its limit.
+pub(crate) fn notify(terms: &Terms, key: &str, percent: u8, used: u64) {
+    let (name, capacity) = (&terms.identity.name, terms.capacity);
+    metrics::notified(name);
+    let (limit, remaining) = (name.as_str(), capacity.saturating_sub(used));
+    tracing::warn!(limit, key = %key, percent, used, remaining, capacity, "a call has reached `notify_at`");
+}
+
 /// Reports that Redis has lost the rules that it had, or has rules again. `version` is the version in force here.
 #[cfg(feature = "rules")]
 pub(crate) fn rules_lost(version: &str, is_lost: bool) {

@@ -31,6 +31,8 @@ pub(crate) fn in_flight_changed(_: &Name, _: i64) {}
 
 pub(super) fn in_flight_lost(_: &Name, _: u64) {}
 
+pub(super) fn notified(_: &Name) {}
+
 pub(crate) fn keys_changed(_by: isize) {}
 
 #[cfg(feature = "redis")]

@@ -1,0 +1,31 @@
+//! Budgets: amounts above 32 bits in calendar months, and the event of the call that reaches a percentage of a limit.
+
+mod amounts;
+mod notified;
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use support::server::Server;
+
+/// When each clock starts: 2023-11-14 22:13:20 UTC, in seconds since the epoch.
+const NOW: u64 = 1_700_000_000;
+
+/// A limiter on a virtual clock, and the name of its store, which is also the key of the calls.
+struct TestLimiter {
+    limiter: RateLimiter,
+    clock: VirtualClock,
+    key: &'static str,
+}
+
+impl TestLimiter {
+    /// Returns one on an embedded store, and one on Redis.
+    fn both(server: &Server) -> [Self; 2] {
+        [(RateLimiter::builder(), "embedded"), (server.builder(), "redis")].map(|(builder, key)| {
+            let clock = VirtualClock::new();
+            clock.set(Duration::from_secs(NOW));
+            let builder = builder.clock(Clock::Virtual(clock.clone())).log_keys(true);
+            Self { limiter: builder.build().expect("valid"), clock, key }
+        })
+    }
+}
