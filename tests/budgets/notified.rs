@@ -161,6 +161,8 @@ async fn the_amounts_of_rules_count_and_exempt_keys_are_silent() {
         test.assert_notified("ruled", &[[2, 2]]);
         assert!(test.admits(&limit, 1).await, "a shadow reports what it charges");
         test.assert_notified("ruled", &[[2, 2], [50, 49]]);
+        assert!(!test.admits(&limit, 50).await);
+        test.assert_notified("ruled", &[[2, 2], [50, 49]]);
     }
 }
 
@@ -217,6 +219,9 @@ async fn a_lease_is_reported_once_and_at_most_its_size_too_early() {
         assert!(spent < 500 || is_reported(), "{spent}");
     }
     assert_eq!(log().text().matches("limit=\"leased\"").count(), 1);
+    let at_once = Limit::fixed("leased at once", 1_000, HOUR).lease(50).notify_at(50);
+    assert!(test.admits(&at_once, 500).await);
+    test.assert_notified("leased at once", &[[500, 500]]);
 }
 
 #[tokio::test]
