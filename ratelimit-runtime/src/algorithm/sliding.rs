@@ -25,7 +25,6 @@ pub(crate) struct Log {
 }
 
 #[derive(Clone, Debug, Default)]
-#[repr(align(64))]
 struct Head {
     /// The units of all records; 0 if nothing was charged.
     total: u64,

@@ -109,9 +109,12 @@ impl Checker {
         }
         let (report, source) = (Report::since(started), Source::Embedded);
         if outcomes.iter().all(Outcome::is_allowed) {
-            for (part, outcome) in parts.iter().zip(outcomes) {
-                let label = part.limit.label();
-                report.record(&label, &Ok(Decision::new(label.capacity, outcome, source)), true);
+            // As in `conclude`, the limit whose result the caller receives comes last.
+            let spoken = hardest(outcomes);
+            for index in (0..parts.len()).filter(|index| *index != spoken).chain([spoken]) {
+                let label = parts[index].limit.label();
+                let decision = Decision::new(label.capacity, &outcomes[index], source);
+                report.record(&label, &Ok(decision), true);
             }
             return Check::admitted_by(charges, outcomes);
         }

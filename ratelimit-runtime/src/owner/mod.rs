@@ -374,9 +374,16 @@ impl Core {
         let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
         let mut queue = self.lock();
         end(&mut queue.slots, times, &mut ends);
+        let replies = ends.replies.len();
+        queue.slots.replies += replies;
         queue.changed.notify_one();
         drop(queue);
         self.end_slots(ends);
+        if replies > 0 {
+            let mut queue = self.lock();
+            queue.slots.replies -= replies;
+            queue.slots.changed.notify_waiters();
+        }
     }
 
     /// Tells everyone what has become of units in flight.

@@ -43,7 +43,9 @@ pub(super) struct SlotCounts {
     soon: Agenda<u64, KeyId>,
     later: Agenda<u64, KeyId>,
     statements: usize,
-    /// Notified when units were lost, and after each statement.
+    /// The replies on their way to callers. One that does not arrive releases its units.
+    pub(super) replies: usize,
+    /// Notified when units were lost, and after each statement and each reply.
     pub(super) changed: Arc<Notify>,
 }
 
@@ -107,6 +109,7 @@ impl Default for SlotCounts {
             soon: Agenda::default(),
             later: Agenda::default(),
             statements: 0,
+            replies: 0,
             changed: Arc::default(),
         }
     }
@@ -208,7 +211,9 @@ impl SlotCounts {
 
     /// Returns the units that are held, and whether the store knows all of it.
     pub(super) fn in_flight(&self) -> (u64, bool) {
-        self.counts.values().fold((0, true), |(units, is_known), SlotCount { units: of, .. }| {
+        let are_received = self.replies == 0;
+        self.counts.values().fold((0, are_received), |(units, is_known), count| {
+            let of = &count.units;
             (units + of.units(), is_known && !of.is_dirty() && !of.is_pending())
         })
     }
