@@ -7,7 +7,7 @@ use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, RuleSet};
 use tokio::time::timeout;
 
 use crate::player::{A_SECOND, Player};
-use crate::trace::Setup;
+use crate::trace::{Place, Setup};
 
 /// The units that the store may count although the judge does not.
 #[derive(Default)]
@@ -169,6 +169,8 @@ fn counted_period(setup: &Setup) -> u64 {
     match setup.algorithm {
         Algorithm::SlidingCounter => 2 * setup.period,
         _ if setup.most_leased() > 0 => setup.period + A_SECOND,
+        // Where clocks go back, a day has an hour more: a tick.
+        _ if matches!(setup.align, Some(Place::Zone(_))) => setup.period + setup.tick,
         _ => setup.period,
     }
 }
