@@ -4,8 +4,8 @@
 //! cargo run --example invoice
 //! ```
 //!
-//! The program runs on a clock that it moves. Two customers use their quotas on 14 July. The month of one ends on the
-//! 15th at midnight in Berlin, that of the other on the last day of July in New York.
+//! The program runs on a clock that it moves. Two customers use their quotas on 14 July. The month of the first ends
+//! when 15 July begins in Berlin. The month of the second ends when 31 July begins in New York.
 
 use std::time::Duration;
 

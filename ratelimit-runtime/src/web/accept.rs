@@ -14,7 +14,7 @@ pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     // Of each format, the index of its most specific range, and the weight of that.
     let (mut json, mut text, mut length) = (None, None, 0);
     for line in lines {
-        // Of most clients that are no browsers.
+        // Most clients that are no browsers send this line (`benches/all -- layer`).
         if line == b"*/*" {
             text = text.or(Some((TEXT.len() - 1, 1.0)));
             continue;
