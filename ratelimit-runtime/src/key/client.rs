@@ -74,10 +74,13 @@ impl Key for Client {
         let Some(IpAddr::V4(address)) = self.address else { return out.display(self) };
         let (mut text, mut length) = ([b'.'; 16], 0);
         for octet in address.octets() {
-            let mut digits = itoa::Buffer::new();
-            let digits = digits.format(octet).as_bytes();
-            text[length..][..digits.len()].copy_from_slice(digits);
-            length += digits.len() + 1;
+            for (least, unit) in [(100, 100), (10, 10), (0, 1)] {
+                if octet >= least {
+                    text[length] = b'0' + octet / unit % 10;
+                    length += 1;
+                }
+            }
+            length += 1;
         }
         out.bytes(&text[..length - 1]);
     }

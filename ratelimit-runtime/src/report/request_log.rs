@@ -134,17 +134,13 @@ impl RequestLog {
     }
 
     /// Calls `work`, and records the checks that end in it.
+    // Inlined, because a call copies what `work` contains (`benches/all -- layer`).
+    #[inline]
     pub(crate) fn sync_scope<T>(self: &mut Box<Self>, work: impl FnOnce() -> T) -> T {
         WAS_OPENED.set();
         self.is_open = true;
-        let scope = LogScope::of(self);
-        let result = work();
-        drop(scope);
-        if self.has_decided {
-            // Tells the log of an outer middleware.
-            with_current(|log| log.has_decided = true);
-        }
-        result
+        let _scope = LogScope::of(self);
+        work()
     }
 }
 
@@ -153,20 +149,19 @@ struct LogScope<'a>(&'a mut Box<RequestLog>);
 
 impl<'a> LogScope<'a> {
     fn of(log: &'a mut Box<RequestLog>) -> Self {
-        let mut scope = Self(log);
-        scope.exchange();
-        scope
-    }
-
-    fn exchange(&mut self) {
         // A thread that ends has no log.
-        let _ = CURRENT.try_with(|current| mem::swap(self.0, &mut current.borrow_mut()));
+        let _ = CURRENT.try_with(|current| mem::swap(log, &mut current.borrow_mut()));
+        Self(log)
     }
 }
 
 impl Drop for LogScope<'_> {
     fn drop(&mut self) {
-        self.exchange();
+        let _ = CURRENT.try_with(|current| {
+            let mut outer = current.borrow_mut();
+            mem::swap(self.0, &mut outer);
+            outer.has_decided |= self.0.has_decided;
+        });
     }
 }
 
@@ -178,10 +173,10 @@ impl LoggedLimit {
 
     /// Returns the decision, and the seconds until the count is reset, or until a bucket without units has one; after a
     /// rejection, until the same call can be admitted.
-    pub(crate) fn decided(&self) -> Option<(Decision, u64)> {
-        let decision = self.decision?;
+    pub(crate) fn decided(&self) -> Option<(&Decision, u64)> {
+        let decision = self.decision.as_ref()?;
         let span = if decision.allowed {
-            next_unit(&decision, self.quota).unwrap_or(decision.reset_after)
+            next_unit(decision, self.quota).unwrap_or(decision.reset_after)
         } else if self.quota.is_in_flight() {
             BUSY_WAIT
         } else {

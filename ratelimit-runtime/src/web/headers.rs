@@ -8,6 +8,7 @@
 //! first, and its `t` is the wait that `Retry-After` reports. Items of calls in flight have `qu="concurrent-requests"`
 //! instead of `w`, and no `t`.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
@@ -63,18 +64,22 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 
 /// Makes one line of `value` and of the lines that a header has. Of items with one name, keeps the first.
 fn join(headers: &mut HeaderMap, name: &'static HeaderName, value: HeaderValue, is_first: bool) {
-    let line = headers.contains_key(name).then(|| {
-        let mut lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-        lines.insert(if is_first { 0 } else { lines.len() }, value.as_bytes());
-        let mut items: Vec<&[u8]> = Vec::new();
-        for item in lines.into_iter().flat_map(|line| split(line, b',')) {
-            if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next()) {
-                items.push(item);
-            }
+    if !headers.append(name, value) {
+        return;
+    }
+    let mut lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    if is_first {
+        lines.rotate_right(1);
+    }
+    let mut items: Vec<&[u8]> = Vec::new();
+    for item in lines.into_iter().flat_map(|line| split(line, b',')) {
+        if !items.iter().any(|known| split(known, b';').next() == split(item, b';').next()) {
+            items.push(item);
         }
-        HeaderValue::from_bytes(&items.join(&b", "[..])).ok()
-    });
-    headers.insert(name, line.flatten().unwrap_or(value));
+    }
+    if let Ok(line) = HeaderValue::from_bytes(&items.join(&b", "[..])) {
+        headers.insert(name, line);
+    }
 }
 
 /// Returns whether shared caches store a response (RFC 9111, section 3), or those of a CDN (RFC 9213).
@@ -98,7 +103,7 @@ fn is_for_all_clients(headers: &HeaderMap) -> bool {
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
 pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
-    list(log, log.limits.iter(), |text, limit| {
+    list(log, log.limits.iter().map(|limit| (limit, ())), |text, (limit, ())| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         push_parameter(text, ";q=", units);
@@ -134,8 +139,8 @@ fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
         sorted.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
         limits = &sorted;
     }
-    list(log, limits.iter().filter(|limit| limit.decided().is_some()), |text, limit| {
-        let Some((decision, seconds)) = limit.decided() else { return };
+    let decided = limits.iter().filter_map(|limit| Some((limit, limit.decided()?)));
+    list(log, decided, |text, (limit, (decision, seconds))| {
         push_parameter(text, ";r=", decision.remaining);
         // The end of a call in flight is unknown.
         if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {
@@ -166,20 +171,26 @@ fn legacy(log: &RequestLog, retry_after: Option<u64>, remaining: Option<u64>) ->
 
 /// A list of items with parameters (RFC 9651, section 3.1): `limits`, which are some of those in `log`. `None` if there
 /// are none.
-fn list<'a>(
+fn list<'a, T: Copy>(
     log: &RequestLog,
-    limits: impl Iterator<Item = &'a LoggedLimit>,
-    push_parameters: impl Fn(&mut String, &LoggedLimit),
+    limits: impl Iterator<Item = (&'a LoggedLimit, T)>,
+    push_parameters: impl Fn(&mut String, (&'a LoggedLimit, T)),
 ) -> Option<HeaderValue> {
-    let mut text = String::with_capacity(64);
-    for limit in limits {
+    // Kept, so that a request allocates only the value itself (`benches/all -- layer`).
+    thread_local!(static TEXT: Cell<String> = const { Cell::new(String::new()) });
+    let mut text = TEXT.try_with(Cell::take).unwrap_or_default();
+    text.clear();
+    for item in limits {
         if !text.is_empty() {
             text.push_str(", ");
         }
-        push_name(&mut text, limit.name.as_str(), namesakes(log, limit.identity()));
-        push_parameters(&mut text, limit);
+        push_name(&mut text, item.0.name.as_str(), namesakes(log, item.0.identity()));
+        push_parameters(&mut text, item);
     }
-    if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+    let value = if text.is_empty() { None } else { HeaderValue::from_str(&text).ok() };
+    // A thread that ends keeps nothing.
+    let _ = TEXT.try_with(|kept| kept.set(text));
+    value
 }
 
 /// Returns how many limits before `limit` in `log` have its name.
@@ -193,14 +204,18 @@ pub(crate) fn namesakes(log: &RequestLog, limit: (Name, Quota)) -> usize {
 /// names stay different.
 pub(crate) fn push_name(text: &mut String, name: &str, namesakes: usize) {
     text.push('"');
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-            b'%' | ..=0x1f | 0x7f.. => {
+    let is_escaped = |byte: u8| matches!(byte, b'"' | b'\\' | b'%' | ..=0x1f | 0x7f..);
+    // Most names need no escapes (`benches/all -- layer`).
+    if !name.bytes().any(is_escaped) {
+        text.push_str(name);
+    } else {
+        for byte in name.bytes() {
+            match byte {
+                b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
                 // Writing to a string cannot fail.
-                let _ = write!(text, "%{byte:02X}");
+                _ if is_escaped(byte) => drop(write!(text, "%{byte:02X}")),
+                _ => text.push(char::from(byte)),
             }
-            _ => text.push(char::from(byte)),
         }
     }
     if namesakes > 0 {

@@ -29,6 +29,11 @@ pub(crate) trait ServerRequest: RequestAccess {
     fn is_grpc(&self) -> bool {
         false
     }
+
+    /// Returns whether the client prefers JSON to plain text.
+    fn prefers_json(&self) -> bool {
+        prefers_json(self.lines("accept"))
+    }
 }
 
 /// A request between its arrival and its response.
@@ -58,7 +63,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         // An outer layer can set the body.
         let outer = || request_log::with_current(|log| log.body.clone())?;
         let mut log = Box::new(log.clone());
-        log.prefers_json = prefers_json(request.lines("accept"));
+        log.prefers_json = request.prefers_json();
         log.is_grpc = request.is_grpc();
         log.body = custom.map(|body| Arc::new(body) as _).or_else(outer);
         let undecided = requires_decision.then(|| {

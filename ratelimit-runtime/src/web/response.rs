@@ -1,9 +1,11 @@
 //! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
 //! turns into a response.
 
+use http::header::ACCEPT;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 
+use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
 use super::rejected::{self, RejectedRequest, TextResponse, status_code};
 use crate::reply::{FromRejection, Rejection};
@@ -133,5 +135,10 @@ impl ServerRequest for Parts {
     #[cfg(feature = "tonic")]
     fn is_grpc(&self) -> bool {
         super::tonic::is_grpc(self)
+    }
+
+    // Its own, because a name that is a constant is not parsed (`benches/all -- layer`).
+    fn prefers_json(&self) -> bool {
+        prefers_json(self.headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes))
     }
 }
