@@ -143,6 +143,15 @@ fn outbound_layer_sends_all_requests_within_the_rate() {
 }
 
 #[test]
+fn obedient_client_is_rejected_at_most_twice() {
+    let text = output(example("obedient_client"));
+    let requests = timed_lines(&text);
+    assert_eq!(requests.len(), 30, "{text}");
+    assert!(text.matches("200 OK").count() >= 28 && !text.contains("failed"), "{text}");
+    assert!(requests[29].0 >= 1.9, "{text}");
+}
+
+#[test]
 fn paced_stream_sends_mails_in_order_at_the_rate() {
     let text = output(example("paced_stream"));
     let mails = timed_lines(&text);

@@ -56,6 +56,11 @@ use tokio::runtime::{Builder, Runtime};
 /// All algorithms, from the list of the runtime.
 pub use ratelimit_runtime::__private::ALGORITHMS;
 
+/// Returns whether tests play longer: `tests/run --long`.
+pub fn is_long() -> bool {
+    std::env::var_os("TESTS_LONG").is_some()
+}
+
 /// Returns a runtime that runs on the thread that polls it, and only then.
 pub fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")

@@ -7,6 +7,7 @@ mod choices;
 mod counting;
 mod holding;
 mod hyper;
+mod obeying;
 mod outbound;
 mod rejections;
 mod resets;

@@ -9,6 +9,7 @@ use http::response::Parts;
 
 use super::address::Clients;
 use super::headers;
+use super::obey::{Obedience, ObeyedRequest};
 use super::rejected::BodyFn;
 use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
@@ -154,20 +155,32 @@ impl<R, E> LayerConfig<R, E> {
     /// Puts the check of a request into `check`, if it has limits: from there, it is not copied
     /// (`benches/all -- layer`). If this process decides, the check is ready at once, unless the call waits. A call to
     /// Redis is sent when the check is polled.
+    ///
+    /// If there is a `first`, it receives the first limit of the request, with its key.
     pub(super) fn start(
         &self,
         request: &R,
         check: &mut Option<CallFuture<AdmittedCall>>,
+        mut first: Option<&mut FirstLimit>,
     ) -> Result<(), E> {
+        let mut keep = |limit: &Limit, key: &dyn Key| {
+            if let Some(first) = first.take() {
+                *first = Some((*limit, OwnedKey::of(key)));
+            }
+        };
         if let ([only], [_]) = (&*self.sources, &*self.fixed) {
             // Saves copying the key (`benches/all -- layer`).
             return only(request, &mut |limit, key, cost| {
+                keep(limit, key);
                 *check = Some(self.check(&[Part::of(limit, key, cost)]));
             });
         }
         let mut limits = RequestLimits::default();
         for source in &self.sources {
-            source(request, &mut |limit, key, cost| limits.add(limit, key, cost))?;
+            source(request, &mut |limit, key, cost| {
+                keep(limit, key);
+                limits.add(limit, key, cost);
+            })?;
         }
         let parts = limits.charges.iter().map(|it| Part::of(&it.limit, it as _, it.cost));
         let parts: Few<AnyPart<'_>> = parts.collect();
@@ -196,6 +209,28 @@ impl<R, E> LayerConfig<R, E> {
                 || first.policy().scope,
                 start,
                 |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
+            ),
+        }
+    }
+}
+
+/// The first limit of a request, and its key there.
+pub(super) type FirstLimit = Option<(Limit, OwnedKey)>;
+
+impl<R, E> LayerConfig<R, E> {
+    /// Begins a request to a service that is obeyed; `None` if it has no limit, or no limiter.
+    pub(super) fn obeyed(
+        &self,
+        obedience: &Arc<Obedience>,
+        first: FirstLimit,
+    ) -> Option<ObeyedRequest> {
+        let (limit, key) = first.filter(|(limit, _)| !limit.policy().shadow)?;
+        match &self.limiter {
+            Some(limiter) => Some(obedience.begin(limiter, limit, key)),
+            None => limiter::with_current(
+                || limit.policy().scope,
+                |limiter| Some(obedience.begin(limiter, limit, key)),
+                |_| None,
             ),
         }
     }

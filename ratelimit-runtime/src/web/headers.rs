@@ -118,7 +118,7 @@ pub(crate) fn policy(log: &RequestLog) -> Option<HeaderValue> {
 }
 
 /// Returns the parts of a field between separators that are not in a string.
-fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+pub(super) fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let parts = text.split(move |byte| {
         let is_separator = *byte == separator && !is_quoted;
@@ -205,10 +205,7 @@ pub(crate) fn namesakes(log: &RequestLog, limit: (Name, Quota)) -> usize {
 pub(crate) fn push_name(text: &mut String, name: &str, namesakes: usize) {
     text.push('"');
     let is_escaped = |byte: u8| matches!(byte, b'"' | b'\\' | b'%' | ..=0x1f | 0x7f..);
-    // Most names need no escapes (`benches/all -- layer`).
-    if !name.bytes().any(is_escaped) {
-        text.push_str(name);
-    } else {
+    if name.bytes().any(is_escaped) {
         for byte in name.bytes() {
             match byte {
                 b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
@@ -217,6 +214,9 @@ pub(crate) fn push_name(text: &mut String, name: &str, namesakes: usize) {
                 _ => text.push(char::from(byte)),
             }
         }
+    } else {
+        // Most names (`benches/all -- layer`).
+        text.push_str(name);
     }
     if namesakes > 0 {
         push_parameter(text, "#", namesakes as u64 + 1);

@@ -84,7 +84,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             scope.log.limits.clear();
             scope.undecided = None;
         } else {
-            scope.log.sync_scope(|| self.start(request, &mut scope.check))?;
+            scope.log.sync_scope(|| self.start(request, &mut scope.check, None))?;
         }
         Ok(match &mut scope.check {
             None => Some(Ok(None)),

@@ -39,11 +39,13 @@ mod headers;
 mod hops;
 mod layer;
 mod middleware;
+mod obey;
 mod outbound;
 mod rejected;
 mod response;
 #[cfg(any(feature = "axum", feature = "actix"))]
 mod route;
+mod service_limits;
 mod settings;
 mod setup;
 mod slots;
@@ -55,12 +57,13 @@ pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
 pub use self::config::RequestLimits;
 pub use self::hops::ProxyHeader;
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
-pub use self::outbound::{OutboundLayer, OutboundService, host_key, retry_after};
+pub use self::outbound::{Obeyed, OutboundLayer, OutboundService, ReadResponse, Unread, host_key};
 pub use self::rejected::{RejectedRequest, TextResponse};
 #[cfg(feature = "tonic")]
 pub use self::response::Grpc;
 pub use self::response::{Http, ResponseFormat};
 #[cfg(any(feature = "axum", feature = "actix"))]
 pub use self::route::Route;
+pub use self::service_limits::{RemainingRequests, ServiceLimits, retry_after};
 pub use self::slots::{HeldBody, RequestSlots};
 pub use crate::key::Client;

@@ -1,5 +1,4 @@
-//! [`OutboundLayer`]: limits in front of a client. Twin of `layer`, which limits a server. Also the header
-//! `Retry-After` of a service that a client calls, and the key of its host.
+//! [`OutboundLayer`]: limits in front of a client. Twin of `layer`, which limits a server. Also the key of a host.
 
 use std::error::Error;
 use std::fmt;
@@ -8,15 +7,14 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::HeaderMap;
-use http::header::{DATE, RETRY_AFTER};
-use httpdate::parse_http_date;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::config::LayerConfig;
+use super::config::{FirstLimit, LayerConfig};
+use super::obey::Obedience;
+use super::service_limits::ServiceLimits;
 use super::settings::limit_settings;
 #[cfg(doc)]
 use crate::limit::Limit;
@@ -98,24 +96,112 @@ use crate::report::request_log;
 /// - A retry layer outside of this one sends each attempt through the limits.
 /// - In front of a tonic `Channel`, the error of a rejected request becomes a status `UNKNOWN` whose source is the
 ///   [`Rejection`].
-/// - The layer does not read responses. To obey `Retry-After`, block the key for the time that
-///   [`retry_after`](super::retry_after) reads, with [`RateLimiter::block`] or `block` in the attribute.
+/// - The layer reads responses only with [`obey`](Self::obey).
 /// - A timeout outside of it includes the time that a request waits; a timeout inside does not.
 /// - A request that waits holds what the layers inside of it reserved, such as the permit of a concurrency limit. Put
 ///   a concurrency limit outside, if requests may wait.
 ///
 /// If a handler of a server sends a request, the response of the server does not report the limits of this layer.
-pub struct OutboundLayer<R> {
+pub struct OutboundLayer<R, O = Unread> {
     config: Arc<LayerConfig<R, BoxError>>,
+    responses: O,
+}
+
+/// What an [`OutboundLayer`] does with responses: it does not read them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unread;
+
+/// What an [`OutboundLayer`] with [`obey`](OutboundLayer::obey) does with responses of type `T`.
+pub struct Obeyed<T> {
+    obedience: Arc<Obedience>,
+    read: Arc<dyn Fn(&T) -> ServiceLimits + Send + Sync>,
+}
+
+/// What an [`OutboundLayer`] does with responses of type `T`. This trait is sealed.
+pub trait ReadResponse<T>: sealed::Read<T> {}
+
+impl<T, O: sealed::Read<T>> ReadResponse<T> for O {}
+
+mod sealed {
+    use super::{Arc, Obedience, ServiceLimits};
+
+    #[allow(unreachable_pub, reason = "it seals a public trait")]
+    pub trait Read<T>: Clone + Send + 'static {
+        #[allow(private_interfaces, reason = "as above")]
+        fn obedience(&self) -> Option<&Arc<Obedience>>;
+
+        fn read(&self, response: &T) -> ServiceLimits;
+    }
+}
+
+impl<T> sealed::Read<T> for Unread {
+    #[allow(private_interfaces, reason = "it seals a public trait")]
+    fn obedience(&self) -> Option<&Arc<Obedience>> {
+        None
+    }
+
+    fn read(&self, _: &T) -> ServiceLimits {
+        ServiceLimits::default()
+    }
+}
+
+impl<T: 'static> sealed::Read<T> for Obeyed<T> {
+    #[allow(private_interfaces, reason = "it seals a public trait")]
+    fn obedience(&self) -> Option<&Arc<Obedience>> {
+        Some(&self.obedience)
+    }
+
+    fn read(&self, response: &T) -> ServiceLimits {
+        (self.read)(response)
+    }
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-impl<R> OutboundLayer<R> {
+impl<R, O> OutboundLayer<R, O> {
     limit_settings!(R, BoxError);
+
+    /// Obeys the service: what `read` finds in a response, usually by [`ServiceLimits::read`], holds for the key of the
+    /// first limit of its request, in all processes that share the limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{Request, Response};
+    /// use ratelimit_runtime::Limit;
+    /// use ratelimit_runtime::web::{RateLimitLayer, ServiceLimits};
+    ///
+    /// const GITHUB: Limit =
+    ///     Limit::sliding("github", 5_000, Duration::from_secs(3600)).wait(Duration::from_secs(60));
+    ///
+    /// let layer = RateLimitLayer::outbound()
+    ///     .limit(GITHUB, |_: &Request<String>| "our token")
+    ///     .obey(Duration::from_secs(3600), |response: &Response<String>| {
+    ///         ServiceLimits::read(response.status(), response.headers())
+    ///     });
+    /// # let _ = layer;
+    /// ```
+    ///
+    /// - While the service admits nothing, the key is [blocked](crate::RateLimiter::block), but at most for `at_most`.
+    /// - While a fifth of its limit remains, or twice the requests under way, the requests that remain are spread
+    ///   evenly over the time until the reset, in the whole fleet.
+    /// - This process sends no more requests at a time than remain.
+    /// - After a pause, and after a reset for which requests have waited, one request a second tries the service, in
+    ///   the whole fleet, until this process has an answer without a pause.
+    ///
+    /// The pace is a limit of its own, `<name> pace`. A request waits for it within the [`wait`](Limit::wait) of its
+    /// limit, or is rejected; its other limits have charged it then. A [shadow](Limit::shadow) does not obey.
+    #[must_use]
+    pub fn obey<T>(
+        self,
+        at_most: Duration,
+        read: impl Fn(&T) -> ServiceLimits + Send + Sync + 'static,
+    ) -> OutboundLayer<R, Obeyed<T>> {
+        let responses = Obeyed { obedience: Obedience::new(at_most), read: Arc::new(read) };
+        OutboundLayer { config: self.config, responses }
+    }
 }
 
-impl<B> OutboundLayer<http::Request<B>> {
+impl<B, O> OutboundLayer<http::Request<B>, O> {
     /// Puts the [`Decision`] about each admitted request into its extensions, for the client and the layers inside of
     /// this one. A request that is exempt, or that has no limits here, gets none.
     #[must_use]
@@ -129,22 +215,28 @@ impl<B> OutboundLayer<http::Request<B>> {
 }
 
 // Not derived: a request type need not implement `Clone` or `Default`.
-impl<R> Clone for OutboundLayer<R> {
+impl<R, O: Clone> Clone for OutboundLayer<R, O> {
     fn clone(&self) -> Self {
-        Self { config: Arc::clone(&self.config) }
+        Self { config: Arc::clone(&self.config), responses: self.responses.clone() }
+    }
+}
+
+impl<T> Clone for Obeyed<T> {
+    fn clone(&self) -> Self {
+        Self { obedience: Arc::clone(&self.obedience), read: Arc::clone(&self.read) }
     }
 }
 
 impl<R> Default for OutboundLayer<R> {
     fn default() -> Self {
-        Self { config: Arc::new(LayerConfig::new(false)) }
+        Self { config: Arc::new(LayerConfig::new(false)), responses: Unread }
     }
 }
 
-debug_by_name!("OutboundLayer" [R] OutboundLayer<R>);
+debug_by_name!("OutboundLayer" [R, O] OutboundLayer<R, O>, "Obeyed" [T] Obeyed<T>);
 
-impl<S, R> Layer<S> for OutboundLayer<R> {
-    type Service = OutboundService<S, R>;
+impl<S, R, O: Clone> Layer<S> for OutboundLayer<R, O> {
+    type Service = OutboundService<S, R, O>;
 
     fn layer(&self, inner: S) -> Self::Service {
         OutboundService { inner, layer: self.clone() }
@@ -152,27 +244,29 @@ impl<S, R> Layer<S> for OutboundLayer<R> {
 }
 
 /// A client behind an [`OutboundLayer`]. A request whose future is dropped while it waits takes nothing.
-pub struct OutboundService<S, R> {
+pub struct OutboundService<S, R, O = Unread> {
     inner: S,
-    layer: OutboundLayer<R>,
+    layer: OutboundLayer<R, O>,
 }
 
-impl<S: Clone, R> Clone for OutboundService<S, R> {
+impl<S: Clone, R, O: Clone> Clone for OutboundService<S, R, O> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<S: fmt::Debug, R> fmt::Debug for OutboundService<S, R> {
+impl<S: fmt::Debug, R, O> fmt::Debug for OutboundService<S, R, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutboundService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<S, R> Service<R> for OutboundService<S, R>
+impl<S, R, O> Service<R> for OutboundService<S, R, O>
 where
     S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Clone + Send + 'static,
+    S::Response: Send,
     R: Send + 'static,
+    O: ReadResponse<S::Response>,
 {
     type Response = S::Response;
     type Error = Box<dyn Error + Send + Sync>;
@@ -187,12 +281,14 @@ where
         let (expose, clone) = (config.expose, self.inner.clone());
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
-        let mut check = None;
+        let responses = self.layer.responses.clone();
+        let (mut check, mut first) = (None, responses.obedience().map(|_| FirstLimit::default()));
         let started = if config.is_exempt(&request) {
             Ok(())
         } else {
-            request_log::without(|| config.start(&request, &mut check))
+            request_log::without(|| config.start(&request, &mut check, first.as_mut()))
         };
+        let mut obeyed = first.and_then(|first| config.obeyed(responses.obedience()?, first));
         Box::pin(async move {
             started?;
             if let Some(mut check) = check {
@@ -204,66 +300,17 @@ where
                     expose(&mut request, call.decision);
                 }
             }
-            ready.call(request).await.map_err(Into::into)
+            if let Some(obeyed) = &mut obeyed {
+                obeyed.paced().await?;
+            }
+            let response = ready.call(request).await.map_err(Into::into)?;
+            if let Some(obeyed) = &obeyed {
+                let limits = responses.read(&response);
+                obeyed.obey(limits).await;
+            }
+            Ok(response)
         })
     }
-}
-
-/// Returns how long a response asks its client to wait, by `Retry-After` (RFC 9110, section 10.2.3); `None` if it does
-/// not have the header, or if no value of it can be read.
-///
-/// ```
-/// use std::time::Duration;
-/// use http::HeaderMap;
-/// use ratelimit_runtime::web::retry_after;
-///
-/// let mut headers = HeaderMap::new();
-/// assert_eq!(retry_after(&headers), None);
-/// headers.insert("retry-after", "120".parse()?);
-/// assert_eq!(retry_after(&headers), Some(Duration::from_secs(120)));
-///
-/// // The service decides by its own clock.
-/// headers.insert("date", "Wed, 21 Oct 2015 07:28:00 GMT".parse()?);
-/// headers.insert("retry-after", "Wed, 21 Oct 2015 07:28:30 GMT".parse()?);
-/// assert_eq!(retry_after(&headers), Some(Duration::from_secs(30)));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// - A date is relative to the `Date` of the response, or to the clock of this machine if it has none. A date that has
-///   passed is no wait.
-/// - Of several values, the longest wait counts. Values that cannot be read are ignored.
-/// - A fraction is rounded up to whole seconds. More seconds than fit into a `u64` are `u64::MAX`.
-///
-/// Read the header of the statuses 429 and 503 only, and bound the time that you obey, as `block_at_most` does: a
-/// service can ask for a hundred years.
-#[must_use]
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let date = headers.get(DATE).and_then(|date| parse_http_date(date.to_str().ok()?).ok());
-    let now = date.unwrap_or_else(SystemTime::now);
-    let lines = headers.get_all(RETRY_AFTER).iter();
-    lines.filter_map(|line| longest_wait(line.to_str().ok()?, now)).max()
-}
-
-/// Returns the longest wait of a list. A date has a comma after the day of the week.
-fn longest_wait(line: &str, now: SystemTime) -> Option<Duration> {
-    let until =
-        |date: &str| Some(parse_http_date(date).ok()?.duration_since(now).unwrap_or_default());
-    let parts: Vec<_> = line.split(',').collect();
-    let alone = parts.iter().filter_map(|part| seconds(part.trim()).or_else(|| until(part)));
-    let pairs = parts.windows(2).filter_map(|pair| until(&pair.join(",")));
-    alone.chain(pairs).max()
-}
-
-/// Returns a number of seconds, rounded up.
-fn seconds(text: &str) -> Option<Duration> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
-    if !is_number(whole) || !is_number(fraction) {
-        return None;
-    }
-    let whole = whole.parse().unwrap_or(u64::MAX);
-    let is_more = fraction.bytes().any(|digit| digit != b'0');
-    Some(Duration::from_secs(whole.saturating_add(is_more.into())))
 }
 
 /// Returns the key of a host: in lower case, and without the dot at the end. `Example.COM.` is the host `example.com`,

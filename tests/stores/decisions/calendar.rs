@@ -9,11 +9,11 @@ use ratelimit_runtime::{
     Align, Calendar, Clock, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source,
     VirtualClock, rate_limit,
 };
-use support::calendar;
 use support::clocks::embedded_on;
 use support::limits::DAY;
 use support::log::Log;
 use support::server::Server;
+use support::{calendar, is_long};
 
 use crate::decision;
 
@@ -250,7 +250,8 @@ async fn callers_over_midnight_get_their_own_day() {
     }
 }
 
-/// The windows around each change of the clocks of each zone from 1970 to 2040, by days, weeks and months.
+/// The windows around each change of the clocks of each zone from 1970 to 2040, by days, weeks and months. With
+/// `tests/run --long`, those of each day.
 #[test]
 fn the_windows_of_each_zone_are_those_of_its_days() {
     let clock = VirtualClock::at(Duration::ZERO);
@@ -263,7 +264,9 @@ fn the_windows_of_each_zone_are_those_of_its_days() {
         let limits = [days(1, name), days(7, name), monthly(Align::zone(name).day(31))];
         let since = Timestamp::from_second(first.as_secs() as i64).expect("in range");
         let changes = zone.following(since).map(|change| change.timestamp().as_second() as u64);
-        for change in changes.take_while(|change| *change < last.as_secs()) {
+        let changes = changes.take_while(|change| *change < last.as_secs());
+        let each_day = (first.as_secs()..last.as_secs()).step_by(86_400).filter(|_| is_long());
+        for change in changes.chain(each_day) {
             for now in [change - 86_400, change - 1, change, change + 3_600, change + 86_400] {
                 clock.set(Duration::from_secs(now));
                 let limit = limits[calls as usize % limits.len()];

@@ -1,0 +1,7 @@
+//! Starts `examples/obedient_client.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-outbound", "obedient_client")
+}
