@@ -235,3 +235,62 @@ async fn leased() -> Option<()> {
         None
     }
 }
+async fn once(tenant: u8, id: u8) -> Option<()> {
+    'decided: {
+        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
+            &::ratelimit_runtime::__private::one_limit_once(
+                ::core::option::Option::None,
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        false,
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::on_error(
+                                ::ratelimit_runtime::Limit::sliding(
+                                    ::core::concat!(::core::module_path!(), "::", "once"),
+                                    100,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                ),
+                                ::ratelimit_runtime::OnError::Deny,
+                            )
+                        })
+                },
+                &tenant,
+                1_u64,
+                (
+                    const {
+                        &::ratelimit_runtime::Limit::on_error(
+                            ::ratelimit_runtime::Limit::once(
+                                ::core::concat!(
+                                    ::core::concat!(::core::module_path!(), "::", "once"),
+                                    " once"
+                                ),
+                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                            ),
+                            ::ratelimit_runtime::OnError::Deny,
+                        )
+                    },
+                    &id,
+                ),
+            ),
+        ) {
+            ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_pending
+            .await
+        {
+            return ::ratelimit_runtime::__private::reject(__rate_limit_rejection);
+        }
+    }
+    {
+        let () = ();
+        None
+    }
+}

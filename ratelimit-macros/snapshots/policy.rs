@@ -17,3 +17,8 @@ async fn hidden() -> Option<()> {
 async fn leased() -> Option<()> {
     None
 }
+
+#[rate_limit(period = 1, threshold = 100, key = tenant, once = id, within = "1h", on_error = "deny")]
+async fn once(tenant: u8, id: u8) -> Option<()> {
+    None
+}

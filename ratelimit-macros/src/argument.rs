@@ -57,6 +57,8 @@ arguments! {
     NotifyAt = "notify_at" | "warn_at" | "alert_at" | "notify": OneLimit, "notify_at = 80";
     Wait = "wait" | "retry" | "timeout" | "timeout_duration" | "max_wait": Attribute, "wait = \"5s\"";
     Lease = "lease" | "prefetch": WithoutGroups, "lease = 50";
+    Once = "once" | "idempotency_key" | "dedup" | "deduplicate": WithoutGroups, "once = user_id";
+    Within = "within" | "remember": WithoutGroups, "within = \"1h\"";
     OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected":
         Attribute, "on_limited = |rejection| Err(rejection)";
     Settle = "settle" | "actual_cost" | "real_cost":
@@ -132,6 +134,7 @@ mod tests {
             ArgumentName::AlignDay => "period = \"month\", threshold = 100,",
             ArgumentName::BlockAtMost => "period = \"1d\", threshold = 100, block = retry_after,",
             ArgumentName::Hold => "in_flight = 2,",
+            ArgumentName::Within => "period = \"1d\", threshold = 100, once = user_id,",
             // Each describes a limit.
             ArgumentName::InFlight | ArgumentName::Limit => "",
             _ => "period = \"1d\", threshold = 100,",

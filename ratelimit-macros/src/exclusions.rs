@@ -56,6 +56,18 @@ const EXCLUSIONS: &[Exclusion] = &[
          move it to a rate beside this limit",
     ),
     Exclusion(
+        &[Once],
+        Path(Limit),
+        "`once` needs a limit that is written here: write `period` and `threshold`, or two groups, `limit(limit = \
+         SENT, key = (user_id, request_id)), limit(limit = LOGIN, key = user_id)`, with `const SENT: Limit = \
+         Limit::once(\"sent\", Duration::from_secs(3600))`",
+    ),
+    Exclusion(
+        &[Once],
+        Given(InFlight),
+        "`in_flight` limits how many calls run at the same time, also those that were sent before: remove `once`",
+    ),
+    Exclusion(
         &[Hold],
         Without(InFlight),
         "`hold` is for calls in flight, whose slots Redis keeps for so long after a process was killed: remove `hold`, \
@@ -89,6 +101,21 @@ const EXCLUSIONS: &[Exclusion] = &[
         "`block` cannot be combined with `lease`: a call that spends leased units has no permit that could block the \
          key. Remove one of the two, or block the key in the body, with `RateLimiter::block`",
     ),
+    Exclusion(
+        &[Once],
+        Given(Wait),
+        "`once` cannot be combined with `wait`: calls of different ids wait in no common order. Remove one of the two",
+    ),
+    Exclusion(&[Once], Given(Lease), CHARGED_ONCE),
+    Exclusion(&[Once], Given(Settle), CHARGED_ONCE),
+    Exclusion(&[Once], Given(CountIf), CHARGED_ONCE),
+    Exclusion(&[Once], Given(Permit), CHARGED_ONCE),
+    Exclusion(&[Once], Given(Block), CHARGED_ONCE),
+    Exclusion(
+        &[Within],
+        Without(Once),
+        "`within` is how long `once` remembers an id: remove it, or add `once`",
+    ),
     Exclusion(&[Lease], Given(Settle), LEASED_UNITS),
     Exclusion(&[Lease], Given(CountIf), LEASED_UNITS),
     Exclusion(&[Lease], Given(Permit), LEASED_UNITS),
@@ -100,6 +127,9 @@ const EXCLUSIONS: &[Exclusion] = &[
         "`block_at_most` is the ceiling of `block`: remove it, or add `block`",
     ),
 ];
+
+const CHARGED_ONCE: &str = "`{other}` needs the charge of the call, and a call whose id was admitted before has none: \
+                            remove `once` or `{other}`";
 
 const LEASED_UNITS: &str = "`{other}` cannot be combined with `lease`: units that are leased in advance belong to no \
                             call. Remove one of the two";
@@ -125,10 +155,14 @@ fn misplaced(name: ArgumentName, args: &Args<'_>) -> Option<String> {
         Place::Attribute if args.is_group => {
             Some(format!("`{name}` applies to all limits: move it out of `limit(…)`"))
         }
-        Place::WithoutGroups if args.is_group || is_beside_groups => Some(
+        Place::WithoutGroups if (args.is_group || is_beside_groups) && name == Lease => Some(
             "`lease` works with a single limit only, and limits in `limit(…)` are decided together: remove `lease`"
                 .to_owned(),
         ),
+        Place::WithoutGroups if args.is_group || is_beside_groups => Some(format!(
+            "`{name}` works with a single limit: beside `limit(…)`, write `limit(limit = SENT, key = (user_id, \
+             request_id))`, with `const SENT: Limit = Limit::once(\"sent\", Duration::from_secs(3600))`"
+        )),
         // It would block a key of each group, also the one that all calls share.
         Place::OneLimit if is_beside_groups && name == Block => Some(
             "`block` blocks the key of one limit: move it into the `limit(…)` whose key it blocks"

@@ -37,7 +37,15 @@ pub(crate) struct Shared {
 pub(crate) struct Charge {
     pub(crate) limit: Limit,
     pub(crate) key_and_cost: KeyAndCost,
+    pub(crate) once: Option<Once>,
     pub(crate) after_call: AfterCall,
+}
+
+/// The id of a call that is charged once.
+pub(crate) struct Once {
+    pub(crate) id: Key,
+    /// How long it is remembered.
+    pub(crate) within: Value,
 }
 
 pub(crate) struct KeyAndCost {
@@ -140,9 +148,35 @@ impl Charge {
         let capacity = limit.as_ref().and_then(Limit::capacity);
         let key_and_cost = KeyAndCost::read(args, function, capacity);
         let mut after_call = AfterCall::read(args, function);
+        let once = limit.as_ref().and_then(|limit| Once::read(args, function, &limit.kind));
         let limit = limit.filter(|_| args.errors.count() == errors)?;
         after_call.holds = matches!(limit.kind, Kind::InFlight);
-        Some(Self { limit, key_and_cost, after_call })
+        Some(Self { limit, key_and_cost, once, after_call })
+    }
+}
+
+impl Once {
+    /// `kind` is the kind of the limit, whose period is the default of `within`.
+    fn read(args: &Args<'_>, function: Option<&Function>, kind: &Kind) -> Option<Self> {
+        let id = args.optional(ArgumentName::Once, |_, expr| match as_literal(expr) {
+            Some((_, Lit::Str(text))) if !text.value().contains('{') => {
+                let message = "`once` is the id of the call: write an expression, such as `once = request_id`, or a \
+                               format string, such as `once = \"{request_id}:{part}\"`";
+                Err(syn::Error::new_spanned(expr, message))
+            }
+            _ => Key::read(expr, function),
+        });
+        let within = args.optional(ArgumentName::Within, Value::duration);
+        let within = within.or_else(|| match kind {
+            Kind::Rate { period, unit: None, .. } => Some(period.clone()),
+            _ => None,
+        });
+        if within.is_none() && matches!(kind, Kind::Rate { .. }) {
+            let message = "a period of the calendar has no length: write how long an id is remembered, such as \
+                           `within = \"30d\"`";
+            args.reject(ArgumentName::Once, message);
+        }
+        Some(Self { id: id?, within: within? })
     }
 }
 

@@ -49,6 +49,13 @@ fn invoice_begins_the_month_of_each_customer() {
 }
 
 #[test]
+fn repeated_order_is_charged_once() {
+    let accepted = [7, 7, 8, 7].map(|id| format!("order {id}: accepted\n")).concat();
+    let rejected = "order 9: too many requests, try again in 1 hour\n";
+    assert_eq!(output(example("repeated_order")), accepted + rejected + "order 8: accepted\n");
+}
+
+#[test]
 fn spring_style_greets_twice() {
     let text = output(example("spring_style"));
     let lines: Vec<_> = text.lines().collect();

@@ -24,6 +24,7 @@ mod keys;
 mod limits;
 mod lower_case_items;
 mod mistakes;
+mod once;
 mod policies;
 mod returns;
 mod send;

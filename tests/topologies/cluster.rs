@@ -319,3 +319,27 @@ async fn a_clock_that_lags_does_not_prevent_a_rollback() {
         assert!(rolled_back > 60, "{rolled_back}");
     }
 }
+
+/// The id and the key are in different hash slots.
+#[tokio::test]
+async fn a_call_is_charged_once_over_hash_slots() {
+    const SENT: Limit = Limit::once("sent", HOUR);
+    let (_cluster, limiter) = start_cluster();
+    let limit = Limit::sliding("orders", 1, HOUR);
+    for key in 0..20_u64 {
+        let check = async |id: u64| {
+            let request = (key, id);
+            let parts = [Part::new(&SENT, &request, 1), Part::new(&limit, &key, 1)];
+            limiter.check_all(&parts).await
+        };
+        let used = async || limiter.operator().usage(&limit, key).await.expect("counted").used;
+        for (id, is_admitted) in [(7, true), (7, true), (8, false), (7, true)] {
+            assert_eq!(check(id).await.is_ok(), is_admitted, "{key} {id}");
+        }
+        assert_eq!(used().await, 1);
+        // The call that was rejected is not remembered.
+        limiter.reset(&limit, key).await.expect("reset");
+        check(8).await.expect("admitted");
+        assert_eq!(used().await, 1);
+    }
+}

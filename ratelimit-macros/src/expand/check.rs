@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
-use crate::guard::{Charge, KeyAndCost, Shared};
+use crate::guard::{Charge, KeyAndCost, Once, Shared};
 use crate::key::{self, Key, KeyPiece};
 use crate::limit::Kind;
 use crate::spans::{hygienic, spanned_at};
@@ -50,8 +50,16 @@ impl Expansion<'_> {
         let KeyAndCost { key, cost } = &charge.key_and_cost;
         let (limiter, key) = (self.limiter(), self.key(key.as_ref()));
         let cost = self.cost(cost.as_ref());
+        let Some(Once { id, within }) = &charge.once else {
+            return quote_spanned! {hygienic()=>
+                #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
+            };
+        };
+        let (id, remembered) = (self.key(Some(id)), self.remembered(&self.name(given), within));
         quote_spanned! {hygienic()=>
-            #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
+            #rt::__private::#check(&#rt::__private::one_limit_once(
+                #limiter, #limit, #key, #cost, (const { &#remembered }, #id)
+            ))
         }
     }
 

@@ -109,7 +109,14 @@ impl Expansion<'_> {
         if let Some(hold) = &limit.hold {
             set("hold", value(&self.duration(hold)), &hold.expr);
         }
-        self.set_policy(limit, &mut |method, given| set(method, value(&given), &None::<LitStr>));
+        let mut set = |method: &str, given| set(method, value(&given), &None::<LitStr>);
+        self.set_policy(&mut set);
+        if let Some(hidden) = limit.hidden {
+            set("hidden", hidden.to_token_stream());
+        }
+        if let Some(percent) = limit.notify_at {
+            set("notify_at", percent.to_token_stream());
+        }
         tokens
     }
 
@@ -148,7 +155,7 @@ impl Expansion<'_> {
         quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_align(#call_limit, #midnight, #day))
     }
 
-    fn set_policy(&self, limit: &Limit, set: &mut dyn FnMut(&str, TokenStream)) {
+    fn set_policy(&self, set: &mut dyn FnMut(&str, TokenStream)) {
         let rt = &self.rt;
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         // The enums of the runtime have the same variants.
@@ -165,12 +172,20 @@ impl Expansion<'_> {
         if let Some(shadow) = shadow {
             set("shadow", shadow.to_token_stream());
         }
-        if let Some(hidden) = limit.hidden {
-            set("hidden", hidden.to_token_stream());
-        }
-        if let Some(percent) = limit.notify_at {
-            set("notify_at", percent.to_token_stream());
-        }
+    }
+
+    /// The limit that remembers the ids of calls, which agrees with the limit `name`.
+    pub(super) fn remembered(&self, name: &TokenStream, within: &Value) -> TokenStream {
+        let (rt, duration) = (&self.rt, self.duration(within));
+        let limit_type = quote_spanned!(hygienic()=> #rt::Limit);
+        let name = quote_spanned!(hygienic()=> ::core::concat!(#name, " once"));
+        let call = quote_spanned!(hygienic()=> #limit_type::once(#name, #duration));
+        let mut tokens = spanned_at(&within.expr, call);
+        self.set_policy(&mut |method, given| {
+            let method = Ident::new(method, hygienic());
+            tokens = quote_spanned!(hygienic()=> #limit_type::#method(#tokens, #given));
+        });
+        tokens
     }
 
     /// The limit of a call that computes its amounts, from the limit with other amounts. A constant keeps its lease if

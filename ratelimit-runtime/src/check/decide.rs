@@ -390,8 +390,21 @@ pub(super) fn conclude(
     reply: &Result<Outcomes<'_>, StoreError>,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
+    if let Ok((outcomes, source)) = reply
+        && let Some((index, decision)) = repeated(labels, outcomes, *source)
+    {
+        report.about(index).end(&labels[index], &Ok(decision));
+        return Ok(decision);
+    }
     // The limit whose result the caller receives.
-    let spoken = reply.as_ref().map_or(0, |(outcomes, _)| hardest(outcomes));
+    let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
+        let spoken = hardest(outcomes);
+        // A limit that remembers the call from now on has nothing to say.
+        let is_silent = |index: &usize| labels[*index].once && outcomes[*index].is_allowed();
+        let others = (0..labels.len()).filter(|index| !is_silent(index));
+        let other = || others.min_by_key(|index| outcomes[*index].remaining);
+        if is_silent(&spoken) { other().unwrap_or(spoken) } else { spoken }
+    });
     let result_of = |index: usize| match reply {
         Ok((outcomes, source)) => result_of(&labels[index], &outcomes[index], *source),
         Err(error) => Err(Rejection::unavailable_by(&labels[index], error.clone())),
@@ -409,6 +422,23 @@ pub(super) fn conclude(
     let label = &labels[spoken];
     report.about(spoken).end(label, &result);
     apply_shadow(label, result)
+}
+
+/// Returns the decision about a call that a limit remembers (see [`Limit::once`]), and the index of the limit that it
+/// is about; `None` for any other call. It has taken nothing.
+fn repeated(
+    labels: &[LimitLabel],
+    outcomes: &[Outcome],
+    source: Source,
+) -> Option<(usize, Decision)> {
+    let mut both = labels.iter().zip(outcomes);
+    let is_known = both.any(|(label, it)| label.once && it.verdict == Verdict::Rejected);
+    if !is_known || outcomes.iter().any(Outcome::is_blocked) {
+        return None;
+    }
+    let index = labels.iter().position(|label| !label.once).unwrap_or(0);
+    let decision = Decision::new(labels[index].capacity, &outcomes[index], source);
+    Some((index, Decision { allowed: true, retry_after: Duration::ZERO, ..decision }))
 }
 
 /// Returns the decision of a call for which there is no limiter. A shadow admits it.

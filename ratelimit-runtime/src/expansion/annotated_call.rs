@@ -73,6 +73,13 @@ struct OneLimit<'a, K> {
     cost: u64,
 }
 
+/// A call of a function with one limit, which takes nothing if a call with its id was admitted before.
+struct OnceCall<'a, K, I> {
+    call: OneLimit<'a, K>,
+    remembered: &'a Limit,
+    id: I,
+}
+
 /// The limits of a call of a function with several. Decided together.
 pub struct LimitGroup<'a, const N: usize> {
     limiter: Option<&'a RateLimiter>,
@@ -152,6 +159,37 @@ impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
     #[inline]
     fn check(&self, checker: &Checker) -> Check {
         checker.check(self.limit.part(&self.key, self.cost))
+    }
+}
+
+/// Returns a call of one limit that takes nothing if a call with its `id` was admitted before, as `remembered` says.
+pub fn one_limit_once<'a>(
+    limiter: Option<&'a RateLimiter>,
+    limit: CallLimit,
+    key: impl Key + 'a,
+    cost: u64,
+    (remembered, id): (&'a Limit, impl Key + 'a),
+) -> impl AnnotatedCall<1> + 'a {
+    OnceCall { call: OneLimit { limiter, limit, key, cost }, remembered, id }
+}
+
+impl<K: Key, I: Key> AnnotatedCall<1> for OnceCall<'_, K, I> {
+    fn sites(&self) -> [&'static Site; 1] {
+        self.call.sites()
+    }
+
+    fn limiter(&self) -> Option<&RateLimiter> {
+        self.call.limiter
+    }
+
+    fn parts(&self) -> [AnyPart<'_>; 1] {
+        self.call.parts()
+    }
+
+    fn check(&self, checker: &Checker) -> Check {
+        let request = (&self.call.key, &self.id);
+        let [part] = self.parts();
+        checker.check_all(&[Part::of(self.remembered, &request as &dyn Key, 1), part])
     }
 }
 

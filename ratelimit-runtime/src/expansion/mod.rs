@@ -13,6 +13,7 @@ pub use ratelimit_macros::format_key;
 
 pub use self::annotated_call::{
     Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, amount, one_limit,
+    one_limit_once,
 };
 use self::site::count_call;
 pub use self::site::{Site, SiteName};

@@ -95,6 +95,52 @@ impl Limit {
         Self::valid(Self::new(name, Algorithm::Fixed, threshold, period))
     }
 
+    /// Remembers for `within` which calls it has admitted. In a call of several limits, such a call is admitted again
+    /// and takes nothing, so a request that is sent twice is charged once. Its key is the id of the request. A call
+    /// that another limit rejects is not remembered.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection};
+    ///
+    /// const REPORTS: Limit = Limit::sliding("reports", 2, Duration::from_secs(60));
+    /// const SENT: Limit = Limit::once("reports once", Duration::from_secs(3600));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Rejection> {
+    /// let limiter = RateLimiter::embedded();
+    /// let check = async |id: &str| {
+    ///     let (tenant, request) = ("acme", ("acme", id));
+    ///     limiter.check_all(&[Part::new(&SENT, &request, 1), Part::new(&REPORTS, &tenant, 1)]).await
+    /// };
+    /// check("7").await?;
+    /// check("7").await?;
+    /// check("8").await?;
+    /// assert!(check("9").await.is_err());
+    /// assert!(check("8").await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// - It has one count for each id that was admitted, so the other limits bound their number. In a full embedded
+    ///   store, an id can be forgotten: its next call is charged again.
+    /// - The decision about a repeated call reports what the first other limit has left. A blocked key rejects it.
+    /// - In a Redis Cluster, give all limits of the call one key, if it should be one script.
+    /// - Responses do not [report](Self::hidden) it. Calls of different ids [wait](Self::wait) in no common order.
+    ///
+    /// An annotated function writes `once = request_id`.
+    ///
+    /// # Panics
+    ///
+    /// On an empty name, and on a period that [`Limit::new`] rejects; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn once(name: &'static str, within: Duration) -> Self {
+        let mut limit = Self::fixed(name, 1, within).hidden(true);
+        limit.policy.once = true;
+        limit
+    }
+
     /// Admits at most `threshold` units in each month, quarter or year. Windows start at midnight UTC, unless
     /// [`align`](Self::align) sets another place or day. [`period`](Self::period) is the longest length of the unit.
     ///

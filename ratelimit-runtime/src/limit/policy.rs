@@ -28,6 +28,8 @@ pub struct Policy {
     pub hidden: bool,
     /// The percentage of the limit that is [reported](Limit::notify_at) when a call reaches it.
     pub notify_at: Option<u8>,
+    /// Whether the limit [remembers](Limit::once) the calls that it has admitted, and admits them again.
+    pub once: bool,
     /// Whether the amounts were computed for a call, or are those of a rule.
     pub(crate) varies: bool,
     /// Whether an amount is 0. The limit keeps other amounts, because a rule can admit its calls.
@@ -46,6 +48,7 @@ impl Policy {
         hold: None,
         hidden: false,
         notify_at: None,
+        once: false,
         varies: false,
         blocked: false,
         has_burst: false,
@@ -71,7 +74,8 @@ impl Policy {
 impl Limit {
     /// Returns whether one count decides a check at once. A new policy that needs more says so here.
     pub(crate) const fn decides_at_once(&self) -> bool {
-        self.policy.wait.is_none() && self.policy.notify_at.is_none() && !self.is_in_flight()
+        let Policy { wait, notify_at, once, .. } = self.policy;
+        wait.is_none() && notify_at.is_none() && !once && !self.is_in_flight()
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
@@ -179,7 +183,7 @@ impl Limit {
 impl Policy {
     /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
     pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, .. } = self;
+        let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, once, .. } = self;
         if scope != Scope::Global {
             write!(f, ", {scope:?}")?;
         }
@@ -198,7 +202,7 @@ impl Policy {
         if let Some(percent) = notify_at {
             write!(f, ", notify_at {percent}")?;
         }
-        for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden")] {
+        for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden"), (once, "once")] {
             if is_set {
                 write!(f, ", {word}")?;
             }
@@ -263,6 +267,7 @@ pub(crate) struct LimitLabel {
     /// The most that can be admitted at once.
     pub(crate) capacity: u64,
     pub(crate) shadow: bool,
+    pub(crate) once: bool,
     /// Whether the amounts are computed for each call.
     pub(crate) varies: bool,
 }
@@ -270,7 +275,8 @@ pub(crate) struct LimitLabel {
 impl LimitLabel {
     /// Returns the label of a call without limits.
     pub(crate) fn unnamed() -> Self {
-        Self { name: Name::new(""), quota: Quota::NONE, capacity: 0, shadow: false, varies: false }
+        let (name, quota) = (Name::new(""), Quota::NONE);
+        Self { name, quota, capacity: 0, shadow: false, once: false, varies: false }
     }
 }
 
@@ -286,6 +292,7 @@ impl Limit {
             quota: self.quota(),
             capacity: terms.capacity,
             shadow: self.policy.shadow,
+            once: self.policy.once,
             varies: self.policy.varies,
         }
     }

@@ -4,6 +4,7 @@
 mod amounts;
 mod batches;
 mod calendar;
+mod once;
 mod parity;
 mod policies;
 mod semantics;

@@ -1,0 +1,111 @@
+//! Calls that are charged once: an id that was admitted takes nothing again, on both stores.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ratelimit_runtime::{Decision, Limit, Part, RateLimiter, Rejection, VirtualClock};
+use support::clocks::embedded_on;
+use support::limits::{HOUR, MINUTE, SECOND, limits};
+use support::random::Random;
+use support::server::Server;
+use tokio::task::JoinSet;
+
+const SENT: Limit = Limit::once("sent", Duration::from_secs(30));
+
+async fn check(
+    limiter: &RateLimiter,
+    limit: &Limit,
+    key: u64,
+    id: u64,
+    cost: u64,
+) -> Result<Decision, Rejection> {
+    let request = (key, id);
+    let parts = [Part::new(&SENT, &request, 1), Part::new(limit, &key, cost)];
+    limiter.check_all(&parts).await
+}
+
+/// A list of ids, and a limiter that sees each id once, make the same decisions.
+#[tokio::test]
+async fn an_id_is_charged_once_while_it_is_remembered() {
+    let server = Server::start();
+    // Keys of their own, because the ids of all limits are in one count.
+    for (limit, first) in limits("orders", 5, MINUTE).zip((0..).step_by(10)) {
+        let clock = VirtualClock::new();
+        for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
+            let (alone, mut known, mut repeated) = (embedded_on(&clock), HashMap::new(), 0);
+            let mut random = Random(7);
+            for seed in 0..400_u64 {
+                clock.advance(random.millis(2_000));
+                let (key, id, cost) = (first + random.below(2), random.below(12), random.below(3));
+                let now = clock.now();
+                let is_known = known.get(&(key, id)).is_some_and(|until| now < *until);
+                let decided = check(&limiter, &limit, key, id, cost).await;
+                let decided = decided.ok().map(|decision| decision.remaining);
+                if is_known {
+                    repeated += 1;
+                    let left = alone.peek(&limit, key, 1).await.expect("decided");
+                    assert_eq!(decided, Some(left.remaining), "{limit:?} {seed}");
+                    continue;
+                }
+                let expected = alone.check(&limit, key, cost).await.ok();
+                if expected.is_some() {
+                    known.insert((key, id), now + 30 * SECOND);
+                }
+                let expected = expected.map(|decision| decision.remaining);
+                assert_eq!(decided, expected, "{limit:?} {seed} {:?}", limiter.source());
+            }
+            assert!(repeated > 100, "{repeated}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_call_passes_a_full_limit_and_no_block() {
+    let server = Server::start();
+    let clock = VirtualClock::new();
+    let limit = Limit::sliding("orders", 1, HOUR);
+    for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
+        check(&limiter, &limit, 1, 7, 1).await.expect("admitted");
+        let rejection = check(&limiter, &limit, 1, 8, 1).await.expect_err("full");
+        assert!(matches!(rejection, Rejection::Limited { name, .. } if name.as_str() == "orders"));
+        let decision = check(&limiter, &limit, 1, 7, 1).await.expect("known");
+        assert_eq!((decision.allowed, decision.limit, decision.remaining), (true, 1, 0));
+        assert_eq!(decision.retry_after, Duration::ZERO);
+        assert_eq!(limiter.operator().usage(&limit, 1_u64).await.expect("counted").used, 1);
+        // The one that was rejected is not remembered.
+        limiter.reset(&limit, 1_u64).await.expect("reset");
+        check(&limiter, &limit, 1, 8, 1).await.expect("admitted");
+        assert_eq!(limiter.operator().usage(&limit, 1_u64).await.expect("counted").used, 1);
+        limiter.block(&limit, 1_u64, MINUTE).await.expect("blocked");
+        let rejection = check(&limiter, &limit, 1, 7, 1).await.expect_err("blocked");
+        assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
+        // Its permits are empty.
+        limiter.unblock(&limit, 1_u64).await.expect("unblocked");
+        let request = (1_u64, 7_u64);
+        let parts = [Part::new(&SENT, &request, 1), Part::new(&limit, &1_u64, 1)];
+        for permit in limiter.acquire_all(&parts).await.expect("known") {
+            permit.refund();
+        }
+        limiter.flush().await.expect("settled");
+        assert_eq!(limiter.operator().usage(&limit, 1_u64).await.expect("counted").used, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_many_concurrent_calls_with_an_id_is_charged() {
+    let server = Server::start();
+    let limit = Limit::sliding("orders", 100, HOUR);
+    for limiters in [
+        [RateLimiter::embedded()].to_vec(),
+        (0..3).map(|_| server.builder().deadline(MINUTE).build().expect("valid")).collect(),
+    ] {
+        let mut calls = JoinSet::new();
+        for call in 0..60 {
+            let limiter = limiters[call % limiters.len()].clone();
+            calls.spawn(async move { check(&limiter, &limit, 1, 7, 1).await.is_ok() });
+        }
+        assert!(calls.join_all().await.into_iter().all(|it| it));
+        let usage = limiters[0].operator().usage(&limit, 1_u64).await.expect("counted");
+        assert_eq!(usage.used, 1);
+    }
+}
