@@ -126,6 +126,7 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::calendar("billed", 5, Calendar::Month).align(Align::zone("Asia/Tokyo").day(31)),
         Limit::calendar("year", 5, Calendar::Year).align(Align::offset_minutes(-210)),
         Limit::fixed("week", 5, 7 * DAY).align(Align::zone("Europe/Berlin")),
+        Limit::once("orders once", HOUR),
     ];
     let wait = limits[6].wait(Duration::from_secs(36_525 * 86_400));
     let settings = Settings { limits };
@@ -155,6 +156,7 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
             "the limit `api`: write one of these: `limit = \"300/minute\"`, `threshold` with `period`",
         ),
         ("threshold = 0\nperiod = 30", "the limit `api`: `threshold` must be at least 1"),
+        ("threshold = 2\nperiod = 30\nonce = true", "write `threshold = 1`, `algo = \"fixed\"`"),
         ("threshold = 5\nperiod = \"30min\"", "did you mean `m`?"),
         ("threshold = 5\nperiod = -1", "cannot be negative"),
         ("threshold = 5\nperiod = 30\nalgo = \"slidding\"", "did you mean `sliding`?"),

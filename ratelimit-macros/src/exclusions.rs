@@ -104,7 +104,8 @@ const EXCLUSIONS: &[Exclusion] = &[
     Exclusion(
         &[Once],
         Given(Wait),
-        "`once` cannot be combined with `wait`: calls of different ids wait in no common order. Remove one of the two",
+        "`once` cannot be combined with `wait`: a call that was admitted before need not wait, and no call waits for \
+         its id. Remove one of the two",
     ),
     Exclusion(&[Once], Given(Lease), CHARGED_ONCE),
     Exclusion(&[Once], Given(Settle), CHARGED_ONCE),

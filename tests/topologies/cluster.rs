@@ -329,7 +329,7 @@ async fn a_call_is_charged_once_over_hash_slots() {
     for key in 0..20_u64 {
         let check = async |id: u64| {
             let request = (key, id);
-            let parts = [Part::new(&SENT, &request, 1), Part::new(&limit, &key, 1)];
+            let parts = [Part::new(&limit, &key, 1), Part::new(&SENT, &request, 1)];
             limiter.check_all(&parts).await
         };
         let used = async || limiter.operator().usage(&limit, key).await.expect("counted").used;

@@ -97,6 +97,13 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
+        let policies = || parts.iter().map(|part| part.limit.policy());
+        let has_charge = |part: &AnyPart<'_>| part.limit.is_in_flight();
+        if policies().any(|policy| policy.once)
+            && (settles || first.policy().wait.is_some() || parts.iter().any(has_charge))
+        {
+            return mistake(first.label(), Mistake::ChargedOnce);
+        }
         let is_mistaken = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
                 && self.backend.is_shared(part.limit.policy().scope)

@@ -391,10 +391,22 @@ pub(super) fn conclude(
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
     if let Ok((outcomes, source)) = reply
-        && let Some((index, decision)) = repeated(labels, outcomes, *source)
+        && is_repeated(labels, outcomes)
     {
-        report.about(index).end(&labels[index], &Ok(decision));
-        return Ok(decision);
+        // It has taken nothing: the others say what is left.
+        let of = |index: usize| {
+            let decision = Decision::new(labels[index].capacity, &outcomes[index], *source);
+            Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })
+        };
+        let mut others: Vec<_> = (0..labels.len()).filter(|index| !labels[*index].once).collect();
+        others.sort_by_key(|index| outcomes[*index].remaining);
+        for index in others.iter().skip(1) {
+            report.record(&labels[*index], &of(*index), true);
+        }
+        let result = others.first().map_or_else(|| Ok(Decision::unlimited()), |index| of(*index));
+        let spoken = others.first().copied().unwrap_or(0);
+        report.about(spoken).end(&labels[spoken], &result);
+        return result;
     }
     // The limit whose result the caller receives.
     let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
@@ -424,21 +436,11 @@ pub(super) fn conclude(
     apply_shadow(label, result)
 }
 
-/// Returns the decision about a call that a limit remembers (see [`Limit::once`]), and the index of the limit that it
-/// is about; `None` for any other call. It has taken nothing.
-fn repeated(
-    labels: &[LimitLabel],
-    outcomes: &[Outcome],
-    source: Source,
-) -> Option<(usize, Decision)> {
+/// Returns whether a limit remembers the call (see [`Limit::once`]). A blocked key rejects it nevertheless.
+fn is_repeated(labels: &[LimitLabel], outcomes: &[Outcome]) -> bool {
     let mut both = labels.iter().zip(outcomes);
-    let is_known = both.any(|(label, it)| label.once && it.verdict == Verdict::Rejected);
-    if !is_known || outcomes.iter().any(Outcome::is_blocked) {
-        return None;
-    }
-    let index = labels.iter().position(|label| !label.once).unwrap_or(0);
-    let decision = Decision::new(labels[index].capacity, &outcomes[index], source);
-    Some((index, Decision { allowed: true, retry_after: Duration::ZERO, ..decision }))
+    both.any(|(label, it)| label.once && it.verdict == Verdict::Rejected)
+        && !outcomes.iter().any(Outcome::is_blocked)
 }
 
 /// Returns the decision of a call for which there is no limiter. A shadow admits it.

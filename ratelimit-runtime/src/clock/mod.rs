@@ -97,7 +97,7 @@ impl Clock {
     }
 
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
-    #[cfg(feature = "stream")]
+    #[cfg(any(feature = "stream", feature = "tower"))]
     pub(crate) fn can_sleep(&self) -> bool {
         matches!(self, Self::Virtual(_)) || Handle::try_current().is_ok()
     }

@@ -189,7 +189,8 @@ impl<K: Key, I: Key> AnnotatedCall<1> for OnceCall<'_, K, I> {
     fn check(&self, checker: &Checker) -> Check {
         let request = (&self.call.key, &self.id);
         let [part] = self.parts();
-        checker.check_all(&[Part::of(self.remembered, &request as &dyn Key, 1), part])
+        // Last: in a cluster, the id is then remembered once the limit is charged.
+        checker.check_all(&[part, Part::of(self.remembered, &request as &dyn Key, 1)])
     }
 }
 

@@ -111,7 +111,7 @@ impl Limit {
     /// let limiter = RateLimiter::embedded();
     /// let check = async |id: &str| {
     ///     let (tenant, request) = ("acme", ("acme", id));
-    ///     limiter.check_all(&[Part::new(&SENT, &request, 1), Part::new(&REPORTS, &tenant, 1)]).await
+    ///     limiter.check_all(&[Part::new(&REPORTS, &tenant, 1), Part::new(&SENT, &request, 1)]).await
     /// };
     /// check("7").await?;
     /// check("7").await?;
@@ -122,11 +122,16 @@ impl Limit {
     /// # }
     /// ```
     ///
+    /// - Its cost is 1, and it comes last: in a Redis Cluster, where id and key are usually in different hash slots,
+    ///   the id is then remembered once the others are charged.
     /// - It has one count for each id that was admitted, so the other limits bound their number. In a full embedded
-    ///   store, an id can be forgotten: its next call is charged again.
-    /// - The decision about a repeated call reports what the first other limit has left. A blocked key rejects it.
-    /// - In a Redis Cluster, give all limits of the call one key, if it should be one script.
-    /// - Responses do not [report](Self::hidden) it. Calls of different ids [wait](Self::wait) in no common order.
+    ///   store, an id can be forgotten: its next call is charged again. So is a call that one store has admitted, and
+    ///   the other decides: Redis, or the process while Redis is down.
+    /// - The decision about a repeated call reports what the other limits have left. A blocked key rejects it. Alone,
+    ///   this limit admits every call.
+    /// - Responses do not [report](Self::hidden) it. A shadow or a trial beside it also counts repeated calls.
+    /// - A repeated call has no charge and no slot. So beside calls in flight, a [`wait`](Self::wait), or charges that
+    ///   can be settled, this limit is a [`Mistake`](crate::Mistake::ChargedOnce).
     ///
     /// An annotated function writes `once = request_id`.
     ///

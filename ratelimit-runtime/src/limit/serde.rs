@@ -53,6 +53,8 @@ struct LimitFields {
     shadow: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hidden: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    once: bool,
 }
 
 /// A number of units, or `auto`.
@@ -80,7 +82,7 @@ enum PeriodField {
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
 /// `period`, with `burst` and `algo`, or `in_flight`, with `hold`; then `align`, `scope`, `on_error`, `wait`, `lease`,
-/// `notify_at`, `shadow` and `hidden`.
+/// `notify_at`, `shadow`, `hidden` and `once`.
 ///
 /// ```
 /// use ratelimit_runtime::Limit;
@@ -178,6 +180,11 @@ impl LimitFields {
         if let Some(on_error) = self.on_error {
             limit = limit.on_error(on_error);
         }
+        if self.once && (limit.algorithm() != Algorithm::Fixed || limit.threshold() != 1) {
+            return Err("`once` remembers ids: write `threshold = 1`, `algo = \"fixed\"`, and as `period` for how long"
+                .into());
+        }
+        limit.policy.once = self.once;
         Ok(limit.scope(self.scope.unwrap_or_default()).shadow(self.shadow).hidden(self.hidden))
     }
 
@@ -243,6 +250,7 @@ impl Serialize for Limit {
             hold,
             hidden,
             notify_at,
+            once,
             blocked,
             has_burst,
             ..
@@ -279,6 +287,7 @@ impl Serialize for Limit {
             notify_at,
             shadow,
             hidden,
+            once,
         }
         .serialize(serializer)
     }

@@ -41,7 +41,7 @@ use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::waiting::Waiting;
 
 /// A timer.
-#[cfg(feature = "stream")]
+#[cfg(any(feature = "stream", feature = "tower"))]
 pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Checks calls against limits. A clone is cheap, and shares the store, the leases and the waiting calls.
@@ -347,7 +347,7 @@ impl RateLimiter {
     }
 
     /// Returns a pause by the clock of this limiter.
-    #[cfg(feature = "stream")]
+    #[cfg(any(feature = "stream", feature = "tower"))]
     pub(crate) fn pause(&self, wait: Duration) -> Pause {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();

@@ -351,6 +351,9 @@ pub enum Mistake {
     MixedLimits,
     /// A charge of a limit that leases its units cannot be settled.
     Leased,
+    /// A limit that [remembers](crate::Limit::once) calls is beside a wait, calls in flight, or charges that can be
+    /// settled: a repeated call has no charge.
+    ChargedOnce,
     /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
     /// back.
     NeedsPermit,
@@ -380,6 +383,10 @@ impl fmt::Display for Mistake {
             Self::Leased => f.write_str(
                 "units of this limit are leased in advance, so they belong to no call: to settle charges, or to decide \
                  it together with calls in flight, remove its `lease`",
+            ),
+            Self::ChargedOnce => f.write_str(
+                "a call that `Limit::once` remembers has no charge that could be settled, and no slot, and does not \
+                 wait: decide it by `check_all`, or a layer without `count_if`, beside rates without a `wait`",
             ),
             Self::NeedsPermit => f.write_str(
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \

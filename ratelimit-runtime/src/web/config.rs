@@ -164,7 +164,10 @@ impl<R, E> LayerConfig<R, E> {
         mut first: Option<&mut FirstLimit>,
     ) -> Result<(), E> {
         let mut keep = |limit: &Limit, key: &dyn Key| {
-            if let Some(first) = first.take() {
+            // A limit that remembers has the id of the request as its key.
+            if !limit.policy().once
+                && let Some(first) = first.take()
+            {
                 *first = Some((*limit, OwnedKey::of(key)));
             }
         };

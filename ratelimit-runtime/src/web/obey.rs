@@ -8,6 +8,7 @@
 //! request a second then tries it, until one is answered.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +31,6 @@ const PROBED: Duration = Duration::from_secs(60);
 /// A service has few requests left if this part of its limit remains, or as many as twice those that are sent here.
 const FEW: u64 = 5;
 
-/// A request that waited for less was not held up, in microseconds.
-const HELD_UP: u64 = 10_000;
-
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// How a layer obeys: at most for a time, and what it knows of the services behind keys.
@@ -43,16 +41,18 @@ pub(super) struct Obedience {
 
 /// What this process knows of the service behind a key. Kept while requests are under way or a pace is in force.
 struct Pace {
-    /// The requests that have begun and not ended, and those of them that were sent.
+    /// The requests that have begun and not ended; those of them that were sent; and those that are held.
     under_way: usize,
     sent: u64,
+    held: usize,
     /// The time from one request to the next, zero without one, and how many requests this process can send. Both are
     /// in force until a time.
     gap: Duration,
     credit: u64,
     until: u64,
-    /// Whether that is the end of a pause.
+    /// Whether that is the end of a pause, and the number of pauses so far.
     is_paused: bool,
+    pauses: u64,
     /// The number of the newest request that was sent, and of the newest one whose response counts: a response to an
     /// earlier request says what was before, and one to a request before a pause does not end it.
     newest: u64,
@@ -61,8 +61,18 @@ struct Pace {
     answered: u64,
     /// Notified when the pace has changed.
     changed: Arc<Notify>,
-    /// One permit: the turn of the first request that waits.
-    turns: Arc<Semaphore>,
+    /// The requests that are held. The first of them has its permit.
+    queue: Arc<Semaphore>,
+}
+
+/// Why a request is held.
+enum HeldBy {
+    /// The service admits nothing until this time.
+    Pause(u64),
+    /// No credit is left until a response, or until the reset at this time.
+    Credit(u64),
+    /// One request is sent in each gap, until this time.
+    Pace(Duration, u64),
 }
 
 /// A request to a service that is obeyed.
@@ -76,8 +86,9 @@ pub(super) struct ObeyedRequest {
     answered: u64,
     /// Its number, once it is sent.
     number: Option<u64>,
+    is_held: bool,
     changed: Arc<Notify>,
-    turns: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
 }
 
 impl Obedience {
@@ -95,26 +106,28 @@ impl Obedience {
         let backend = &limiter.checker().backend;
         let (key_id, arrived) = (backend.key_id(limit.terms(), &key), backend.clock().steady());
         let mut paces = lock(&self.paces);
-        if paces.len() == paces.capacity() {
+        if paces.len() == paces.capacity() && !paces.contains_key(&key_id) {
             // Before it grows: those whose services may never be called again.
-            paces.retain(|_, pace| pace.under_way > 0 || pace.until > arrived);
+            paces.retain(|_, pace| pace.is_known_at(arrived));
         }
         let pace = paces.entry(key_id).or_insert_with(|| Pace {
             under_way: 0,
             sent: 0,
+            held: 0,
             gap: Duration::ZERO,
             credit: u64::MAX,
             until: 0,
             is_paused: false,
+            pauses: 0,
             newest: 0,
             heard: 0,
             answered: 0,
             changed: Arc::default(),
-            turns: Arc::new(Semaphore::new(1)),
+            queue: Arc::new(Semaphore::new(1)),
         });
         pace.under_way += 1;
         let (answered, changed) = (pace.answered, Arc::clone(&pace.changed));
-        let turns = Arc::clone(&pace.turns);
+        let queue = Arc::clone(&pace.queue);
         drop(paces);
         let (obedience, limiter) = (Arc::clone(self), limiter.clone());
         ObeyedRequest {
@@ -126,8 +139,9 @@ impl Obedience {
             arrived,
             answered,
             number: None,
+            is_held: false,
             changed,
-            turns,
+            queue,
         }
     }
 }
@@ -135,32 +149,59 @@ impl Obedience {
 impl ObeyedRequest {
     /// Waits until the pace of the service admits this request, which its limits have admitted.
     pub(super) async fn paced(&mut self) -> Result<(), Rejection> {
-        let clock = self.limiter.checker().backend.clock().clone();
+        let (now, entered) = (self.now(), self.with_pace(|pace| pace.pauses));
+        let waited = now.saturating_sub(self.arrived);
+        let is_sent = self.with_pace(|pace| {
+            // Nothing was heard of the service meanwhile: another process may have paused for it.
+            let is_held =
+                waited >= micros(PROBE) && pace.sent == 0 && pace.answered == self.answered;
+            pace.held == 0 && pace.holds(now, entered, is_held).is_none()
+        });
+        if !is_sent {
+            self.with_pace(|pace| pace.held += 1);
+            self.is_held = true;
+            self.hold(entered).await?;
+        }
+        self.number = Some(self.with_pace(|pace| {
+            pace.sent += 1;
+            pace.newest += 1;
+            pace.newest
+        }));
+        self.release();
+        Ok(())
+    }
+
+    /// Waits as long as a call of its limit may wait. Only the first request that is held asks for the pace; the others
+    /// follow in their order. `entered` is the number of pauses before it.
+    async fn hold(&self, entered: u64) -> Result<(), Rejection> {
         let wait = self.limit.policy().wait.unwrap_or_default();
-        let (deadline, mut is_held) = (self.arrived.saturating_add(micros(wait)), false);
-        // Only the first request that waits asks for the pace; in its order, each follows.
-        let turns = Arc::clone(&self.turns);
-        let _turn = before(clock.sleep_until_steady(deadline), turns.acquire()).await;
+        let deadline = self.arrived.saturating_add(micros(wait));
+        let rest = |now: u64, until: u64| Duration::from_micros(until.saturating_sub(now));
+        let place = self.limiter.pause(rest(self.now(), deadline));
+        let _place = before(place, self.queue.acquire()).await;
         loop {
             // Receives notifications from now on.
             let (changed, now) = (self.changed.notified(), self.now());
-            let turn = self.with_pace(|pace| {
-                let waited = now.saturating_sub(self.arrived);
-                is_held |= waited >= HELD_UP && pace.answered == self.answered;
-                pace.turn(now, is_held)
-            });
-            let Some((gap, until)) = turn else { break };
-            is_held = true;
+            let Some(held_by) = self.with_pace(|pace| pace.holds(now, entered, true)) else {
+                return Ok(());
+            };
+            let (gap, until) = match held_by {
+                HeldBy::Pause(_) if now >= deadline => {
+                    // The block of the key rejects it.
+                    let limit = self.limit.wait(Duration::ZERO);
+                    return self.limiter.check(&limit, &self.key, 0).await.map(drop);
+                }
+                HeldBy::Credit(until) if now >= deadline => (Some(PROBE), until),
+                HeldBy::Pause(until) | HeldBy::Credit(until) => (None, until),
+                HeldBy::Pace(gap, until) => (Some(gap), until),
+            };
             let mut next = until;
-            if now >= deadline && gap.is_zero() {
-                // A key that is blocked rejects it.
-                self.limiter.check(&self.limit, &self.key, 0).await?;
-            }
-            if now >= deadline || !gap.is_zero() {
-                let gap = if gap.is_zero() { PROBE } else { gap };
-                let Some(limit) = self.limit_of(gap) else { break };
-                match self.limiter.check(&limit, &self.key, 1).await {
-                    Ok(_) => break,
+            if let Some(gap) = gap {
+                match self.limiter.check(&self.limit_of(gap), &self.key, 1).await {
+                    Ok(_) => {
+                        self.with_pace(|pace| pace.credit = pace.credit.saturating_sub(1));
+                        return Ok(());
+                    }
                     Err(rejection) if now >= deadline => return Err(rejection),
                     Err(rejection) => {
                         let retry = rejection.retry_after().unwrap_or(PROBE);
@@ -168,14 +209,24 @@ impl ObeyedRequest {
                     }
                 }
             }
-            let _ = before(clock.sleep_until_steady(next.min(deadline)), changed).await;
+            let pause = self.limiter.pause(rest(now, next.min(deadline)));
+            let _ = before(pause, changed).await;
         }
-        self.number = Some(self.with_pace(|pace| {
-            pace.sent += 1;
-            pace.newest += 1;
-            pace.newest
-        }));
-        Ok(())
+    }
+
+    /// Learns that the key was blocked when this request came.
+    pub(super) fn blocked(&self, retry_after: Duration) {
+        self.pause(retry_after.min(self.obedience.at_most));
+    }
+
+    fn pause(&self, pause: Duration) {
+        let now = self.now();
+        self.with_pace(|pace| {
+            pace.heard = pace.newest;
+            let before = if pace.is_paused { pace.until } else { 0 };
+            pace.set(Duration::ZERO, 0, before.max(now + micros(pause)));
+            (pace.is_paused, pace.pauses) = (true, pace.pauses + 1);
+        });
     }
 
     /// Obeys the response to this request: blocks the key while the service admits nothing, and sets the pace.
@@ -183,12 +234,7 @@ impl ObeyedRequest {
         let (now, at_most) = (self.now(), self.obedience.at_most);
         if let Some(pause) = limits.pause {
             let pause = pause.min(at_most);
-            self.with_pace(|pace| {
-                pace.heard = pace.newest;
-                let before = if pace.is_paused { pace.until } else { 0 };
-                pace.set(Duration::ZERO, 0, before.max(now + micros(pause)));
-                pace.is_paused = true;
-            });
+            self.pause(pause);
             // Without Redis, the block holds for this process.
             let _ = self.limiter.block(&self.limit, &self.key, pause).await;
             return;
@@ -197,25 +243,34 @@ impl ObeyedRequest {
             let Some(number) = self.number.filter(|number| *number > pace.heard) else { return };
             pace.heard = number;
             pace.answered += 1;
-            let Some(requests) = limits.requests else {
+            let Some(RemainingRequests { remaining, limit, reset }) = limits.requests else {
                 return pace.set(Duration::ZERO, u64::MAX, now + micros(PROBED));
             };
-            let RemainingRequests { remaining, limit, reset } = requests;
-            let is_few = remaining <= (limit.unwrap_or(0) / FEW).max(2 * pace.sent);
-            let gap = if is_few { rounded(requests.gap()) } else { Duration::ZERO };
             // Without those that are under way; this one is answered.
             let credit = remaining.saturating_sub(pace.sent - 1);
+            let is_few = remaining <= (limit.unwrap_or(0) / FEW).max(2 * pace.sent);
+            let spread = || reset / u32::try_from(credit).unwrap_or(u32::MAX).max(1);
+            let gap = if is_few { spread() } else { Duration::ZERO };
             pace.set(gap, credit, now + micros(reset.min(at_most)));
         });
     }
 
     /// Returns the limit of requests with this time between them.
-    fn limit_of(&self, gap: Duration) -> Option<Limit> {
-        let (policy, name) = (self.limit.policy(), format!("{} pace", self.limit.name()));
+    fn limit_of(&self, gap: Duration) -> Limit {
+        let policy = self.limit.policy();
+        let name = Name::kept(&format!("{} pace", self.limit.name()));
+        // A process makes few names. Its limit has another algorithm or period, so it has another count.
+        let name = name.unwrap_or(self.limit.terms().identity.name);
         let a_day = (DAY.as_nanos() / gap.as_nanos().max(1)).clamp(1, DAY.as_micros()) as u64;
-        let pace = Limit::leaky_bucket(Name::kept(&name).ok()?.as_str(), a_day, DAY);
-        let pace = pace.scope(policy.scope).hidden(true);
-        Some(policy.on_error.map_or(pace, |on_error| pace.on_error(on_error)))
+        let pace = Limit::leaky_bucket(name.as_str(), a_day, DAY).scope(policy.scope).hidden(true);
+        policy.on_error.map_or(pace, |on_error| pace.on_error(on_error))
+    }
+
+    /// Ends the hold of this request.
+    fn release(&mut self) {
+        if mem::take(&mut self.is_held) {
+            self.with_pace(|pace| pace.held -= 1);
+        }
     }
 
     fn with_pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
@@ -231,11 +286,12 @@ impl ObeyedRequest {
 
 impl Drop for ObeyedRequest {
     fn drop(&mut self) {
+        self.release();
         let (now, mut paces) = (self.now(), lock(&self.obedience.paces));
         if let Some(pace) = paces.get_mut(&self.key_id) {
             pace.under_way -= 1;
             pace.sent -= u64::from(self.number.is_some());
-            if pace.under_way == 0 && pace.until <= now {
+            if !pace.is_known_at(now) {
                 paces.remove(&self.key_id);
             }
         }
@@ -243,37 +299,40 @@ impl Drop for ObeyedRequest {
 }
 
 impl Pace {
-    /// Returns the time from one request to the next, or zero if the credit is spent, and until when this holds; `None`
-    /// if a request may be sent now. `is_held` says whether it has waited for that.
-    fn turn(&mut self, now: u64, is_held: bool) -> Option<(Duration, u64)> {
-        if self.until <= now {
+    /// Returns why a request is held that its limits have admitted after so many pauses; `None` if it is sent now.
+    /// `is_held` says whether it has waited for the service.
+    fn holds(&mut self, now: u64, entered: u64, is_held: bool) -> Option<HeldBy> {
+        // A request that came later found a key that is not blocked: the pause is over, or was ended by hand.
+        let is_open = self.is_paused && self.pauses == entered;
+        if self.until <= now || is_open {
             (self.gap, self.credit) = (Duration::ZERO, u64::MAX);
-            if is_held || self.is_paused {
+            if is_held || mem::take(&mut self.is_paused) {
                 (self.gap, self.until, self.is_paused) = (PROBE, now + micros(PROBED), false);
             }
         }
-        if self.gap.is_zero() && self.credit > 0 {
+        if self.credit == 0 {
+            let held_by = if self.is_paused { HeldBy::Pause } else { HeldBy::Credit };
+            return Some(held_by(self.until));
+        }
+        if self.gap.is_zero() {
             self.credit -= 1;
             return None;
         }
-        Some((self.gap, self.until))
+        Some(HeldBy::Pace(self.gap, self.until))
     }
 
-    /// Sets the pace, and tells the requests that wait if it has changed, or if they wait for credit.
+    /// Sets the pace, and tells the requests that wait.
     fn set(&mut self, gap: Duration, credit: u64, until: u64) {
-        let has_changed = gap != self.gap || gap.is_zero();
         (self.gap, self.credit, self.until, self.is_paused) = (gap, credit, until, false);
-        if has_changed {
-            self.changed.notify_waiters();
-        }
+        self.changed.notify_waiters();
     }
-}
 
-/// Rounds a time down by less than a quarter, so that responses seldom change the pace.
-fn rounded(gap: Duration) -> Duration {
-    let micros = (gap.as_micros() as u64).max(1);
-    let step = 1 << micros.ilog2().saturating_sub(2);
-    Duration::from_micros(micros - micros % step)
+    /// Returns whether something is known of the service: requests are under way, a pace is in force, or a pause has
+    /// just ended.
+    fn is_known_at(&self, now: u64) -> bool {
+        let probed = if self.is_paused { micros(PROBED) } else { 0 };
+        self.under_way > 0 || self.until.saturating_add(probed) > now
+    }
 }
 
 /// Returns the microseconds of a time, a century at most: added to a clock, it does not overflow.

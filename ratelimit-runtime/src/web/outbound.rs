@@ -22,7 +22,8 @@ use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::printing::debug_by_name;
 #[cfg(doc)]
-use crate::reply::{Decision, Rejection};
+use crate::reply::Decision;
+use crate::reply::Rejection;
 use crate::report::request_log;
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
@@ -182,14 +183,16 @@ impl<R, O> OutboundLayer<R, O> {
     /// ```
     ///
     /// - While the service admits nothing, the key is [blocked](crate::RateLimiter::block), but at most for `at_most`.
-    /// - While a fifth of its limit remains, or twice the requests under way, the requests that remain are spread
+    /// - If at most a fifth of its limit remains, or at most twice the requests under way, those that remain are spread
     ///   evenly over the time until the reset, in the whole fleet.
-    /// - This process sends no more requests at a time than remain.
+    /// - This process sends no more requests until the reset than remain. If a request is held until its wait ends, it
+    ///   is sent nevertheless, but not more than one a second in the whole fleet.
     /// - After a pause, and after a reset for which requests have waited, one request a second tries the service, in
     ///   the whole fleet, until this process has an answer without a pause.
     ///
-    /// The pace is a limit of its own, `<name> pace`. A request waits for it within the [`wait`](Limit::wait) of its
-    /// limit, or is rejected; its other limits have charged it then. A [shadow](Limit::shadow) does not obey.
+    /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](Limit::wait) of its limit,
+    /// and then rejected, up to one deadline later; its limits have charged it. A request whose future is kept and not
+    /// polled holds up those behind it until their waits end. A [shadow](Limit::shadow) does not obey.
     #[must_use]
     pub fn obey<T>(
         self,
@@ -243,7 +246,7 @@ impl<S, R, O: Clone> Layer<S> for OutboundLayer<R, O> {
     }
 }
 
-/// A client behind an [`OutboundLayer`]. A request whose future is dropped while it waits takes nothing.
+/// A client behind an [`OutboundLayer`]. A request whose future is dropped while it waits for its limits takes nothing.
 pub struct OutboundService<S, R, O = Unread> {
     inner: S,
     layer: OutboundLayer<R, O>,
@@ -295,7 +298,12 @@ where
                 let poll = |context: &mut Context<'_>| {
                     request_log::without(|| Pin::new(&mut check).poll(context))
                 };
-                let call = poll_fn(poll).await?;
+                let result = poll_fn(poll).await;
+                if let (Some(obeyed), Err(Rejection::Blocked { decision, .. })) = (&obeyed, &result)
+                {
+                    obeyed.blocked(decision.retry_after);
+                }
+                let call = result?;
                 if let Some(expose) = expose {
                     expose(&mut request, call.decision);
                 }

@@ -78,6 +78,9 @@ const FIELDS: [(&str, &str, bool); 8] = [
     ("anthropic-ratelimit-output-tokens-", "", false),
 ];
 
+/// The most items of `RateLimit` that are read.
+const MOST_ITEMS: usize = 16;
+
 /// How long a client pauses after a status 429 that does not say how long.
 const UNSAID: Duration = Duration::from_secs(1);
 
@@ -99,11 +102,12 @@ impl ServiceLimits {
                 limits.add(remaining, amount("limit"), reset, counts_requests);
             }
         }
-        for (name, parameters) in items(headers, "ratelimit") {
+        for (name, parameters) in items(headers, "ratelimit").take(MOST_ITEMS) {
             let mut policies = items(headers, "ratelimit-policy");
             let policy = policies.find(|(other, _)| *other == name).map(|(_, policy)| policy);
             let limit = policy.and_then(|policy| parameter(policy, "q"));
-            let counts_requests = !policy.is_some_and(|policy| policy.contains("qu=\""));
+            let counts_requests = policy
+                .is_none_or(|policy| !policy.contains("qu=") || policy.contains("qu=\"requests\""));
             let (remaining, reset) = (parameter(parameters, "r"), parameter(parameters, "t"));
             if let (Some(remaining), Some(reset)) = (remaining, reset) {
                 limits.add(remaining, limit, Duration::from_secs(reset), counts_requests);
@@ -156,7 +160,7 @@ fn time_until(text: &str, now: SystemTime) -> Option<Duration> {
     };
     let time = Duration::try_from_secs_f64(number).ok()?;
     // A billion seconds are 31 years: no time until a reset.
-    Some(if number < 1e9 { time } else { until(SystemTime::UNIX_EPOCH + time, now) })
+    Some(if number < 1e9 { time } else { until(SystemTime::UNIX_EPOCH.checked_add(time)?, now) })
 }
 
 fn until(time: SystemTime, now: SystemTime) -> Duration {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Decision, Limit, Mistake, Part, RateLimiter, Rejection, VirtualClock};
 use support::clocks::embedded_on;
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::random::Random;
@@ -20,7 +20,7 @@ async fn check(
     cost: u64,
 ) -> Result<Decision, Rejection> {
     let request = (key, id);
-    let parts = [Part::new(&SENT, &request, 1), Part::new(limit, &key, cost)];
+    let parts = [Part::new(limit, &key, cost), Part::new(&SENT, &request, 1)];
     limiter.check_all(&parts).await
 }
 
@@ -79,16 +79,36 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
         limiter.block(&limit, 1_u64, MINUTE).await.expect("blocked");
         let rejection = check(&limiter, &limit, 1, 7, 1).await.expect_err("blocked");
         assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
-        // Its permits are empty.
         limiter.unblock(&limit, 1_u64).await.expect("unblocked");
+        // A decision about several others reports each.
+        let wide = Limit::sliding("wide", 9, HOUR);
         let request = (1_u64, 7_u64);
-        let parts = [Part::new(&SENT, &request, 1), Part::new(&limit, &1_u64, 1)];
-        for permit in limiter.acquire_all(&parts).await.expect("known") {
-            permit.refund();
+        let parts = [Part::new(&wide, &1_u64, 1), Part::new(&limit, &1_u64, 1)];
+        let parts = [parts[0], parts[1], Part::new(&SENT, &request, 1)];
+        let decision = limiter.check_all(&parts).await.expect("known");
+        assert_eq!((decision.limit, decision.remaining), (1, 0));
+        assert_eq!(limiter.operator().usage(&wide, 1_u64).await.expect("counted").used, 0);
+        // Alone, it admits every call.
+        for _ in 0..3 {
+            assert!(limiter.check(&SENT, 1_u64, 1).await.expect("admitted").allowed);
         }
-        limiter.flush().await.expect("settled");
-        assert_eq!(limiter.operator().usage(&limit, 1_u64).await.expect("counted").used, 1);
     }
+}
+
+#[tokio::test]
+async fn what_a_repeated_call_would_lack_is_a_mistake() {
+    let (limiter, limit) = (RateLimiter::embedded(), Limit::sliding("orders", 1, HOUR));
+    let is_mistake =
+        |error| matches!(error, Rejection::Mistake { mistake: Mistake::ChargedOnce, .. });
+    let parts = [Part::new(&limit, &1, 1), Part::new(&SENT, &7, 1)];
+    assert!(is_mistake(limiter.acquire_all(&parts).await.map(drop).expect_err("settles")));
+    let slots = Limit::in_flight("slots", 1);
+    let held = [Part::new(&slots, &1, 1), Part::new(&SENT, &7, 1)];
+    assert!(is_mistake(limiter.acquire_all(&held).await.map(drop).expect_err("holds")));
+    let (waiting, sent) = (limit.wait(SECOND), SENT.wait(SECOND));
+    let waits = [Part::new(&waiting, &1, 1), Part::new(&sent, &7, 1)];
+    assert!(is_mistake(limiter.check_all(&waits).await.expect_err("waits")));
+    assert_eq!(limiter.operator().usage(&limit, 1).await.expect("counted").used, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
