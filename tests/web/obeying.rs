@@ -124,8 +124,13 @@ fn reads_the_fields_of_the_drafts() {
         ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
         ("ratelimit", r#""burst";r=50;t=30, "day";r=20;t=7200"#),
     ];
-    // The one that leaves the longest time for each request.
+    // The one that leaves the longest time for each request, but first those of which little remains.
     assert_eq!(told(read(200, &fields)), (None, Some((20, Some(1_000), 7_200.0))));
+    let fields = [
+        ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
+        ("ratelimit", r#""burst";r=2;t=30, "day";r=900;t=86400"#),
+    ];
+    assert_eq!(told(read(200, &fields)), (None, Some((2, Some(100), 30.0))));
     let fields = [("ratelimit", r#""a;r=7,b";r=0;t=5;pk=:cHsdsRa894==:"#)];
     assert_eq!(told(read(200, &fields)), (Some(5.0), None));
     let fields = [("ratelimit-remaining", "3"), ("ratelimit-reset", "9")];
@@ -288,7 +293,7 @@ async fn one_request_of_a_fleet_tries_a_service_after_its_pause() {
             *requests
         };
         match number {
-            1 => return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
+            1 => return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "2")]).into_response(),
             2 => {
                 tokio::time::sleep(Duration::from_millis(400)).await;
                 let requests = *probed.requests.lock().expect("no panic");
@@ -408,5 +413,27 @@ async fn an_unblocked_key_is_tried_at_once() {
     assert!(limiter.unblock(&limit, "token").await.expect("unblocked"));
     for _ in 0..3 {
         assert_eq!(answered(&obeyed, 200, &[]).await, Ok(200));
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_another_limit_pauses_nobody() {
+    let (limiter, _clock) = timed();
+    let customer = Limit::sliding("customer", 100, SECOND);
+    let layer = RateLimitLayer::outbound()
+        .limit(Limit::sliding("api", 100, SECOND), |_: &Request<()>| "token")
+        .limit(customer, |request: &Request<()>| request.uri().path().to_owned());
+    let obeyed = layer.limiter(limiter.clone()).obey(MINUTE, |response: &Response<()>| {
+        ServiceLimits::read(response.status(), response.headers())
+    });
+    limiter.block(&customer, "/x", MINUTE).await.expect("blocked");
+    let service = service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(Response::new(()))));
+    let send = |path: &str| {
+        let request = Request::get(path).body(()).expect("a request");
+        obeyed.layer(service).oneshot(request)
+    };
+    for _ in 0..3 {
+        assert!(send("/x").await.is_err());
+        assert!(send("/y").await.is_ok());
     }
 }

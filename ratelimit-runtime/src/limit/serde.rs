@@ -185,7 +185,10 @@ impl LimitFields {
                 .into());
         }
         limit.policy.once = self.once;
-        Ok(limit.scope(self.scope.unwrap_or_default()).shadow(self.shadow).hidden(self.hidden))
+        Ok(limit
+            .scope(self.scope.unwrap_or_default())
+            .shadow(self.shadow)
+            .hidden(self.hidden || self.once))
     }
 
     fn align(&self) -> Result<Option<Align>, Box<dyn Error>> {

@@ -50,8 +50,9 @@ struct Pace {
     gap: Duration,
     credit: u64,
     until: u64,
-    /// Whether that is the end of a pause, and the number of pauses so far.
+    /// Whether that is the end of a pause, whether the key is not blocked for it yet, and the number of pauses so far.
     is_paused: bool,
+    is_blocking: bool,
     pauses: u64,
     /// The number of the newest request that was sent, and of the newest one whose response counts: a response to an
     /// earlier request says what was before, and one to a request before a pause does not end it.
@@ -118,6 +119,7 @@ impl Obedience {
             credit: u64::MAX,
             until: 0,
             is_paused: false,
+            is_blocking: false,
             pauses: 0,
             newest: 0,
             heard: 0,
@@ -151,29 +153,32 @@ impl ObeyedRequest {
     pub(super) async fn paced(&mut self) -> Result<(), Rejection> {
         let (now, entered) = (self.now(), self.with_pace(|pace| pace.pauses));
         let waited = now.saturating_sub(self.arrived);
-        let is_sent = self.with_pace(|pace| {
+        let number = self.with_pace(|pace| {
             // Nothing was heard of the service meanwhile: another process may have paused for it.
-            let is_held =
-                waited >= micros(PROBE) && pace.sent == 0 && pace.answered == self.answered;
-            pace.held == 0 && pace.holds(now, entered, is_held).is_none()
+            if waited >= micros(PROBE)
+                && pace.until <= now
+                && (pace.sent, pace.answered) == (0, self.answered)
+            {
+                pace.probe(now);
+            }
+            if pace.held > 0 && !pace.is_open_for(entered) {
+                return None;
+            }
+            pace.send(now, entered, false).ok()
         });
-        if !is_sent {
+        self.number = number;
+        if self.number.is_none() {
             self.with_pace(|pace| pace.held += 1);
             self.is_held = true;
-            self.hold(entered).await?;
+            self.number = Some(self.hold(entered).await?);
+            self.release();
         }
-        self.number = Some(self.with_pace(|pace| {
-            pace.sent += 1;
-            pace.newest += 1;
-            pace.newest
-        }));
-        self.release();
         Ok(())
     }
 
     /// Waits as long as a call of its limit may wait. Only the first request that is held asks for the pace; the others
-    /// follow in their order. `entered` is the number of pauses before it.
-    async fn hold(&self, entered: u64) -> Result<(), Rejection> {
+    /// follow in their order. `entered` is the number of pauses before it. Returns its number.
+    async fn hold(&self, entered: u64) -> Result<u64, Rejection> {
         let wait = self.limit.policy().wait.unwrap_or_default();
         let deadline = self.arrived.saturating_add(micros(wait));
         let rest = |now: u64, until: u64| Duration::from_micros(until.saturating_sub(now));
@@ -182,27 +187,24 @@ impl ObeyedRequest {
         loop {
             // Receives notifications from now on.
             let (changed, now) = (self.changed.notified(), self.now());
-            let Some(held_by) = self.with_pace(|pace| pace.holds(now, entered, true)) else {
-                return Ok(());
+            let held_by = match self.with_pace(|pace| pace.send(now, entered, true)) {
+                Ok(number) => return Ok(number),
+                Err(held_by) => held_by,
             };
             let (gap, until) = match held_by {
-                HeldBy::Pause(_) if now >= deadline => {
-                    // The block of the key rejects it.
-                    let limit = self.limit.wait(Duration::ZERO);
-                    return self.limiter.check(&limit, &self.key, 0).await.map(drop);
-                }
-                HeldBy::Credit(until) if now >= deadline => (Some(PROBE), until),
-                HeldBy::Pause(until) | HeldBy::Credit(until) => (None, until),
+                HeldBy::Pause(until) | HeldBy::Credit(until) if now < deadline => (None, until),
+                HeldBy::Pause(until) | HeldBy::Credit(until) => (Some(PROBE), until),
                 HeldBy::Pace(gap, until) => (Some(gap), until),
             };
             let mut next = until;
             if let Some(gap) = gap {
-                match self.limiter.check(&self.limit_of(gap), &self.key, 1).await {
-                    Ok(_) => {
-                        self.with_pace(|pace| pace.credit = pace.credit.saturating_sub(1));
-                        return Ok(());
-                    }
+                match self.ask(gap).await {
+                    Ok(()) => return Ok(self.with_pace(Pace::sent_one)),
                     Err(rejection) if now >= deadline => return Err(rejection),
+                    Err(Rejection::Blocked { decision, .. }) => {
+                        self.blocked(decision.retry_after);
+                        continue;
+                    }
                     Err(rejection) => {
                         let retry = rejection.retry_after().unwrap_or(PROBE);
                         next = until.min(now.saturating_add(micros(retry)));
@@ -212,6 +214,22 @@ impl ObeyedRequest {
             let pause = self.limiter.pause(rest(now, next.min(deadline)));
             let _ = before(pause, changed).await;
         }
+    }
+
+    /// Asks for the pace. A key that was blocked since the limits have admitted this request rejects it.
+    async fn ask(&self, gap: Duration) -> Result<(), Rejection> {
+        let limit = self.limit.wait(Duration::ZERO);
+        if let Err(rejection @ Rejection::Blocked { .. }) =
+            self.limiter.check(&limit, &self.key, 0).await
+        {
+            return Err(rejection);
+        }
+        self.limiter.check(&self.limit_of(gap), &self.key, 1).await.map(drop)
+    }
+
+    /// Returns whether a rejection is by the limit whose key the service counts by.
+    pub(super) fn is_by_limit(&self, name: &Name) -> bool {
+        *name == self.limit.terms().identity.name
     }
 
     /// Learns that the key was blocked when this request came.
@@ -235,9 +253,14 @@ impl ObeyedRequest {
         if let Some(pause) = limits.pause {
             let pause = pause.min(at_most);
             self.pause(pause);
+            self.with_pace(|pace| pace.is_blocking = true);
             // Without Redis, the block holds for this process.
             let _ = self.limiter.block(&self.limit, &self.key, pause).await;
-            return;
+            // Requests that came meanwhile have found a key that was not blocked yet.
+            return self.with_pace(|pace| {
+                pace.is_blocking = false;
+                pace.pauses += 1;
+            });
         }
         self.with_pace(|pace| {
             let Some(number) = self.number.filter(|number| *number > pace.heard) else { return };
@@ -290,7 +313,14 @@ impl Drop for ObeyedRequest {
         let (now, mut paces) = (self.now(), lock(&self.obedience.paces));
         if let Some(pace) = paces.get_mut(&self.key_id) {
             pace.under_way -= 1;
-            pace.sent -= u64::from(self.number.is_some());
+            if let Some(number) = self.number {
+                pace.sent -= 1;
+                if number < pace.heard && !pace.is_paused && pace.credit < u64::MAX {
+                    // A response to a later request has left it out of the credit.
+                    pace.credit += 1;
+                    pace.changed.notify_waiters();
+                }
+            }
             if !pace.is_known_at(now) {
                 paces.remove(&self.key_id);
             }
@@ -299,31 +329,54 @@ impl Drop for ObeyedRequest {
 }
 
 impl Pace {
-    /// Returns why a request is held that its limits have admitted after so many pauses; `None` if it is sent now.
-    /// `is_held` says whether it has waited for the service.
-    fn holds(&mut self, now: u64, entered: u64, is_held: bool) -> Option<HeldBy> {
-        // A request that came later found a key that is not blocked: the pause is over, or was ended by hand.
-        let is_open = self.is_paused && self.pauses == entered;
+    /// Sends a request that its limits have admitted after so many pauses, and returns its number, or why it is held.
+    /// `is_held` says whether it was held before.
+    fn send(&mut self, now: u64, entered: u64, is_held: bool) -> Result<u64, HeldBy> {
+        let is_open = self.is_open_for(entered);
         if self.until <= now || is_open {
+            let was_in_force = self.credit == 0 || !self.gap.is_zero();
             (self.gap, self.credit) = (Duration::ZERO, u64::MAX);
-            if is_held || mem::take(&mut self.is_paused) {
-                (self.gap, self.until, self.is_paused) = (PROBE, now + micros(PROBED), false);
+            if is_held && was_in_force || self.is_paused {
+                self.probe(now);
+            }
+            if is_open {
+                self.changed.notify_waiters();
             }
         }
         if self.credit == 0 {
             let held_by = if self.is_paused { HeldBy::Pause } else { HeldBy::Credit };
-            return Some(held_by(self.until));
+            return Err(held_by(self.until));
         }
         if self.gap.is_zero() {
-            self.credit -= 1;
-            return None;
+            Ok(self.sent_one())
+        } else {
+            Err(HeldBy::Pace(self.gap, self.until))
         }
-        Some(HeldBy::Pace(self.gap, self.until))
+    }
+
+    /// Counts a request that is sent. Returns its number.
+    fn sent_one(&mut self) -> u64 {
+        self.credit = self.credit.saturating_sub(1);
+        (self.sent, self.newest) = (self.sent + 1, self.newest + 1);
+        self.newest
+    }
+
+    /// Returns whether a request has found a key that is not blocked, after this pause began: the pause is over, or was
+    /// ended by hand.
+    fn is_open_for(&self, entered: u64) -> bool {
+        self.is_paused && !self.is_blocking && self.pauses == entered
+    }
+
+    /// Lets one request in each second try the service.
+    fn probe(&mut self, now: u64) {
+        (self.gap, self.credit, self.until) = (PROBE, u64::MAX, now + micros(PROBED));
+        self.is_paused = false;
     }
 
     /// Sets the pace, and tells the requests that wait.
     fn set(&mut self, gap: Duration, credit: u64, until: u64) {
-        (self.gap, self.credit, self.until, self.is_paused) = (gap, credit, until, false);
+        (self.gap, self.credit, self.until) = (gap, credit, until);
+        (self.is_paused, self.is_blocking) = (false, false);
         self.changed.notify_waiters();
     }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -184,15 +184,16 @@ impl<R, O> OutboundLayer<R, O> {
     ///
     /// - While the service admits nothing, the key is [blocked](crate::RateLimiter::block), but at most for `at_most`.
     /// - If at most a fifth of its limit remains, or at most twice the requests under way, those that remain are spread
-    ///   evenly over the time until the reset, in the whole fleet.
-    /// - This process sends no more requests until the reset than remain. If a request is held until its wait ends, it
-    ///   is sent nevertheless, but not more than one a second in the whole fleet.
-    /// - After a pause, and after a reset for which requests have waited, one request a second tries the service, in
-    ///   the whole fleet, until this process has an answer without a pause.
+    ///   evenly over the time until the reset, in the whole fleet. Otherwise, this process sends no more requests until
+    ///   the reset than remain.
+    /// - After a pause, and after a reset for which requests were held, one request a second tries the service, in the
+    ///   whole fleet, until this process has an answer without a pause. A process that has no such answer itself learns
+    ///   of a pause from a request that the block rejects, or that waits for a second and hears of no answer meanwhile.
     ///
-    /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](Limit::wait) of its limit,
-    /// and then rejected, up to one deadline later; its limits have charged it. A request whose future is kept and not
-    /// polled holds up those behind it until their waits end. A [shadow](Limit::shadow) does not obey.
+    /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](Limit::wait) of its limit.
+    /// Then it is rejected, unless it may be the one of its second; its limits have charged it. Its checks can take two
+    /// deadlines more. A request whose future is kept and not polled holds up those behind it until their waits end. A
+    /// [shadow](Limit::shadow) does not obey.
     #[must_use]
     pub fn obey<T>(
         self,
@@ -299,7 +300,9 @@ where
                     request_log::without(|| Pin::new(&mut check).poll(context))
                 };
                 let result = poll_fn(poll).await;
-                if let (Some(obeyed), Err(Rejection::Blocked { decision, .. })) = (&obeyed, &result)
+                if let (Some(obeyed), Err(Rejection::Blocked { name, decision, .. })) =
+                    (&obeyed, &result)
+                    && obeyed.is_by_limit(name)
                 {
                     obeyed.blocked(decision.retry_after);
                 }
@@ -309,7 +312,8 @@ where
                 }
             }
             if let Some(obeyed) = &mut obeyed {
-                obeyed.paced().await?;
+                let mut paced = pin!(obeyed.paced());
+                poll_fn(|context| request_log::without(|| paced.as_mut().poll(context))).await?;
             }
             let response = ready.call(request).await.map_err(Into::into)?;
             if let Some(obeyed) = &obeyed {

@@ -49,7 +49,8 @@ pub struct ServiceLimits {
     /// How long the service admits no request: the longest `Retry-After`, or reset of a limit of which nothing remains.
     /// A second if the status is 429 and nothing says how long; otherwise `None`.
     pub pause: Option<Duration>,
-    /// The limit of requests that leaves the longest time for each one; `None` if something remains of none.
+    /// The limit of requests that leaves the longest time for each one, of those of which at most a fifth remains if
+    /// there are any; `None` if something remains of none.
     pub requests: Option<RemainingRequests>,
 }
 
@@ -124,7 +125,10 @@ impl ServiceLimits {
             self.pause = self.pause.max(Some(reset));
         } else if counts_requests {
             let requests = RemainingRequests { remaining, limit, reset };
-            let known = self.requests.filter(|known| known.gap() >= requests.gap());
+            let order = |it: &RemainingRequests| {
+                (it.limit.is_some_and(|limit| it.remaining <= limit / 5), it.gap())
+            };
+            let known = self.requests.filter(|known| order(known) >= order(&requests));
             self.requests = known.or(Some(requests));
         }
     }

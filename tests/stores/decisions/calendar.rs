@@ -265,9 +265,13 @@ fn the_windows_of_each_zone_are_those_of_its_days() {
         let since = Timestamp::from_second(first.as_secs() as i64).expect("in range");
         let changes = zone.following(since).map(|change| change.timestamp().as_second() as u64);
         let changes = changes.take_while(|change| *change < last.as_secs());
+        let around =
+            |change| [change - 86_400, change - 1, change, change + 3_600, change + 86_400];
         let each_day = (first.as_secs()..last.as_secs()).step_by(86_400).filter(|_| is_long());
-        for change in changes.chain(each_day) {
-            for now in [change - 86_400, change - 1, change, change + 3_600, change + 86_400] {
+        for moments in
+            changes.map(|change| around(change).to_vec()).chain(each_day.map(|day| vec![day]))
+        {
+            for now in moments {
                 clock.set(Duration::from_secs(now));
                 let limit = limits[calls as usize % limits.len()];
                 calls += 1;
