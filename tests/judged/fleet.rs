@@ -12,6 +12,11 @@ use support::server::Server;
 /// The most processes of a trace.
 pub(crate) const MOST_PROCESSES: usize = 8;
 
+/// The time at which traces begin, and the time after which they begin there again, in the year 2200: a clock ends in
+/// 2255, and thousands of traces last for weeks.
+const FIRST: Duration = Duration::from_secs(1_800_000_000);
+const LAST: Duration = Duration::from_secs(7_258_118_400);
+
 /// A process, and its clock. A process whose clock stands still does nothing any more, as one that was killed.
 #[derive(Clone)]
 pub(crate) struct Process {
@@ -61,7 +66,7 @@ impl Fleet {
     }
 
     fn start(store: SharedStore, processes: usize) -> Self {
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let clock = VirtualClock::at(FIRST);
         let mut fleet = Self { processes: Vec::new(), clock, store };
         fleet.processes = (0..processes).map(|number| fleet.process(number)).collect();
         fleet
@@ -97,6 +102,13 @@ impl Fleet {
     pub(crate) fn clear(&self) {
         if let SharedStore::Server { connection, .. } = &self.store {
             redis::cmd("FLUSHALL").exec(&mut *connection.borrow_mut()).expect("FLUSHALL");
+        }
+    }
+
+    /// Lets time begin again before a trace, if it comes near its end.
+    pub(crate) fn begin_again(&self) {
+        if self.clock.now() > LAST {
+            self.clock.set(FIRST);
         }
     }
 

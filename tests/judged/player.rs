@@ -92,6 +92,7 @@ impl<'a> Player<'a> {
         let setup = &trace.setup;
         // Every trace starts at a tick.
         let tick = setup.tick;
+        fleet.begin_again();
         fleet.clock.advance(Duration::from_micros((tick - fleet.now() % tick) % tick));
         fleet.clear();
         let processes = setup.processes.min(fleet.processes.len());
