@@ -5,8 +5,7 @@
 //! ```
 //!
 //! A shop may place two orders an hour. Its client sends each order again until it has a reply, always with the same
-//! id. The program prints which orders are accepted: those that were sent again cost nothing, and a third one is too
-//! many.
+//! id. The program prints which orders are accepted. A repeated order costs nothing. The third order is too many.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 

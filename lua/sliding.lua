@@ -80,8 +80,8 @@ local function sliding(
   local oldest = floor((now - period) / tick) + 1
 
   -- Skips the records that have left the window. Of a call that does not fit, finds the time of the record that must
-  -- leave before it fits. `excess` is the number of units that must leave. Of those that have left, some are still in
-  -- `total`, so they count in `excess` until their record is skipped.
+  -- leave before it fits. `excess` is the number of units that must leave. Units that have left the window count in
+  -- `total` and in `excess` until their record is skipped.
   local measures = op == 'peek' and operand == 1
   local is_limited = op ~= 'correct' and not measures
   local used, dead, blocker = total, 0, last

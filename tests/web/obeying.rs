@@ -124,7 +124,7 @@ fn reads_the_fields_of_the_drafts() {
         ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
         ("ratelimit", r#""burst";r=50;t=30, "day";r=20;t=7200"#),
     ];
-    // The one that leaves the longest time for each request, but first those of which little remains.
+    // A fifth of each limit remains at most in one of them: that one is the tightest.
     assert_eq!(told(read(200, &fields)), (None, Some((20, Some(1_000), 7_200.0))));
     let fields = [
         ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),

@@ -393,7 +393,7 @@ pub(super) fn conclude(
     if let Ok((outcomes, source)) = reply
         && is_repeated(labels, outcomes)
     {
-        // It has taken nothing: the others say what is left.
+        // The limit that counts once takes nothing for a repeated call. The decision comes from the other limits.
         let of = |index: usize| {
             let decision = Decision::new(labels[index].capacity, &outcomes[index], *source);
             Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })

@@ -3,9 +3,10 @@
 //!
 //! A request that has passed its limits passes a second one while the service has a pace: a leaky bucket of the key,
 //! which all processes share. The pace comes from the newest response: the time to the reset, divided by the requests
-//! that remain. This process also sends no more requests than remain. After a pause and after a reset that requests
-//! have waited for, and if no response has come while a request waited, nobody knows what the service admits: one
-//! request a second then tries it, until one is answered.
+//! that remain. This process also sends no more requests than remain.
+//!
+//! After a pause, nobody knows what the service admits. One request a second then tries it, until one is answered. The
+//! same holds after a reset if requests have waited for it, and if no response comes while a request waits.
 
 use std::collections::HashMap;
 use std::mem;
@@ -28,9 +29,6 @@ const PROBE: Duration = Duration::from_secs(1);
 /// How long requests are spread after a pause if none is answered.
 const PROBED: Duration = Duration::from_secs(60);
 
-/// A service has few requests left if this part of its limit remains, or as many as twice those that are sent here.
-const FEW: u64 = 5;
-
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// How a layer obeys: at most for a time, and what it knows of the services behind keys.
@@ -41,9 +39,11 @@ pub(super) struct Obedience {
 
 /// What this process knows of the service behind a key. Kept while requests are under way or a pace is in force.
 struct Pace {
-    /// The requests that have begun and not ended; those of them that were sent; and those that are held.
+    /// The requests under way.
     under_way: usize,
+    /// The requests under way that were sent.
     sent: u64,
+    /// The requests under way that are held.
     held: usize,
     /// The time from one request to the next, zero without one, and how many requests this process can send. Both are
     /// in force until a time.
@@ -266,14 +266,15 @@ impl ObeyedRequest {
             let Some(number) = self.number.filter(|number| *number > pace.heard) else { return };
             pace.heard = number;
             pace.answered += 1;
-            let Some(RemainingRequests { remaining, limit, reset }) = limits.requests else {
+            let Some(requests) = limits.requests else {
                 return pace.set(Duration::ZERO, u64::MAX, now + micros(PROBED));
             };
-            // Without those that are under way; this one is answered.
+            let RemainingRequests { remaining, reset, .. } = requests;
+            // The service has not counted the other requests under way yet.
             let credit = remaining.saturating_sub(pace.sent - 1);
-            let is_few = remaining <= (limit.unwrap_or(0) / FEW).max(2 * pace.sent);
-            let spread = || reset / u32::try_from(credit).unwrap_or(u32::MAX).max(1);
-            let gap = if is_few { spread() } else { Duration::ZERO };
+            let is_few = requests.is_scarce() || remaining <= 2 * pace.sent;
+            let spread = RemainingRequests { remaining: credit, ..requests };
+            let gap = if is_few { spread.gap() } else { Duration::ZERO };
             pace.set(gap, credit, now + micros(reset.min(at_most)));
         });
     }

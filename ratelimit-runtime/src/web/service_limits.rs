@@ -46,11 +46,11 @@ use super::headers::split;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceLimits {
-    /// How long the service admits no request: the longest `Retry-After`, or reset of a limit of which nothing remains.
-    /// A second if the status is 429 and nothing says how long; otherwise `None`.
+    /// How long the service admits no request; `None` if it admits some. This is the longest time of `Retry-After` and
+    /// of the resets of limits of which nothing remains. A status 429 that says no time is a pause of a second.
     pub pause: Option<Duration>,
-    /// The limit of requests that leaves the longest time for each one, of those of which at most a fifth remains if
-    /// there are any; `None` if something remains of none.
+    /// The tightest limit of requests of which something remains. A limit of which at most a fifth remains is tighter
+    /// than the others; of two such limits, the one with the longer [`gap`](RemainingRequests::gap).
     pub requests: Option<RemainingRequests>,
 }
 
@@ -125,9 +125,7 @@ impl ServiceLimits {
             self.pause = self.pause.max(Some(reset));
         } else if counts_requests {
             let requests = RemainingRequests { remaining, limit, reset };
-            let order = |it: &RemainingRequests| {
-                (it.limit.is_some_and(|limit| it.remaining <= limit / 5), it.gap())
-            };
+            let order = |it: &RemainingRequests| (it.is_scarce(), it.gap());
             let known = self.requests.filter(|known| order(known) >= order(&requests));
             self.requests = known.or(Some(requests));
         }
@@ -139,6 +137,11 @@ impl RemainingRequests {
     #[must_use]
     pub fn gap(&self) -> Duration {
         self.reset / u32::try_from(self.remaining).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Returns whether at most a fifth of the limit remains.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.limit.is_some_and(|limit| self.remaining <= limit / 5)
     }
 }
 
