@@ -183,12 +183,13 @@ impl<R, O> OutboundLayer<R, O> {
     /// ```
     ///
     /// - While the service admits nothing, the key is [blocked](crate::RateLimiter::block), but at most for `at_most`.
-    /// - If few requests remain, the fleet spreads them evenly over the time until the reset. Few are at most a fifth of
-    ///   the limit of the service, or at most twice the requests under way. If more remain, this process sends no more
-    ///   requests until the reset than remain.
-    /// - After a pause, and after a reset for which requests were held, the fleet sends one request a second, until this
-    ///   process has an answer without a pause. A process can miss the pause that another process has read. It then
-    ///   learns of it when the block rejects a request, or when a request has waited for a second without an answer.
+    /// - If few requests remain, the fleet spreads them evenly over the time until the reset. Few are at most a fifth
+    ///   of the limit of the service, or at most twice the requests under way. If more remain, this process sends no
+    ///   more requests until the reset than remain.
+    /// - After a pause, and after a reset for which requests were held, the fleet sends one request a second, until
+    ///   this process has an answer without a pause. A process can miss the pause that another process has read. It
+    ///   then learns of it when the block rejects a request, or when a request has waited for a second without an
+    ///   answer.
     ///
     /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](Limit::wait) of its limit.
     /// Then it is rejected, unless it may be the one of its second; its limits have charged it. Its checks can take two
