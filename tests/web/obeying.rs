@@ -97,8 +97,7 @@ fn reads_what_anthropic_sends() {
         ("anthropic-ratelimit-output-tokens-remaining", "0"),
         ("anthropic-ratelimit-output-tokens-reset", "2025-01-15T15:24:59.25+01:00"),
     ];
-    // A fraction of a second of a date is rounded up.
-    assert_eq!(told(read(200, &fields)), (Some(60.0), Some((49, Some(50), 2.0))));
+    assert_eq!(told(read(200, &fields)), (Some(59.25), Some((49, Some(50), 2.0))));
 }
 
 #[test]
@@ -124,7 +123,7 @@ fn reads_the_fields_of_the_drafts() {
         ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
         ("ratelimit", r#""burst";r=50;t=30, "day";r=20;t=7200"#),
     ];
-    // A fifth of each limit remains at most in one of them: that one is the tightest.
+    // Less than a fifth of the limit of a day remains, so it is the tighter one.
     assert_eq!(told(read(200, &fields)), (None, Some((20, Some(1_000), 7_200.0))));
     let fields = [
         ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
@@ -148,6 +147,8 @@ fn ignores_what_it_cannot_read() {
         "nan",
         "inf",
         "5x",
+        "-5s",
+        "5m ago",
         "2025-13",
         "2025-01-15T14:24:00",
         "99999999999999999999999999",

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use httpdate::parse_http_date;
+use jiff::{SignedDuration, Timestamp};
 
 use super::headers::split;
 
@@ -163,7 +164,9 @@ fn parameter(parameters: &str, name: &str) -> Option<u64> {
 /// Returns the time until a reset, of any form that [`ServiceLimits`] reads.
 fn time_until(text: &str, now: SystemTime) -> Option<Duration> {
     let Some(number) = text.parse().ok().filter(|number: &f64| number.is_finite()) else {
-        return sum_of_units(text).or_else(|| Some(until(parse_rfc3339(text)?, now)));
+        let date = || Some(until(text.parse::<Timestamp>().ok()?.into(), now));
+        let sum = text.parse().ok().and_then(|sum: SignedDuration| sum.try_into().ok());
+        return sum.or_else(date);
     };
     let time = Duration::try_from_secs_f64(number).ok()?;
     // A billion seconds are 31 years: no time until a reset.
@@ -172,50 +175,6 @@ fn time_until(text: &str, now: SystemTime) -> Option<Duration> {
 
 fn until(time: SystemTime, now: SystemTime) -> Duration {
     time.duration_since(now).unwrap_or_default()
-}
-
-/// Parses a sum of numbers with units, such as `6m0s`.
-fn sum_of_units(text: &str) -> Option<Duration> {
-    let (mut sum, mut rest) = (0.0, text);
-    while !rest.is_empty() {
-        let (number, other) = rest.split_at(rest.find(|it: char| it.is_ascii_alphabetic())?);
-        let (unit, next) =
-            other.split_at(other.find(|it: char| !it.is_ascii_alphabetic()).unwrap_or(other.len()));
-        let seconds = match unit {
-            "d" => 86_400.0,
-            "h" => 3_600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 0.001,
-            _ => return None,
-        };
-        (sum, rest) = (sum + seconds * number.parse::<f64>().ok()?, next);
-    }
-    Duration::try_from_secs_f64(sum).ok().filter(|_| !text.is_empty())
-}
-
-/// Parses a date of RFC 3339, such as `2025-01-15T14:24:00Z`.
-fn parse_rfc3339(text: &str) -> Option<SystemTime> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hours, minutes, seconds) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let rest = text.get(19..)?.trim_start_matches(|it: char| it == '.' || it.is_ascii_digit());
-    let offset = match rest.as_bytes() {
-        b"Z" | b"z" => 0,
-        [sign @ (b'+' | b'-'), ..] if rest.len() == 6 => {
-            let minutes = rest[1..3].parse::<i64>().ok()? * 60 + rest[4..].parse::<i64>().ok()?;
-            if *sign == b'-' { -minutes } else { minutes }
-        }
-        _ => return None,
-    };
-    // The days since 1970, with years that begin in March, after a leap day.
-    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
-    let days =
-        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
-    let seconds = ((days * 24 + hours) * 60 + minutes - offset) * 60 + seconds;
-    // A fraction is rounded up.
-    let seconds = u64::try_from(seconds + i64::from(text.contains('.'))).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// Returns the time at which a response was sent, by the clock of the service if the response has it.
