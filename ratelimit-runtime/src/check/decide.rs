@@ -1,6 +1,7 @@
 //! The decision of a call: its counts, the lease, the line or the store that decides it, and what the caller receives
 //! and reports observe of the reply.
 
+use std::cmp::Reverse;
 use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -390,34 +391,16 @@ pub(super) fn conclude(
     reply: &Result<Outcomes<'_>, StoreError>,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
-    if let Ok((outcomes, source)) = reply
-        && is_repeated(labels, outcomes)
-    {
-        // The limit that counts once takes nothing for a repeated call. The decision comes from the other limits.
-        let of = |index: usize| {
-            let decision = Decision::new(labels[index].capacity, &outcomes[index], *source);
-            Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })
-        };
-        let mut others: Vec<_> = (0..labels.len()).filter(|index| !labels[*index].once).collect();
-        others.sort_by_key(|index| outcomes[*index].remaining);
-        for index in others.iter().skip(1) {
-            report.record(&labels[*index], &of(*index), true);
-        }
-        let result = others.first().map_or_else(|| Ok(Decision::unlimited()), |index| of(*index));
-        let spoken = others.first().copied().unwrap_or(0);
-        report.about(spoken).end(&labels[spoken], &result);
-        return result;
-    }
-    // The limit whose result the caller receives.
+    let is_repeated = matches!(reply, Ok((outcomes, _)) if is_repeated(labels, outcomes));
+    // The limit whose result the caller receives. One that counts once speaks only of a block of its key.
     let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
-        let spoken = hardest(outcomes);
-        // A limit that remembers the call from now on has nothing to say.
-        let is_silent = |index: &usize| labels[*index].once && outcomes[*index].is_allowed();
-        let others = (0..labels.len()).filter(|index| !is_silent(index));
-        let other = || others.min_by_key(|index| outcomes[*index].remaining);
-        if is_silent(&spoken) { other().unwrap_or(spoken) } else { spoken }
+        hardest(outcomes, |index| labels[index].once && !outcomes[index].is_blocked())
     });
     let result_of = |index: usize| match reply {
+        Ok((outcomes, source)) if is_repeated => {
+            let decision = Decision::new(labels[index].capacity, &outcomes[index], *source);
+            Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })
+        }
         Ok((outcomes, source)) => result_of(&labels[index], &outcomes[index], *source),
         Err(error) => Err(Rejection::unavailable_by(&labels[index], error.clone())),
     };
@@ -466,25 +449,14 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
 }
 
 /// Returns the index of the outcome that is hardest on the caller: the rejection with the longest wait; without a
-/// rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
-pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
-    let is_harder = |one: &Outcome, other: &Outcome| {
-        let allowed = one.is_allowed();
-        if allowed != other.is_allowed() {
-            !allowed
-        } else if one.retry_us != other.retry_us {
-            one.retry_us > other.retry_us
-        } else {
-            allowed && one.remaining < other.remaining
-        }
+/// rejection, the outcome with the fewest remaining units; of equal outcomes, the first. Silent outcomes come last.
+pub(super) fn hardest(outcomes: &[Outcome], is_silent: impl Fn(usize) -> bool) -> usize {
+    let order = |(index, outcome): &(usize, &Outcome)| {
+        let allowed = outcome.is_allowed();
+        let remaining = if allowed { outcome.remaining } else { 0 };
+        (is_silent(*index), allowed, Reverse(outcome.retry_us), remaining)
     };
-    let mut hardest = 0;
-    for (index, outcome) in outcomes.iter().enumerate().skip(1) {
-        if is_harder(outcome, &outcomes[hardest]) {
-            hardest = index;
-        }
-    }
-    hardest
+    outcomes.iter().enumerate().min_by_key(order).map_or(0, |(index, _)| index)
 }
 
 /// Returns the result that the caller receives: a shadow admits every call.

@@ -110,7 +110,7 @@ impl Checker {
         let (report, source) = (Report::since(started), Source::Embedded);
         if outcomes.iter().all(Outcome::is_allowed) {
             // As in `conclude`, the limit whose result the caller receives comes last.
-            let spoken = hardest(outcomes);
+            let spoken = hardest(outcomes, |_| false);
             for index in (0..parts.len()).filter(|index| *index != spoken).chain([spoken]) {
                 let label = parts[index].limit.label();
                 let decision = Decision::new(label.capacity, &outcomes[index], source);
@@ -134,7 +134,7 @@ impl Check {
     /// Creates the check of a call that all of its counts admit.
     #[inline]
     fn admitted_by(charges: &[LocalCharge<'_>], outcomes: &[Outcome]) -> Self {
-        let index = hardest(outcomes);
+        let index = hardest(outcomes, |_| false);
         let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
         Self::admitted(capacity, outcome.remaining, outcome.reset_us)
     }

@@ -88,6 +88,10 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
         let decision = limiter.check_all(&parts).await.expect("known");
         assert_eq!((decision.limit, decision.remaining), (1, 0));
         assert_eq!(limiter.operator().usage(&wide, 1_u64).await.expect("counted").used, 0);
+        // A block that ends before the id is forgotten.
+        limiter.block(&wide, 1_u64, SECOND).await.expect("blocked");
+        let rejection = check(&limiter, &wide, 1, 7, 1).await.expect_err("blocked");
+        assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
         // Alone, it admits every call.
         for _ in 0..3 {
             assert!(limiter.check(&SENT, 1_u64, 1).await.expect("admitted").allowed);
