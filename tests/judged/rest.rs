@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ratelimit_runtime::__private::leases_are_idle;
 use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, RuleSet};
-use support::lines::wait_until_idle;
 use tokio::time::timeout;
 
 use crate::player::{A_SECOND, Player};
@@ -32,15 +31,6 @@ impl Player<'_> {
         }
         for waiting in waiting {
             let _ = waiting.task.await;
-        }
-        if self.fleet.is_embedded() {
-            // The background thread may have asked for a call that is dropped now. Then it gives the units back.
-            let idle = async {
-                for process in self.processes() {
-                    wait_until_idle(&process.limiter).await;
-                }
-            };
-            let _ = timeout(Duration::from_secs(1), idle).await;
         }
         if self.slot_moves {
             self.move_slot();

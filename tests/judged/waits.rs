@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratelimit_runtime::Rejection;
-use support::lines::{run_tasks, wait_until_idle};
+use support::lines::wait_until_idle;
 
 use crate::calls::{Gate, Gated, Waiting};
 use crate::exceptions::Excepted;
@@ -131,10 +131,6 @@ impl Player<'_> {
 
     /// Runs the calls of all processes until they wait for the clock.
     pub(crate) async fn rest(&self) {
-        if self.fleet.is_embedded() {
-            // The calls drive their line. One that is not polled does not.
-            return run_tasks().await;
-        }
         for process in self.processes() {
             wait_until_idle(&process.limiter).await;
         }

@@ -30,7 +30,7 @@ async fn wait_until(is_idle: impl Fn() -> bool) {
     }
 }
 
-/// Runs all other tasks until they wait for the clock, if they drive their lines themselves.
+/// Runs all other tasks until they wait. The background thread may still be at work for them.
 pub async fn run_tasks() {
     for _ in 0..3 {
         yield_to_tasks().await;

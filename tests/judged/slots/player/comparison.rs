@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::RuleSet;
 use support::judge::HolderJudge;
-use support::lines::{run_tasks, wait_until_decided};
+use support::lines::wait_until_decided;
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, RuleOf, SlotPlayer, TICK, WaitingCall};
@@ -33,14 +33,9 @@ impl SlotPlayer<'_> {
     pub(super) async fn rest(&mut self) {
         loop {
             for process in 0..self.alive.len() {
-                if self.fleet.is_embedded() {
-                    // The calls drive their line. One that is not polled does not.
-                    run_tasks().await;
-                } else {
-                    let limiter = self.limiter(process);
-                    if timeout(PATIENCE, wait_until_decided(&limiter)).await.is_err() {
-                        self.verdict.faults.push(format!("p{process} does not come to rest"));
-                    }
+                let limiter = self.limiter(process);
+                if timeout(PATIENCE, wait_until_decided(&limiter)).await.is_err() {
+                    self.verdict.faults.push(format!("p{process} does not come to rest"));
                 }
                 self.flush(process).await;
             }
