@@ -12,10 +12,10 @@ use support::server::Server;
 /// The most processes of a trace.
 pub(crate) const MOST_PROCESSES: usize = 8;
 
-/// The time at which traces begin, and the time after which they begin there again, in the year 2200: a clock ends in
-/// 2255, and thousands of traces last for weeks.
+/// The time at which traces begin, and the time after which they begin there again, in the year 2100: a virtual clock
+/// ends in 2112, and thousands of traces last for weeks.
 const FIRST: Duration = Duration::from_secs(1_800_000_000);
-const LAST: Duration = Duration::from_secs(7_258_118_400);
+const LAST: Duration = Duration::from_secs(4_102_444_800);
 
 /// A process, and its clock. A process whose clock stands still does nothing any more, as one that was killed.
 #[derive(Clone)]

@@ -12,6 +12,7 @@ mod fleet;
 mod operation;
 mod pairs;
 mod player;
+mod repeats;
 mod rest;
 mod slots;
 mod trace;
@@ -170,7 +171,13 @@ mod cluster {
         for algorithm in ALGORITHMS {
             let fleet = Fleet::cluster(Cluster::start(0));
             let processes = fleet.processes.len();
-            judge_without(algorithm, &fleet, processes, 12, &["several".to_owned()]);
+            judge_without(
+                algorithm,
+                &fleet,
+                processes,
+                12,
+                &["several", "once"].map(str::to_owned),
+            );
         }
     }
 }

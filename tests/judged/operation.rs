@@ -30,6 +30,11 @@ pub(crate) enum What {
         cost: Cost,
         acquires: bool,
     },
+    /// Decides a call with an id, which is charged once.
+    Once {
+        cost: Cost,
+        id: u64,
+    },
     /// Drops one of the calls that wait, polled or not.
     Drop(usize),
     /// Does not poll one of the calls that wait, or polls it again.
@@ -133,6 +138,7 @@ fn what(most: u64) -> impl Strategy<Value = What> {
         18 => (cost(), 1_u64..120, any::<bool>())
             .prop_map(|(cost, ticks, acquires)| What::Wait { cost, ticks, acquires }),
         5 => (cost(), any::<bool>()).prop_map(|(cost, acquires)| What::Several { cost, acquires }),
+        5 => (cost(), 0_u64..3).prop_map(|(cost, id)| What::Once { cost, id }),
         5 => any::<usize>().prop_map(What::Drop),
         10 => any::<usize>().prop_map(What::Pause),
         19 => (any::<usize>(), used).prop_map(|(which, used)| What::Settle { which, used }),

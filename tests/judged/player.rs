@@ -16,6 +16,7 @@ use crate::exceptions::Excepted;
 use crate::faults::Crashed;
 use crate::fleet::{Fleet, MOST_PROCESSES, Process};
 use crate::operation::{Cost, Operation, What};
+use crate::repeats::Repeats;
 use crate::rest::Missing;
 use crate::trace::{Setup, Trace};
 
@@ -44,6 +45,7 @@ pub(crate) struct Player<'a> {
     /// The processes whose calls a rule exempts, or admits in any case.
     pub(crate) is_free: [bool; MOST_PROCESSES],
     pub(crate) beside: Beside,
+    pub(crate) repeats: Repeats,
     pub(crate) waiting: Vec<Waiting>,
     /// The threshold and the units of calls that were charged before they started.
     pub(crate) ahead: Vec<(u64, u64)>,
@@ -111,6 +113,7 @@ impl<'a> Player<'a> {
             ruled: [None; MOST_PROCESSES],
             is_free: [false; MOST_PROCESSES],
             beside: Beside::new(setup),
+            repeats: Repeats::new(setup),
             waiting: Vec::new(),
             ahead: Vec::new(),
             granted_from: [None; MOST_PROCESSES],
@@ -185,7 +188,8 @@ impl<'a> Player<'a> {
             What::Several { cost, acquires } if self.setup.settles() => {
                 self.several(process, cost, acquires).await;
             }
-            What::Acquire(_) | What::Wait { .. } | What::Several { .. } => {}
+            What::Once { cost, id } if self.setup.settles() => self.once(process, cost, id).await,
+            What::Acquire(_) | What::Wait { .. } | What::Several { .. } | What::Once { .. } => {}
             What::Drop(which) => self.drop_waiting(which).await,
             What::Pause(which) => self.pause(which).await,
             What::Settle { which, used } => self.settle(which, used).await,

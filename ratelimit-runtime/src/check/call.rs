@@ -121,7 +121,22 @@ impl Checker {
         let ruled = self.ruled(parts);
         let by = Instant::now() + self.backend.settings.deadline;
         let call = self.decide_enforced(parts, &ruled, settles, None, by);
-        call.beside(&self.backend, self.trials(parts, &ruled))
+        if !policies().any(|policy| policy.once) {
+            return call.beside(&self.backend, self.trials(parts, &ruled));
+        }
+        // A repeated call is none for a trial.
+        let (checker, parts) = (self.clone(), parts.iter().map(owned).collect::<Vec<_>>());
+        StartedCall::boxed(&self.backend, move || async move {
+            let result = call.await;
+            let trials = match &result {
+                Ok(call) if call.is_repeated => Vec::new(),
+                _ => checker.trials(&borrowed(&parts), &ruled),
+            };
+            for trial in trials {
+                let _ = complete_by(by, trial).await;
+            }
+            result
+        })
     }
 
     /// Returns the limits of a call under the rules in force: one set of rules for all parts.
@@ -214,7 +229,7 @@ impl Checker {
             for blocked in blocked {
                 let _ = blocked.end();
             }
-            let started = (!shadows.is_empty())
+            let started = (!shadows.is_empty() && !admitted.is_repeated)
                 .then(|| checker.decide_as_written(&borrowed(&shadows), settles, None));
             let decided = match started {
                 None => None,

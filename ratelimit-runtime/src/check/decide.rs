@@ -36,6 +36,8 @@ pub struct AdmittedCall {
     pub(crate) decision: Decision,
     /// A permit for each part of the call, if its charges can be settled.
     pub(crate) permits: Vec<Permit>,
+    /// Whether the call was charged before: see [`Limit::once`].
+    pub(super) is_repeated: bool,
 }
 
 pub(super) type CallResult = Result<AdmittedCall, Rejection>;
@@ -138,7 +140,8 @@ impl AdmittedCall {
     /// Creates the result of a call of `parts` parts that charged nothing.
     pub(super) fn uncharged(decision: Decision, settles: bool, parts: usize) -> Self {
         let permits = if settles { parts } else { 0 };
-        Self { decision, permits: (0..permits).map(|_| Permit::new(decision, None)).collect() }
+        let permits = (0..permits).map(|_| Permit::new(decision, None)).collect();
+        Self { decision, permits, is_repeated: false }
     }
 }
 
@@ -306,7 +309,9 @@ impl CountedCall {
         // Without a reply, nothing was charged.
         let uncharged =
             |_| AdmittedCall::uncharged(decision, settles, parts.len().max(charges.len()));
-        Ok(permits.map_or_else(uncharged, |permits| AdmittedCall { decision, permits }))
+        let is_repeated = outcomes.is_ok_and(|(outcomes, _)| is_repeated(&labels, outcomes));
+        let admitted = |permits| AdmittedCall { decision, permits, is_repeated };
+        Ok(permits.map_or_else(uncharged, admitted))
     }
 
     /// Returns a permit for each part, if the charges can be settled.

@@ -71,7 +71,7 @@ impl Check {
 /// Creates the result of a call without permits.
 impl From<Decision> for AdmittedCall {
     fn from(decision: Decision) -> Self {
-        Self { decision, permits: Vec::new() }
+        Self { decision, permits: Vec::new(), is_repeated: false }
     }
 }
 
@@ -138,7 +138,7 @@ impl<T: From<AdmittedCall>> From<StartedCall> for Acquire<T> {
 
 impl From<AdmittedCall> for Permit {
     fn from(admission: AdmittedCall) -> Self {
-        let AdmittedCall { decision, permits } = admission;
+        let AdmittedCall { decision, permits, .. } = admission;
         permits.into_iter().next().unwrap_or_else(|| Self::new(decision, None))
     }
 }
@@ -151,7 +151,7 @@ impl From<AdmittedCall> for Vec<Permit> {
 
 impl<const N: usize> From<AdmittedCall> for [Permit; N] {
     fn from(admission: AdmittedCall) -> Self {
-        let AdmittedCall { decision, permits } = admission;
+        let AdmittedCall { decision, permits, .. } = admission;
         let mut permits = permits.into_iter();
         array::from_fn(|_| permits.next().unwrap_or_else(|| Permit::new(decision, None)))
     }

@@ -129,7 +129,7 @@ impl Limit {
     ///   the other decides: Redis, or the process while Redis is down.
     /// - The decision about a repeated call reports what the other limits have left. A blocked key rejects it. Alone,
     ///   this limit admits every call.
-    /// - Responses do not [report](Self::hidden) it. A shadow or a trial beside it also counts repeated calls.
+    /// - Responses do not [report](Self::hidden) it.
     /// - A repeated call has no charge and no slot. So beside calls in flight, a [`wait`](Self::wait), or charges that
     ///   can be settled, this limit is a [`Mistake`](crate::Mistake::ChargedOnce).
     ///

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Mistake, Part, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{
+    Decision, Limit, Mistake, Part, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
+};
 use support::clocks::embedded_on;
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::random::Random;
@@ -95,6 +97,28 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
         // Alone, it admits every call.
         for _ in 0..3 {
             assert!(limiter.check(&SENT, 1_u64, 1).await.expect("admitted").allowed);
+        }
+    }
+}
+
+/// What rules let a limit observe, by itself or for a trial, is what it would have charged.
+#[tokio::test]
+async fn a_repeated_call_is_none_for_a_shadow_or_a_trial() {
+    let server = Server::start();
+    let limit = Limit::sliding("orders", 5, HOUR);
+    let trial = Limit::sliding("orders:trial", 2, HOUR);
+    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
+        for (key, rule, observed) in
+            [(1, Rule::new().shadow(true), limit), (2, Rule::new().trial(2), trial)]
+        {
+            let mut rules = RuleSet::new();
+            rules.set("orders", rule).expect("valid");
+            limiter.set_rules(rules).expect("valid");
+            for id in [7, 7, 8, 8, 7] {
+                check(&limiter, &limit, key, id, 1).await.expect("admitted");
+            }
+            let usage = limiter.operator().usage(&observed, key).await.expect("counted");
+            assert_eq!(usage.used, 2, "{observed:?}");
         }
     }
 }
