@@ -38,10 +38,11 @@ local function sliding_counter(
     current = 0
   end
 
-  -- The estimate is previous * (1 - elapsed / period) + current; all terms times `span` are integers.
+  -- The estimate is previous * (1 - elapsed / period) + current; all terms times `span` are integers. A debt times its
+  -- weight can be too large for a number. The quotient of two exact numbers is on the right side of each integer.
   local overlap = span - (elapsed - elapsed % grain) / grain
   local room, measures = threshold - current - cost, op == 'peek' and operand == 1
-  local fits = room >= 0 and previous * overlap <= room * span or op == 'correct' or measures
+  local fits = room >= 0 and previous <= room * span / overlap or op == 'correct' or measures
   local allowed = fits and blocked <= clock or op == 'correct'
   local retry, changed, receipt = 0, nil, nil
   local previous_before, before = previous, current
@@ -60,8 +61,7 @@ local function sliding_counter(
       receipt = pack('>I7I7', own_birth, start)
     end
   elseif op == 'correct' and cost > 0 then
-    -- The weight of a count stays exact.
-    current = math.min(current + cost, math.max((MOST - MOST % span) / span, current))
+    current = math.min(current + cost, MOST)
   elseif op == 'correct' and birth == 0 and operand == 0 then
     previous = math.max(previous + math.min(current + cost, 0), 0)
     current = math.max(current + cost, 0)
@@ -80,7 +80,7 @@ local function sliding_counter(
   local remaining, reset, slack = 0, 0, 0
   local free = (threshold - current) * span - previous * overlap
   if measures then
-    remaining = current + math.ceil(previous * overlap / span)
+    remaining = math.min(current + math.ceil(previous * overlap / span), MOST)
   elseif current < threshold and free > 0 and blocked <= clock then
     remaining = (free - free % span) / span
   end

@@ -94,8 +94,8 @@ impl Player<'_> {
 
     /// Returns a fault if the other limit does not have exactly the units of the calls that were admitted.
     pub(crate) async fn missing_beside(&self) -> Option<String> {
-        if self.setup.skew > 0 {
-            // It does not know the time of each charge.
+        if self.setup.skew > 0 || self.setup.unit > 1 {
+            // It does not know the time of each charge, or keeps a large one for a thousandth of the period longer.
             return None;
         }
         let peek = self.limiter(0).peek(&self.beside.limit, &self.key, 1).await;

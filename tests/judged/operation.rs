@@ -107,6 +107,21 @@ impl Cost {
 }
 
 impl What {
+    /// Multiplies the units of an operation.
+    pub(crate) fn times(&mut self, unit: u64) {
+        match self {
+            Self::Check(Cost::Units(units))
+            | Self::Acquire(Cost::Units(units))
+            | Self::Wait { cost: Cost::Units(units), .. }
+            | Self::Several { cost: Cost::Units(units), .. }
+            | Self::Once { cost: Cost::Units(units), .. }
+            | Self::LoseReply { cost: Cost::Units(units), .. }
+            | Self::Settle { used: units, .. }
+            | Self::Refund(units) => *units *= unit,
+            _ => {}
+        }
+    }
+
     /// Returns the word by which `JUDGED_WITHOUT` leaves a kind of operations out.
     pub(crate) fn word(&self) -> String {
         let shown = format!("{self:?}");

@@ -22,6 +22,7 @@ fn setup(algorithm: Algorithm, amounts: (u64, u64), period: u64, tick: u64) -> S
         period,
         tick,
         amounts: vec![amounts],
+        unit: 1,
         align: None,
         leasing: Leasing::None,
         processes: 3,

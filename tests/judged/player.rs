@@ -176,7 +176,7 @@ impl<'a> Player<'a> {
             What::Burst(calls) => {
                 let limit = self.setup.leased(&self.limit(process));
                 for _ in 0..calls {
-                    self.check(process, &limit, Cost::Units(1)).await;
+                    self.check(process, &limit, Cost::Units(self.setup.unit)).await;
                 }
             }
             // Charges of a limit that leases are not settled.

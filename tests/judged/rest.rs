@@ -147,7 +147,8 @@ impl Player<'_> {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let most = self.setup.amounts.iter().map(|(_, capacity)| *capacity).max();
                 let units = most.unwrap_or(0) + self.missing.units + self.missing.debts;
-                (units * self.setup.period).div_ceil(limit.threshold())
+                let fills = u128::from(units) * u128::from(self.setup.period);
+                fills.div_ceil(limit.threshold().into()) as u64
             }
             _ => period,
         }
@@ -169,6 +170,8 @@ fn counted_period(setup: &Setup) -> u64 {
     match setup.algorithm {
         Algorithm::SlidingCounter => 2 * setup.period,
         _ if setup.most_leased() > 0 => setup.period + A_SECOND,
+        // Above 1,000, units leave up to a cell later, and two ticks of a sliding window.
+        Algorithm::Sliding if setup.unit > 1 => setup.period + setup.period / 1_000 + 2,
         // Where clocks go back, a day has an hour more: a tick.
         _ if matches!(setup.align, Some(Place::Zone(_))) => setup.period + setup.tick,
         _ => setup.period,

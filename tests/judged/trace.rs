@@ -10,6 +10,10 @@ use crate::operation::{Operation, operation};
 
 const DAY_US: u64 = DAY.as_micros() as u64;
 
+/// Ten dollars in billionths, less a little in windows, so that sums have odd digits.
+const MONEY: u64 = 10_000_000_000;
+const ODD_MONEY: u64 = MONEY - 33;
+
 /// The limits of a trace, its processes and its clocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -19,6 +23,8 @@ pub(crate) struct Setup {
     pub(crate) tick: u64,
     /// The threshold and the capacity of the calls. The first are those of the first calls.
     pub(crate) amounts: Vec<(u64, u64)>,
+    /// What an operation takes for a unit: an amount of money in some traces.
+    pub(crate) unit: u64,
     pub(crate) align: Option<Place>,
     pub(crate) leasing: Leasing,
     pub(crate) processes: usize,
@@ -107,6 +113,7 @@ impl Setup {
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     threshold: u64,
+    is_money: bool,
     bursts: [u64; 2],
     tick: u64,
     align: Option<Place>,
@@ -129,9 +136,11 @@ fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
     ];
     let skew = prop_oneof![5 => Just(0_u64), 1 => 1_u64..4];
     let bursts = [1_u64..20, 1_u64..20];
-    (threshold, bursts, tick, align, 1..=processes, leasing, skew).prop_map(
-        |(threshold, bursts, tick, align, processes, leasing, skew)| Chosen {
+    let is_money = prop::bool::weighted(0.15);
+    (threshold, is_money, bursts, tick, align, 1..=processes, leasing, skew).prop_map(
+        |(threshold, is_money, bursts, tick, align, processes, leasing, skew)| Chosen {
             threshold,
+            is_money,
             bursts,
             tick,
             align,
@@ -144,7 +153,7 @@ fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
 
 impl Setup {
     fn new(algorithm: Algorithm, chosen: &Chosen, left: &[String]) -> Self {
-        let Chosen { threshold, bursts, tick, align, processes, leasing, skew } = *chosen;
+        let Chosen { threshold, is_money, bursts, tick, align, processes, leasing, skew } = *chosen;
         let align = align.filter(|_| algorithm == Algorithm::Fixed);
         // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
         let can_lease = algorithm != Algorithm::SlidingCounter && align.is_none();
@@ -166,12 +175,20 @@ impl Setup {
         };
         let [burst, other] = bursts;
         let amounts = [(threshold, burst), (threshold * 2, other), (threshold / 2, burst)];
-        let amounts = amounts.map(|(threshold, burst)| match algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => (threshold, burst),
-            _ => (threshold, threshold),
+        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let unit = match (is_money && leasing == Leasing::None, is_bucket) {
+            (false, _) => 1,
+            (true, true) => MONEY,
+            (true, false) => ODD_MONEY,
+        };
+        let amounts = amounts.map(|(threshold, burst)| match (is_bucket, unit) {
+            (false, _) => (threshold * unit, threshold * unit),
+            (true, 1) => (threshold, burst),
+            // Eighths are whole units, which refill in whole ticks.
+            (true, _) => (threshold * unit, burst.next_multiple_of(8) * unit),
         });
         let (amounts, left) = (amounts.to_vec(), left.to_vec());
-        Self { algorithm, period, tick, amounts, align, leasing, processes, skew, left }
+        Self { algorithm, period, tick, amounts, unit, align, leasing, processes, skew, left }
     }
 }
 
@@ -185,12 +202,13 @@ pub(crate) fn trace(
     chosen(processes)
         .prop_map(move |chosen| Setup::new(algorithm, &chosen, &left))
         .prop_flat_map(move |setup| {
-            let most = setup.amounts[0].1;
+            let most = setup.amounts[0].1 / setup.unit;
             let operations = operation(setup.processes, most);
             (Just(setup), prop::collection::vec(operations, 1..60))
         })
         .prop_map(|(setup, mut operations)| {
             operations.retain(|operation| !setup.leaves_out(&operation.what.word()));
+            operations.iter_mut().for_each(|operation| operation.what.times(setup.unit));
             Trace { setup, operations }
         })
 }

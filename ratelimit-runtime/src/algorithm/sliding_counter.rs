@@ -86,9 +86,7 @@ impl State for Counters {
                     }
                     _ => {}
                 }
-                // The weight of a count stays exact.
-                let most = (MOST / scale.span).max(counters.current);
-                counters.current = (counters.current + more).min(most);
+                counters.current = (counters.current + more).min(MOST);
             }
             Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
@@ -97,7 +95,10 @@ impl State for Counters {
         }
         let outcome = counters.outcome(terms, clock);
         let remaining = if op == Op::Measure {
-            current + weight.div_ceil(u128::from(scale.span)) as u64
+            // As in the script, where a debt times its weight can be rounded.
+            let overlap = (scale.span - elapsed / scale.grain) as f64;
+            let weighed = (previous as f64 * overlap / scale.span as f64).ceil();
+            (current + weighed as u64).min(MOST)
         } else {
             outcome.remaining
         };

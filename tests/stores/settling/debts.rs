@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ratelimit_runtime::VirtualClock;
+use ratelimit_runtime::{Limit, VirtualClock};
 use support::clocks::embedded_on;
-use support::limits::{MINUTE, limits};
+use support::limits::{DAY, MINUTE, limits};
 use support::server::Server;
 
 use super::{acquire, limiters, remaining};
@@ -28,6 +28,32 @@ async fn units_beyond_the_charge_are_a_debt() {
             acquire(limiter, &limit, 1).await.keep();
             clock.advance(10 * MINUTE);
         }
+    }
+}
+
+/// The product of such a debt and its weight is above what a script counts exactly.
+#[tokio::test]
+async fn a_debt_of_a_counter_counts_whole_over_a_long_period() {
+    let server = Server::start();
+    let (limiters, clock) = limiters(&server);
+    let limit = Limit::sliding_counter("permits", 1_000_000, DAY);
+    clock.set(20_000 * DAY);
+    for limiter in &limiters {
+        acquire(limiter, &limit, 1).await.settle(5_000_000);
+        limiter.flush().await.expect("settled");
+        assert_eq!(limiter.operator().usage(&limit, "key").await.expect("counted").used, 5_000_000);
+    }
+    // A fifth of the window before weighs as much as the limit.
+    clock.advance(DAY + 2 * DAY / 3);
+    for limiter in &limiters {
+        let usage = limiter.operator().usage(&limit, "key").await.expect("counted");
+        assert_eq!(usage.used, 1_666_667, "{:?}", limiter.source());
+        let rejected = decision(limiter.peek(&limit, "key", 1).await);
+        assert!(!rejected.allowed, "{rejected:?}");
+    }
+    clock.advance(DAY * 4 / 5 - 2 * DAY / 3 + MINUTE);
+    for limiter in &limiters {
+        acquire(limiter, &limit, 1).await.keep();
     }
 }
 
