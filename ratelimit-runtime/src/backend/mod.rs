@@ -166,9 +166,9 @@ impl Backend {
     }
 
     /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
-    pub(crate) async fn execute(&self, policy: Policy, calls: Calls) -> Result<Reply, StoreError> {
-        let result = self.try_execute(policy, &calls).await;
-        result.or_else(|error| self.fall_back(policy, &calls, error))
+    pub(crate) async fn execute(&self, policy: Policy, calls: &Calls) -> Result<Reply, StoreError> {
+        let result = self.try_execute(policy, calls).await;
+        result.or_else(|error| self.fall_back(policy, calls, error))
     }
 
     /// Executes a request, and records what the shared store replies. If it fails, the caller may
@@ -189,8 +189,8 @@ impl Backend {
         let has_slots = calls.charges.iter().any(takes_slots);
         let mut result = match self.owner.as_ref().filter(|_| has_slots) {
             Some(owner) if calls.op == Op::ACQUIRE => self.in_time(owner.take(calls.clone())).await,
-            Some(owner) => shared.execute(owner.peek(calls)).await,
-            None => shared.execute(calls.clone()).await,
+            Some(owner) => shared.execute(&owner.peek(calls)).await,
+            None => shared.execute(calls).await,
         };
         if let Ok(reply) = &mut result
             && has_slots

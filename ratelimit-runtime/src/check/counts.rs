@@ -62,7 +62,7 @@ impl Count<'_> {
         let backend = Arc::clone(backend);
         let terms = *limit.terms();
         Check::boxed(Arc::clone(&backend).run(move || async move {
-            let reply = backend.execute(policy, calls).await;
+            let reply = backend.execute(policy, &calls).await;
             let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
             if let Some((leases, key_id)) = lease {
                 // The leased units that this process holds are left as well.

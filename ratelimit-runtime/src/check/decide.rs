@@ -200,7 +200,7 @@ impl Checker {
             None if !backend.is_shared(policy.scope) => Ok(backend.execute_here(&calls)),
             None => {
                 let backend = Arc::clone(backend);
-                return call.pending(move || async move { backend.execute(policy, calls).await });
+                return call.pending(move || async move { backend.execute(policy, &calls).await });
             }
         };
         decided(call, reply)

@@ -344,7 +344,7 @@ impl Core {
                 let slot = |charge: &Arc<Charge>| self.store.slot(charge);
                 let mut pairs = calls.charges.windows(2);
                 let is_split = pairs.any(|pair| slot(&pair[0]) != slot(&pair[1]));
-                let execute = async move { core.store.execute(calls).await };
+                let execute = async move { core.store.execute(&calls).await };
                 send(execute, move |result| {
                     let result = result.unwrap_or_else(|| Err(ended()));
                     here.end_slot(|slots, times, ends| {

@@ -33,7 +33,7 @@ macro_rules! methods {
 }
 
 methods! {
-    async fn execute(Calls) -> Result<Reply, StoreError>;
+    async fn execute(&Calls) -> Result<Reply, StoreError>;
     async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, Failure>>;
     async fn hold(&[Arc<Charge>]) -> Vec<Result<Stated, StoreError>>;
     async fn ping() -> Result<(), StoreError>;

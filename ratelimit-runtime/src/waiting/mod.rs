@@ -138,7 +138,7 @@ impl Waiting {
             // request (`tests/waiting_memory.rs`).
             let op = Op::Take { wait: 0, receipt: ticket.settles };
             let request = Calls::one(op, line.counts);
-            let result = Box::pin(self.backend.execute(ticket.policy(), request)).await;
+            let result = Box::pin(self.backend.execute(ticket.policy(), &request)).await;
             let wait = ticket.deadline.saturating_sub(self.clock().steady());
             let is_unblocked_in_time = |reply: &Reply| {
                 !reply.is_allowed() && reply.outcomes.iter().all(|it| it.retry_us <= wait)

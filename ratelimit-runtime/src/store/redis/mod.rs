@@ -87,11 +87,11 @@ impl Redis {
 
     /// Decides calls atomically. If their keys are in several hash slots of a cluster, charges them hash slot by
     /// hash slot, and rolls back if one rejects.
-    pub(crate) async fn execute(self: &Arc<Self>, calls: Calls) -> Result<Reply, StoreError> {
+    pub(crate) async fn execute(self: &Arc<Self>, calls: &Calls) -> Result<Reply, StoreError> {
         let by = self.begin()?;
         let overloaded = |_| StoreError::Overloaded { max_pending: self.max_pending };
         let _pending = self.free.try_acquire().map_err(overloaded)?;
-        let Some(charge) = calls.only_charge() else { return self.decide(&calls, by).await };
+        let Some(charge) = calls.only_charge() else { return self.decide(calls, by).await };
         let takes_slot = charge.statement.is_some() && calls.op == Op::ACQUIRE;
         if matches!(calls.op, Op::Take { .. }) && !takes_slot {
             let decided = self.decide_one(calls.op, charge, by).await?;

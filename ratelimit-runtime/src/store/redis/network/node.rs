@@ -18,6 +18,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as RealInstant};
@@ -114,8 +115,10 @@ impl Node {
         // After a fork, or if the thread could not start, a call starts the thread that follows the primary.
         self.background.revive();
         let (was_open, mut is_sent) = (open.is_some(), false);
-        let exchange = self.exchange(&runtime, open, command, asking, &mut is_sent);
-        let reply = complete_by(by, exchange).await;
+        // Pinned here: `complete_by` would keep room for it twice.
+        let reply =
+            complete_by(by, pin!(self.exchange(&runtime, open, command, asking, &mut is_sent)))
+                .await;
         let has_ended = reply.is_some() && is_sent;
         let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {

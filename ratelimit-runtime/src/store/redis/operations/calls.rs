@@ -31,7 +31,7 @@ impl Redis {
         }
         let costs = calls.costs_of(0).into_iter().flatten();
         let charges = calls.charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
-        self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by).await
+        Box::pin(self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by)).await
     }
 
     /// Decides calls whose counts are in one hash slot.
