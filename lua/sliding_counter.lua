@@ -39,7 +39,8 @@ local function sliding_counter(
   end
 
   -- The estimate is previous * (1 - elapsed / period) + current; all terms times `span` are integers. A debt times its
-  -- weight can be too large for a number. The quotient of two exact numbers is on the right side of each integer.
+  -- weight can be too large for a number. `room * span` is at most 2^52, so its rounded quotient is on the same side of
+  -- each integer as the exact one.
   local overlap = span - (elapsed - elapsed % grain) / grain
   local room, measures = threshold - current - cost, op == 'peek' and operand == 1
   local fits = room >= 0 and previous <= room * span / overlap or op == 'correct' or measures

@@ -118,7 +118,29 @@ impl What {
             | Self::LoseReply { cost: Cost::Units(units), .. }
             | Self::Settle { used: units, .. }
             | Self::Refund(units) => *units *= unit,
-            _ => {}
+            Self::Check(Cost::Eighths(_))
+            | Self::Acquire(Cost::Eighths(_))
+            | Self::Wait { cost: Cost::Eighths(_), .. }
+            | Self::Several { cost: Cost::Eighths(_), .. }
+            | Self::Once { cost: Cost::Eighths(_), .. }
+            | Self::LoseReply { cost: Cost::Eighths(_), .. }
+            | Self::Burst(_)
+            | Self::Drop(_)
+            | Self::Pause(_)
+            | Self::Keep(_)
+            | Self::Reset
+            | Self::Block(_)
+            | Self::Unblock
+            | Self::Change(_)
+            | Self::Rule(_)
+            | Self::Free { .. }
+            | Self::Advance(_)
+            | Self::Idle
+            | Self::Step(_)
+            | Self::Retry
+            | Self::Evict
+            | Self::Crash
+            | Self::MoveSlot => {}
         }
     }
 

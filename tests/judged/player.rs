@@ -23,6 +23,9 @@ use crate::trace::{Setup, Trace};
 /// How long other processes do not know of a reset, in microseconds; and how long leased units last.
 pub(crate) const A_SECOND: u64 = 1_000_000;
 
+/// How long a process may take to come to rest, in real time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The state of a trace that is played.
 pub(crate) struct Player<'a> {
     pub(crate) fleet: &'a Fleet,

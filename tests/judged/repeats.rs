@@ -1,6 +1,7 @@
 //! Calls that are charged once: an id that was admitted is admitted again without a charge while it is remembered.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Part, Rejection};
 use support::judge::GrantedCall;
@@ -20,14 +21,15 @@ pub(crate) struct Repeats {
 
 impl Repeats {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let limit = Limit::once("once", setup.limit("once", 0).period());
+        let limit = Limit::once("once", Duration::from_micros(setup.period));
         Self { limit, known: HashMap::new(), skew: 2 * setup.skew * setup.tick }
     }
 
-    /// Returns whether an id is remembered; `None` if only another clock knows.
+    /// Returns whether an id is remembered; `None` if the clocks of two processes can disagree about it.
     fn knows(&self, id: u64, now: u64) -> Option<bool> {
         let Some(until) = self.known.get(&id) else { return Some(false) };
-        (now.abs_diff(*until) >= self.skew).then_some(now < *until)
+        let is_certain = now + self.skew < *until || *until + self.skew <= now;
+        is_certain.then_some(now < *until)
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use ratelimit_runtime::Rejection;
 use support::lines::wait_until_idle;
+use tokio::time::timeout;
 
 use crate::calls::{Gate, Gated, Waiting};
 use crate::exceptions::Excepted;
-use crate::player::{Ended, Player, show};
+use crate::player::{Ended, PATIENCE, Player, show};
 
 impl Player<'_> {
     pub(crate) async fn wait(&mut self, process: usize, cost: u64, ticks: u64, acquires: bool) {
@@ -130,9 +131,12 @@ impl Player<'_> {
     }
 
     /// Runs the calls of all processes until they wait for the clock.
-    pub(crate) async fn rest(&self) {
-        for process in self.processes() {
-            wait_until_idle(&process.limiter).await;
+    pub(crate) async fn rest(&mut self) {
+        for number in 0..self.alive.len() {
+            let limiter = self.limiter(number);
+            if timeout(PATIENCE, wait_until_idle(&limiter)).await.is_err() {
+                self.verdict.faults.push(format!("p{number} does not come to rest"));
+            }
         }
     }
 }

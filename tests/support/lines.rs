@@ -5,7 +5,8 @@ use std::time::Duration;
 use ratelimit_runtime::__private::{lines_are_idle, store_is_idle};
 use ratelimit_runtime::RateLimiter;
 
-/// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
+/// Runs all other tasks until they and the lines of the limiter wait for the clock. This takes real time: the
+/// background thread drives the lines.
 pub async fn wait_until_idle(limiter: &RateLimiter) {
     wait_until(|| lines_are_idle(limiter)).await;
 }

@@ -2,7 +2,6 @@
 //! [`Check`](super::Check) and [`Acquire`](super::Acquire) are the two conclusions of a call.
 
 use std::future::poll_fn;
-use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -97,11 +96,9 @@ impl Checker {
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
             return mistake(first.label(), Mistake::MixedLimits);
         }
-        let policies = || parts.iter().map(|part| part.limit.policy());
         let has_charge = |part: &AnyPart<'_>| part.limit.is_in_flight();
-        if policies().any(|policy| policy.once)
-            && (settles || first.policy().wait.is_some() || parts.iter().any(has_charge))
-        {
+        let has_id = parts.iter().any(|part| part.limit.policy().once);
+        if has_id && (settles || first.policy().wait.is_some() || parts.iter().any(has_charge)) {
             return mistake(first.label(), Mistake::ChargedOnce);
         }
         let is_mistaken = |part: &&AnyPart<'_>| {
@@ -120,20 +117,32 @@ impl Checker {
         }
         let ruled = self.ruled(parts);
         let by = Instant::now() + self.backend.settings.deadline;
-        let call = self.decide_enforced(parts, &ruled, settles, None, by);
-        if !policies().any(|policy| policy.once) {
-            return call.beside(&self.backend, self.trials(parts, &ruled));
+        match self.decide_enforced(parts, &ruled, settles, None, by) {
+            StartedCall::Decided(Some(Ok(call))) if call.is_repeated => {
+                StartedCall::decided(Ok(call))
+            }
+            StartedCall::Pending(call) if has_id && ruled.iter().any(|it| it.trial.is_some()) => {
+                self.before_trials(call, parts, ruled, by)
+            }
+            call => call.beside(&self.backend, self.trials(parts, &ruled)),
         }
-        // A repeated call is none for a trial.
+    }
+
+    /// Lets trials decide after a call that has an id: they do not count it if it is repeated.
+    fn before_trials(
+        &self,
+        call: BoxedCall,
+        parts: &[AnyPart<'_>],
+        ruled: OneOrMany<Ruled>,
+        by: Instant,
+    ) -> StartedCall {
         let (checker, parts) = (self.clone(), parts.iter().map(owned).collect::<Vec<_>>());
         StartedCall::boxed(&self.backend, move || async move {
             let result = call.await;
-            let trials = match &result {
-                Ok(call) if call.is_repeated => Vec::new(),
-                _ => checker.trials(&borrowed(&parts), &ruled),
-            };
-            for trial in trials {
-                let _ = complete_by(by, trial).await;
+            if !result.as_ref().is_ok_and(|call| call.is_repeated) {
+                let trials = checker.trials(&borrowed(&parts), &ruled);
+                let all = StartedCall::unlimited(false, 0).beside(&checker.backend, trials);
+                let _ = complete_by(by, all).await;
             }
             result
         })
@@ -207,10 +216,11 @@ impl Checker {
         if let Some((_, refusal)) = longest {
             return refusal.into_call(settles, parts.len());
         }
-        if first.is_empty() {
-            // Shadows alone are decided together.
-            first = mem::take(&mut shadows);
-        }
+        // Shadows alone are decided together. An id is decided with the limits that it spares.
+        let has_first = !first.is_empty();
+        let (joining, shadows): (Vec<_>, Vec<_>) =
+            shadows.into_iter().partition(|(_, part)| !has_first || part.limit.policy().once);
+        first.extend(joining);
         let (count, places) = (parts.len(), first.iter().chain(&shadows).map(|(index, _)| *index));
         let places: Vec<_> = places.collect();
         let shadows: Vec<_> = shadows.iter().map(|(_, part)| owned(part)).collect();

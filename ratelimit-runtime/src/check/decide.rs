@@ -291,7 +291,8 @@ impl CountedCall {
             let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
             key(part, &charges[index])
         };
-        let decision = conclude(report, &labels, &outcomes, |index| {
+        let is_repeated = outcomes.as_ref().is_ok_and(|(it, _)| is_repeated(&labels, it));
+        let decision = conclude(report, &labels, &outcomes, is_repeated, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
             backend.count_rejection(limit, key_id, backend.clock().local(), || key(index));
@@ -309,7 +310,6 @@ impl CountedCall {
         // Without a reply, nothing was charged.
         let uncharged =
             |_| AdmittedCall::uncharged(decision, settles, parts.len().max(charges.len()));
-        let is_repeated = outcomes.is_ok_and(|(outcomes, _)| is_repeated(&labels, outcomes));
         let admitted = |permits| AdmittedCall { decision, permits, is_repeated };
         Ok(permits.map_or_else(uncharged, admitted))
     }
@@ -388,15 +388,15 @@ impl Refusal {
     }
 }
 
-/// Reports the reply to a call. `on_rejected` receives the index of the limit that rejects it. Returns the result that
-/// the caller receives.
+/// Reports the reply to a call. `is_repeated` says whether a limit remembers the call. `on_rejected` receives the index
+/// of the limit that rejects it. Returns the result that the caller receives.
 pub(super) fn conclude(
     report: Report,
     labels: &[LimitLabel],
     reply: &Result<Outcomes<'_>, StoreError>,
+    is_repeated: bool,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
-    let is_repeated = matches!(reply, Ok((outcomes, _)) if is_repeated(labels, outcomes));
     // The limit whose result the caller receives. One that counts once speaks only of a block of its key.
     let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
         hardest(outcomes, |index| labels[index].once && !outcomes[index].is_blocked())

@@ -122,7 +122,7 @@ impl Checker {
         let keys = parts.iter().zip(charges);
         let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
         let report = report.with_keys(&self.backend.settings.reports, keys);
-        Check::from(conclude(report, &labels, &Ok((outcomes, source)), |index| {
+        Check::from(conclude(report, &labels, &Ok((outcomes, source)), false, |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
             let at = outcomes[index].clock;
             self.backend.count_rejection(limit, charge.key_id, at, || OwnedKey::of(key));

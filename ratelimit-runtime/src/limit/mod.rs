@@ -129,7 +129,7 @@ impl Limit {
     ///   the other decides: Redis, or the process while Redis is down.
     /// - The decision about a repeated call reports what the other limits have left. A blocked key rejects it. Alone,
     ///   this limit admits every call.
-    /// - Responses do not [report](Self::hidden) it.
+    /// - Responses do not [report](Self::hidden) it. A rule can block or exempt it, and sets no amounts.
     /// - A repeated call has no charge and no slot. So beside calls in flight, a [`wait`](Self::wait), or charges that
     ///   can be settled, this limit is a [`Mistake`](crate::Mistake::ChargedOnce).
     ///
@@ -393,6 +393,9 @@ impl LimitError {
 
     const NO_NAME: Self =
         Self("the name of a limit must not be empty: write a name such as `login`");
+
+    const REMEMBERS: Self =
+        Self("a limit that remembers calls has no amounts: change the limit beside it");
 
     const NO_THRESHOLD: Self = Self("`threshold` must be at least 1: 0 would reject every call");
 

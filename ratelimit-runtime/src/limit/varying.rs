@@ -29,9 +29,12 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a burst of a limit that is not a bucket; on amounts that are too large, as [`new`](Self::new) says; on a
-    /// bucket that takes more than 100 years to fill.
+    /// On a limit that [remembers](Self::once) calls; on a burst of a limit that is not a bucket; on amounts that are
+    /// too large, as [`new`](Self::new) says; on a bucket that takes more than 100 years to fill.
     pub fn try_amounts(&self, threshold: u64, burst: Option<u64>) -> Result<Self, LimitError> {
+        if self.policy.once {
+            return Err(LimitError::REMEMBERS);
+        }
         let policy = Policy { lease: Lease::None, has_burst: false, blocked: false, ..self.policy };
         if let Some(burst) = burst
             && !self.terms.is_bucket()
@@ -104,7 +107,7 @@ impl Limit {
     /// nor leases; `None` if this process has made too many names. It keeps the burst that this limit sets.
     pub(crate) fn trial(&self, threshold: u64) -> Option<Self> {
         // A call that runs beside its trial would have to hold units of both.
-        if self.is_in_flight() {
+        if self.is_in_flight() || self.policy.once {
             return None;
         }
         let name = Name::of_trial(&self.terms.identity.name).ok()?;
@@ -120,13 +123,17 @@ impl Limit {
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the
-    /// limit keeps its own. The burst of a rule is ignored if this is not a bucket, and shortened if the bucket would
-    /// fill for over 100 years.
+    /// limit keeps its own, and so does one that remembers calls. The burst of a rule is ignored if this is not a
+    /// bucket, and shortened if the bucket would fill for over 100 years.
     pub(crate) fn under_rule(
         &self,
         threshold: Option<u64>,
         burst: Option<u64>,
     ) -> (Self, Option<LimitError>) {
+        if self.policy.once {
+            let has_amounts = threshold.or(burst).is_some();
+            return (*self, has_amounts.then_some(LimitError::REMEMBERS));
+        }
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
         self.with_computed(threshold, burst, self.policy.lease)

@@ -94,7 +94,8 @@ impl Rule {
     /// The name of the shadow is the name of the limit and `:trial`: `api:trial` in metrics, events and
     /// [`rejected_keys`](crate::Operator::rejected_keys). It sees all calls, also those that the limit rejects, so
     /// it admits what the limit would admit with this threshold. Both are decided at the same time. The trial takes
-    /// the cost of a call as it is before the call, and is not [settled](crate::Permit::settle).
+    /// the cost of a call as it is before the call, and is not [settled](crate::Permit::settle). Beside
+    /// [`Limit::once`](crate::Limit::once), it decides after the limit, and not about a repeated call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -145,7 +146,8 @@ impl Rule {
     /// # Errors
     ///
     /// On an amount of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to
-    /// fill; on the amounts of rates alone for calls in flight, and the other way round.
+    /// fill; on the amounts of rates alone for calls in flight, and the other way round; on amounts of
+    /// a limit that [remembers](crate::Limit::once) calls.
     pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
         let misfit_of =

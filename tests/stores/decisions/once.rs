@@ -1,6 +1,8 @@
 //! Calls that are charged once: an id that was admitted takes nothing again, on both stores.
 
 use std::collections::HashMap;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{
@@ -21,9 +23,19 @@ async fn check(
     id: u64,
     cost: u64,
 ) -> Result<Decision, Rejection> {
+    check_beside(limiter, limit, &SENT, key, id, cost).await
+}
+
+async fn check_beside(
+    limiter: &RateLimiter,
+    limit: &Limit,
+    sent: &Limit,
+    key: u64,
+    id: u64,
+    cost: u64,
+) -> Result<Decision, Rejection> {
     let request = (key, id);
-    let parts = [Part::new(limit, &key, cost), Part::new(&SENT, &request, 1)];
-    limiter.check_all(&parts).await
+    limiter.check_all(&[Part::new(limit, &key, cost), Part::new(sent, &request, 1)]).await
 }
 
 /// A list of ids, and a limiter that sees each id once, make the same decisions.
@@ -101,15 +113,44 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
     }
 }
 
-/// What rules let a limit observe, by itself or for a trial, is what it would have charged.
 #[tokio::test]
-async fn a_repeated_call_is_none_for_a_shadow_or_a_trial() {
+async fn rules_do_not_change_how_often_an_id_is_charged() {
     let server = Server::start();
     let limit = Limit::sliding("orders", 5, HOUR);
-    let trial = Limit::sliding("orders:trial", 2, HOUR);
+    let (shadow, shadow_sent) = (limit.shadow(true), SENT.shadow(true));
     for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
-        for (key, rule, observed) in
-            [(1, Rule::new().shadow(true), limit), (2, Rule::new().trial(2), trial)]
+        for (key, name, rule, limit, sent) in [
+            (1, "sent", Rule::new().threshold(5).trial(3), limit, SENT),
+            (2, "sent", Rule::new().shadow(true), limit, SENT),
+            (3, "orders", Rule::new().shadow(false), shadow, shadow_sent),
+        ] {
+            let mut rules = RuleSet::new();
+            rules.set(name, rule).expect("valid");
+            limiter.set_rules(rules).expect("valid");
+            for _ in 0..3 {
+                check_beside(&limiter, &limit, &sent, key, 7, 1).await.expect("admitted");
+            }
+            let usage = limiter.operator().usage(&limit, key).await.expect("counted");
+            assert_eq!(usage.used, 1, "{rule:?}");
+        }
+    }
+    for rule in [Rule::new().threshold(5), Rule::new().trial(3)] {
+        let error = rule.check_fits(&SENT).expect_err("amounts");
+        assert!(error.to_string().contains("has no amounts"), "{error}");
+    }
+    Rule::new().blocked(true).check_fits(&SENT).expect("no amounts");
+    SENT.try_amounts(5, None).expect_err("amounts");
+}
+
+/// A rule makes the limit a shadow, or adds a trial.
+#[tokio::test]
+async fn shadows_and_trials_do_not_charge_repeated_calls() {
+    let server = Server::start();
+    let limit = Limit::sliding("orders", 2, HOUR);
+    let trial = Limit::sliding("orders:trial", 5, HOUR);
+    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
+        for (key, rule, observed, used) in
+            [(1, Rule::new().shadow(true), limit, 2), (2, Rule::new().trial(5), trial, 3)]
         {
             let mut rules = RuleSet::new();
             rules.set("orders", rule).expect("valid");
@@ -117,9 +158,26 @@ async fn a_repeated_call_is_none_for_a_shadow_or_a_trial() {
             for id in [7, 7, 8, 8, 7] {
                 check(&limiter, &limit, key, id, 1).await.expect("admitted");
             }
+            // A trial also decides about a call that the limit rejects.
+            let third = check(&limiter, &limit, key, 9, 1).await;
+            assert_eq!(third.is_ok(), observed == limit, "{third:?}");
             let usage = limiter.operator().usage(&observed, key).await.expect("counted");
-            assert_eq!(usage.used, 2, "{observed:?}");
+            assert_eq!(usage.used, used, "{observed:?}");
         }
+    }
+}
+
+/// In one process, without a thread that would have to start.
+#[test]
+fn a_call_beside_a_trial_is_decided_at_once() {
+    let (limiter, limit) = (RateLimiter::embedded(), Limit::sliding("orders", 5, HOUR));
+    let mut rules = RuleSet::new();
+    rules.set("orders", Rule::new().trial(3)).expect("valid");
+    limiter.set_rules(rules).expect("valid");
+    for _ in 0..2 {
+        let mut call = pin!(check(&limiter, &limit, 1, 7, 1));
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
     }
 }
 

@@ -31,6 +31,7 @@ impl Redis {
         }
         let costs = calls.costs_of(0).into_iter().flatten();
         let charges = calls.charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
+        // Boxed, because it is rare, and large (`benches/all -- redis`).
         Box::pin(self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by)).await
     }
 
