@@ -208,7 +208,9 @@ pub(crate) fn trace(
         })
         .prop_map(|(setup, mut operations)| {
             operations.retain(|operation| !setup.leaves_out(&operation.what.word()));
-            operations.iter_mut().for_each(|operation| operation.what.times(setup.unit));
+            for operation in &mut operations {
+                operation.what.times(setup.unit);
+            }
             Trace { setup, operations }
         })
 }
