@@ -170,6 +170,19 @@ async fn a_connection_to_a_slow_server_is_kept() {
     assert_eq!(proxy.connections(), before);
 }
 
+/// A login and a probe together take longer than a deadline.
+#[tokio::test]
+async fn a_breaker_closes_although_the_server_is_far() {
+    let (_server, proxy, limiter) = through_network(3 * DEADLINE, 5 * DEADLINE);
+    let is_admitted = async || limiter.check(&HOURLY, (), 1).await.is_ok();
+    wait_briefly_until(is_admitted).await;
+    proxy.set(Network::Cut);
+    wait_briefly_until(async || !is_admitted().await).await;
+    sleep(10 * DEADLINE).await;
+    proxy.set(Network::Up);
+    wait_briefly_until(is_admitted).await;
+}
+
 /// Calls wait neither for the replies of batches that are pending, nor for leases that another call requests.
 #[tokio::test]
 async fn calls_with_a_distant_server_end_within_their_deadline() {

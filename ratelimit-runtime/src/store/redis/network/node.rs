@@ -384,8 +384,11 @@ impl Node {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(failure)) => failure,
                 Err(_) => {
-                    // An attempt goes on, but the next probe does not wait for it: its bytes may be lost.
-                    *lock(&runtime) = None;
+                    // An attempt goes on, but the next probe does not wait for it: its bytes may be lost. The next
+                    // probe uses a new connection that is there now: the login can take most of the deadline.
+                    if was_connected || !is_sent {
+                        *lock(&runtime) = None;
+                    }
                     self.timed_out(is_sent)
                 }
             };
