@@ -98,6 +98,12 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
+    fn times(&mut self, unit: u64) {
+        if let Self::Units(units) = self {
+            *units *= unit;
+        }
+    }
+
     pub(crate) fn of(self, limit: &Limit) -> u64 {
         match self {
             Self::Units(units) => units,
@@ -110,21 +116,14 @@ impl What {
     /// Multiplies the units of an operation.
     pub(crate) fn times(&mut self, unit: u64) {
         match self {
-            Self::Check(Cost::Units(units))
-            | Self::Acquire(Cost::Units(units))
-            | Self::Wait { cost: Cost::Units(units), .. }
-            | Self::Several { cost: Cost::Units(units), .. }
-            | Self::Once { cost: Cost::Units(units), .. }
-            | Self::LoseReply { cost: Cost::Units(units), .. }
-            | Self::Settle { used: units, .. }
-            | Self::Refund(units) => *units *= unit,
-            Self::Check(Cost::Eighths(_))
-            | Self::Acquire(Cost::Eighths(_))
-            | Self::Wait { cost: Cost::Eighths(_), .. }
-            | Self::Several { cost: Cost::Eighths(_), .. }
-            | Self::Once { cost: Cost::Eighths(_), .. }
-            | Self::LoseReply { cost: Cost::Eighths(_), .. }
-            | Self::Burst(_)
+            Self::Check(cost)
+            | Self::Acquire(cost)
+            | Self::Wait { cost, .. }
+            | Self::Several { cost, .. }
+            | Self::Once { cost, .. }
+            | Self::LoseReply { cost, .. } => cost.times(unit),
+            Self::Settle { used: units, .. } | Self::Refund(units) => *units *= unit,
+            Self::Burst(_)
             | Self::Drop(_)
             | Self::Pause(_)
             | Self::Keep(_)

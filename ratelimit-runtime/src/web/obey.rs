@@ -5,8 +5,9 @@
 //! which all processes share. The pace comes from the newest response: the time to the reset, divided by the requests
 //! that remain. This process also sends no more requests than remain.
 //!
-//! After a pause, nobody knows what the service admits. One request a second then tries it, until one is answered. The
-//! same holds after a reset if requests have waited for it, and if no response comes while a request waits.
+//! After a pause, the fleet does not know what the service admits. It sends one request a second until the service has
+//! answered one of them. The same holds after a reset if requests have waited for it, and if no response comes while a
+//! request waits.
 
 use std::collections::HashMap;
 use std::mem;

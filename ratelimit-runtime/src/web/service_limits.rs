@@ -47,11 +47,12 @@ use super::headers::split;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceLimits {
-    /// How long the service admits no request; `None` if it admits some. This is the longest time of `Retry-After` and
-    /// of the resets of limits of which nothing remains. A status 429 that says no time is a pause of a second.
+    /// How long the service admits no request; `None` if it admits some. `Retry-After` says how long, and so does the
+    /// reset of each limit that is used up: the longest of these times counts. A status 429 without any of them is a
+    /// pause of a second.
     pub pause: Option<Duration>,
-    /// The tightest limit of requests of which something remains. A limit of which at most a fifth remains is tighter
-    /// than the others; of two such limits, the one with the longer [`gap`](RemainingRequests::gap).
+    /// The limit of requests that leaves the caller least; `None` if there is none, or if all are used up. A limit that
+    /// has at most a fifth left comes before the others. Otherwise the longer [`gap`](RemainingRequests::gap) decides.
     pub requests: Option<RemainingRequests>,
 }
 
