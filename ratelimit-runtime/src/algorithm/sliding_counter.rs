@@ -96,9 +96,8 @@ impl State for Counters {
         let outcome = counters.outcome(terms, clock);
         let remaining = if op == Op::Measure {
             // As in the script, where a debt times its weight can be rounded.
-            let overlap = (scale.span - elapsed / scale.grain) as f64;
-            let weighed = (previous as f64 * overlap / scale.span as f64).ceil();
-            (current + weighed as u64).min(MOST)
+            let weighed = previous as f64 * counters.overlap(terms) as f64 / scale.span as f64;
+            (current + weighed.ceil() as u64).min(MOST)
         } else {
             outcome.remaining
         };
@@ -142,11 +141,16 @@ impl Counters {
 }
 
 impl CountersAtCall {
+    /// Returns how much of the previous window the trailing period overlaps, in grains.
+    #[inline]
+    fn overlap(&self, terms: &Terms) -> u64 {
+        terms.scale.span - self.elapsed / terms.scale.grain
+    }
+
     /// Returns what the estimate has of the previous window, times `span`.
     #[inline]
     fn weight(&self, terms: &Terms) -> u128 {
-        let scale = terms.scale;
-        u128::from(self.previous) * u128::from(scale.span - self.elapsed / scale.grain)
+        u128::from(self.previous) * u128::from(self.overlap(terms))
     }
 
     /// Returns the outcome of an admitted call.
