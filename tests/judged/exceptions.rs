@@ -104,21 +104,17 @@ impl Player<'_> {
             self.recent.retain(|(when, ..)| when + A_SECOND > at);
             self.recent.push((at, limit.threshold(), limit.capacity()));
         }
-        let mut on_top = 0;
-        self.ahead.retain(|(threshold, cost)| {
-            let is_raised = *threshold < limit.threshold();
-            on_top += if is_raised { *cost } else { 0 };
-            !is_raised
-        });
+        let is_raised = |(threshold, ..): &mut (u64, u64, u64)| *threshold < limit.threshold();
+        for (_, units, until) in self.ahead.extract_if(.., is_raised) {
+            // They come on top when their call starts.
+            self.judge.excepted(at, Exception::Return { units, until });
+        }
         let is_bucket = self.setup.is_bucket();
         let lower = |waiting: &&mut Waiting| {
             is_bucket && waiting.limits.iter().any(|own| own.threshold() < limit.threshold())
         };
         for waiting in self.waiting.iter_mut().filter(lower) {
             waiting.excepted = Excepted::Call;
-        }
-        if on_top > 0 {
-            self.judge.excepted(at, Exception::Refund { units: on_top });
         }
     }
 }

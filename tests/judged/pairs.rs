@@ -213,6 +213,19 @@ tests! {
             (0, Pause(0)), (0, Advance(2)), (0, Pause(0)),
         ]);
 
+    /// Both calls wait while the key is blocked. The one with the lower rate then reserves first, and the higher rate
+    /// drains what it took before it starts.
+    a_moment_of_a_lower_rate_before_one_of_a_higher_rate_comes_on_top:
+        on_redis(3, &Setup {
+            amounts: vec![(6, 2), (12, 5)],
+            processes: 2,
+            skew: 1,
+            ..setup(LeakyBucket, (6, 2), 30 * SECOND, 250_000)
+        }, &[
+            (0, check(2)), (0, Block(2)), (1, Rule(1)), (1, wait(5, 103)), (0, wait(2, 80)), (0, What::Step(2)),
+            (0, Advance(44)),
+        ]);
+
     a_unit_of_a_dropped_call_is_back_once_its_sliding_line_is_empty: drop_a_unit(Sliding);
     a_unit_of_a_dropped_call_is_back_once_its_fixed_line_is_empty: drop_a_unit(Fixed);
 }

@@ -50,8 +50,8 @@ pub(crate) struct Player<'a> {
     pub(crate) beside: Beside,
     pub(crate) repeats: Repeats,
     pub(crate) waiting: Vec<Waiting>,
-    /// The threshold and the units of calls that were charged before they started.
-    pub(crate) ahead: Vec<(u64, u64)>,
+    /// The threshold and the units of calls that were charged before they started, and when they started.
+    pub(crate) ahead: Vec<(u64, u64, u64)>,
     /// When calls were decided under each threshold and capacity, for as long as units that were leased then are spent.
     pub(crate) recent: Vec<(u64, u64, u64)>,
     /// Since when calls of each process are not polled. Grants may be as old.
@@ -310,7 +310,7 @@ impl<'a> Player<'a> {
             }
         }
         if self.setup.is_bucket() && excepted != Excepted::Call && is_ahead {
-            self.ahead.push((limit.threshold(), cost));
+            self.ahead.push((limit.threshold(), cost, at));
         }
         self.verdict.admitted += 1;
         let Decision { source, remaining, .. } = decision;
