@@ -86,3 +86,27 @@ pub fn poll_once<T>(future: impl Future<Output = T>) -> T {
         Poll::Pending => panic!("the future is pending, but the embedded store never waits"),
     }
 }
+
+/// Declares tests that run on each limiter of `$limiters`, which returns them for a server. At the end, each key of the
+/// server has to have a TTL.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($limiters:path; $($(#[$attribute:meta])* async fn $name:ident($test:pat) $body:block)*) => {$(
+        $(#[$attribute])*
+        #[tokio::test]
+        async fn $name() {
+            let server = $crate::server::Server::start();
+            for $test in $limiters(&server) $body
+            server.assert_all_keys_expire();
+        }
+    )*};
+    ($limiters:path; $($(#[$attribute:meta])* fn $name:ident($test:pat) $body:block)*) => {$(
+        $(#[$attribute])*
+        #[test]
+        fn $name() {
+            let server = $crate::server::Server::start();
+            for $test in $limiters(&server) $body
+            server.assert_all_keys_expire();
+        }
+    )*};
+}

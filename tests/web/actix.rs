@@ -1,6 +1,7 @@
-//! actix-web: the middleware, annotated handlers behind it, and the headers that report the limits of both.
+//! actix-web: the middleware, annotated handlers behind it, the headers that report the limits of both, and servers
+//! with several workers.
 
-use std::net::SocketAddr;
+use std::sync::mpsc;
 
 use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::ServiceResponse;
@@ -9,17 +10,14 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::test::TestRequest;
-use actix_web::{HttpRequest, HttpResponse, web};
-use ratelimit_runtime::web::actix::{RateLimits, route};
-use ratelimit_runtime::web::{Client, Clients};
-use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_limit};
-use support::http::get;
-use support::server::Server;
+use actix_web::{HttpRequest, HttpResponse, HttpServer};
+use ratelimit_runtime::Decision;
+use ratelimit_runtime::web::actix::route;
+use support::log::Log;
+use tracing::Dispatch;
 
 use crate::axum::{assert_reports_all_limits, assert_takes_routes_and_clients_as_keys};
-use crate::{MINUTE, limiters, reported, serve_actix, timed, without_redis};
-
-const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+use crate::prelude::*;
 
 #[actix_web::get("/hi/{id}")]
 #[rate_limit(period = "30s", threshold = 2, algo = "fixed", key = *id, name = "hi")]
@@ -44,28 +42,19 @@ async fn paged() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
-#[rate_limit(period = "1h", threshold = 1, key = ())]
-async fn limited() -> Result<(), Rejection> {
-    Ok(())
-}
-
-/// Its error is one of the application, which knows no headers.
 #[actix_web::get("/own")]
 async fn own() -> actix_web::Result<&'static str> {
-    limited().await.map_err(|_| ErrorTooManyRequests("later"))?;
-    Ok("hi")
+    paged().await.map_err(|_| ErrorTooManyRequests("later"))
 }
 
 async fn left(decision: Option<web::ReqData<Decision>>) -> String {
     decision.map_or("none".to_owned(), |decision| decision.remaining.to_string())
 }
 
-/// Responds with the `Cache-Control` in the query.
 async fn cached(request: HttpRequest) -> HttpResponse {
     HttpResponse::Ok().insert_header((CACHE_CONTROL, request.query_string())).finish()
 }
 
-/// A page of the application, with two cookies.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of an error handler")]
 fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerResponse<B>> {
     let mut response = response.map_body(|_, _| EitherBody::right(BoxBody::new("a page")));
@@ -95,47 +84,29 @@ fn reports_all_limits_on_every_response() {
     assert_reports_all_limits(address, &clock);
 }
 
-#[test]
-fn rejects_with_problem_details_and_without_redis() {
-    let (limiter, _) = timed();
-    let address = serve(RateLimits::new(), &limiter);
-    let ask = || get(address, "/hi/1", &["accept: application/json"]);
-    assert_eq!((ask().status, ask().status), (200, 200));
-    let rejected = ask();
-    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
-    assert!(rejected.body.ends_with(r#""violated-policies":["hi"]}"#), "{}", rejected.body);
-
-    let away = RateLimits::new().limit(ALL, |_| ()).limiter(without_redis(OnError::Deny));
-    let undecided = get(serve(away, &limiter), "/plain", &[]);
-    assert_eq!((undecided.status, undecided.header("ratelimit")), (503, None));
-}
-
 /// The middleware adds the headers of a rejection to the response that the application makes of it.
 #[test]
 fn a_status_keeps_when_to_come_back() {
-    let (limiter, _) = timed();
-    let address = serve(RateLimits::new(), &limiter);
     let reason = "too many requests, try again in 1 hour";
     for (path, first, text) in [
-        ("/own", (200, "hi"), "later"),
+        ("/own", (200, ""), "later"),
         ("/direct", (200, "hi"), reason),
         ("/page", (200, ""), "a page"),
     ] {
+        let address = serve(RateLimits::new(), &timed().0);
         let answer = get(address, path, &[]);
         assert_eq!((answer.status, &*answer.body), first, "{path}");
         let rejected = get(address, path, &[]);
         assert_eq!((rejected.status, &*rejected.body), (429, text), "{path}");
         assert_eq!(rejected.header("retry-after"), Some("3600"), "{path}");
         reported(&rejected);
+        let cookies = rejected.headers.iter().filter(|(name, _)| name == "set-cookie").count();
+        assert_eq!(cookies, if path == "/page" { 2 } else { 0 });
     }
-    let page = get(address, "/page", &[]);
-    assert_eq!(page.headers.iter().filter(|(name, _)| name == "set-cookie").count(), 2);
 }
 
 #[test]
 fn lets_the_application_choose_the_limits_and_see_the_request() {
-    let (limiter, _) = timed();
     let limits = RateLimits::new().limits(|request, limits| {
         if request.path() == "/plain" {
             return Ok(());
@@ -148,13 +119,16 @@ fn lets_the_application_choose_the_limits_and_see_the_request() {
         let key = request.header("X-Api-Key").unwrap_or("none");
         (503, "text/html", format!("{} {} {key}", request.method(), request.path()))
     });
-    let address = serve(limits, &limiter);
-    let ask = |key: &str| get(address, "/hi/1?a=b", &[&format!("x-api-key: {key}")]);
-    assert_eq!((ask("a").status, ask("b").status), (200, 200));
-    let rejected = ask("a");
-    assert_eq!((rejected.status, &*rejected.body), (503, "GET /hi/1 a"));
-    let refused = get(address, "/hi/1", &[]);
-    assert_eq!((refused.status, &*refused.body), (401, "send an API key"));
+    let address = serve(limits, &timed().0);
+    for (key, status, body) in [
+        ("x-api-key: a", 200, "hi 1"),
+        ("x-api-key: b", 200, "hi 1"),
+        ("x-api-key: a", 503, "GET /hi/1 a"),
+        ("x: y", 401, "send an API key"),
+    ] {
+        let answer = get(address, "/hi/1?a=b", &[key]);
+        assert_eq!((answer.status, &*answer.body), (status, body), "{key}");
+    }
     assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
 }
 
@@ -162,21 +136,19 @@ fn lets_the_application_choose_the_limits_and_see_the_request() {
 fn takes_routes_and_clients_as_keys() {
     let (limiter, _) = timed();
     let limit = Limit::fixed("routes", 2, MINUTE);
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
     let limits = RateLimits::new()
-        .clients(Clients::behind_proxies(["127.0.0.1"]).expect("an address"))
+        .clients(clients.clone())
         .limit(limit, |request| (route(request), Client::of(request)))
         .exempt(|request| request.path() == "/exempt");
     assert_takes_routes_and_clients_as_keys(serve(limits, &limiter), &limiter, &limit);
 
-    // Elsewhere in the application, `web::Data` sets the `Clients`.
     let request = TestRequest::default().peer_addr(([127, 0, 0, 1], 4711).into());
     let request = request.insert_header(("x-forwarded-for", "1.1.1.1"));
-    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
     let request = request.app_data(web::Data::new(clients)).to_http_request();
     assert_eq!(Client::of(&request).to_string(), "1.1.1.1");
 }
 
-/// On the embedded store the decision is there at once, with Redis later.
 #[test]
 fn shows_the_decision_to_the_handler_and_not_to_shared_caches() {
     let redis = Server::start();
@@ -184,10 +156,57 @@ fn shows_the_decision_to_the_handler_and_not_to_shared_caches() {
         let limits = RateLimits::new().limit(ALL, |_| ()).limiter(limiter.clone());
         let exposing = serve(limits.clone().expose_decision(), &limiter);
         assert_eq!(get(exposing, "/left", &[]).body, "3");
-        assert_eq!(get(serve(limits, &limiter), "/left", &[]).body, "none");
+        assert_eq!(get(serve(limits.clone(), &limiter), "/left", &[]).body, "none");
+        let away = serve(limits.limiter(without_redis(OnError::Deny)), &limiter);
+        let undecided = get(away, "/plain", &[]);
+        assert_eq!((undecided.status, undecided.header("ratelimit")), (503, None));
         for (directive, is_reported) in [("public", false), ("private", true)] {
             let answer = get(exposing, &format!("/cached?{directive}"), &[]);
             assert_eq!(answer.header("ratelimit").is_some(), is_reported, "{directive}");
         }
     }
+}
+
+const WORKERS: usize = 4;
+
+/// Starts a server whose factories call `build`. Returns its address, and the events of `build`.
+fn serve_workers(build: impl Fn() -> RateLimiter + Clone + Send + 'static) -> (SocketAddr, String) {
+    let log = Log::default();
+    let format = tracing_subscriber::fmt().with_writer(log.writer()).with_ansi(false);
+    let events = Dispatch::new(format.finish());
+    let (tell, address) = mpsc::channel();
+    let (started, starts) = mpsc::channel();
+    std::thread::spawn(move || {
+        let server = HttpServer::new(move || {
+            let limiter = tracing::dispatcher::with_default(&events, &build);
+            started.send(()).expect("the test waits for it");
+            let limits = RateLimits::new().limit(Limit::fixed("workers", 5, MINUTE), |_| ());
+            App::new().wrap(limits.limiter(limiter)).route("/", web::get().to(async || "hello"))
+        });
+        let server = server.workers(WORKERS).disable_signals().bind("127.0.0.1:0");
+        let server = server.expect("a free port");
+        tell.send(server.addrs()[0]).expect("the test waits for it");
+        actix_web::rt::System::new().block_on(server.run()).expect("it is served");
+    });
+    assert_eq!(starts.iter().take(WORKERS).count(), WORKERS);
+    (address.recv().expect("an address"), log.text())
+}
+
+#[test]
+fn warns_once_of_a_limiter_in_the_factory_of_an_app() {
+    let (_, plain) = serve_workers(RateLimiter::embedded);
+    let (_, built) = serve_workers(|| RateLimiter::builder().max_keys(9).build().expect("valid"));
+    for (events, file) in [(plain, ""), (built, "tests/web/actix.rs")] {
+        let [event] = events.lines().collect::<Vec<_>>()[..] else { panic!("{events}") };
+        assert!(event.contains("WARN") && event.contains("before `HttpServer::new`"), "{event}");
+        assert!(event.contains(file), "{event}");
+    }
+}
+
+#[test]
+fn workers_share_a_limiter_from_outside_of_the_factory() {
+    let limiter = RateLimiter::embedded();
+    let (address, events) = serve_workers(move || limiter.clone());
+    let admitted = (0..20).filter(|_| get(address, "/", &[]).status == 200).count();
+    assert_eq!((admitted, &*events), (5, ""));
 }

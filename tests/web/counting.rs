@@ -2,29 +2,16 @@
 //! give the charge back if its response does not count.
 
 use std::future::pending;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use actix_web::dev::{Service, ServiceRequest};
 use actix_web::error::{ErrorForbidden, ErrorUnauthorized};
 use actix_web::test::{TestRequest, init_service, try_call_service};
-use actix_web::{App, web};
-use axum::Router;
-use axum::routing::get as route_get;
-use futures::FutureExt;
-use futures::future::poll_immediate;
+use http::StatusCode;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
-use ratelimit_runtime::web::actix::RateLimits;
-use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, rate_limit};
-use support::http::get;
-use support::server::Server;
-use tower::{ServiceExt, service_fn};
-use tower_layer::Layer;
+use support::wait::wait_until;
 
-use crate::{MINUTE, left, limiters, serve, timed};
+use crate::prelude::*;
 
 const FAILURES: Limit = Limit::fixed("failures", 2, MINUTE);
 
@@ -53,29 +40,48 @@ async fn send(layer: &RateLimitLayer, path: &str) -> u16 {
     response.map_or(0, |response| response.status().as_u16())
 }
 
-/// The charge is made before the handler runs: guesses at the same time cannot pass the limit.
-#[tokio::test]
-async fn requests_in_progress_count() {
-    let redis = Server::start();
-    for (limiter, _) in limiters(&redis) {
+support::on_both_stores! {
+    limiters;
+
+    /// The charge is made before the handler runs: guesses at the same time cannot pass the limit.
+    async fn requests_in_progress_count((limiter, _)) {
         let layer = layer(&limiter);
         assert_eq!((send(&layer, "/200").await, left(&limiter, &FAILURES).await), (200, 2));
         let guesses = [(); 2].map(|()| {
             let layer = layer.clone();
             tokio::spawn(async move { send(&layer, "/never").await })
         });
-        let charged = async {
-            while left(&limiter, &FAILURES).await > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), charged).await.expect("both are charged");
+        wait_until(async || left(&limiter, &FAILURES).await == 0).await;
         assert_eq!(send(&layer, "/200").await, 429);
         for guess in guesses {
             guess.abort();
             assert!(guess.await.is_err());
         }
         assert_eq!(send(&layer, "/200").await, 429, "a client that leaves keeps its charge");
+    }
+
+    /// All limits of a layer, also those that are chosen for a request, each with its own cost.
+    async fn gives_back_the_charges_of_all_limits((limiter, _)) {
+        let (each, chosen) = (Limit::sliding("each", 5, MINUTE), Limit::token_bucket("own", 9, MINUTE));
+        let choose = move |_: &Parts, limits: &mut RequestLimits| {
+            limits.add(&chosen, (), 4);
+            Ok(())
+        };
+        let one = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
+        let layer = one.clone().limit(each, |_| ()).count_if(|response| response.status == 401);
+        for (path, status, lefts) in [
+            ("/200", 200, (5, 9)),
+            ("/401", 401, (4, 5)),
+            ("/200", 200, (4, 5)),
+            ("/401", 401, (3, 1)),
+            ("/401", 429, (3, 1)),
+        ] {
+            assert_eq!(send(&layer, path).await, status);
+            assert_eq!((left(&limiter, &each).await, left(&limiter, &chosen).await), lefts);
+        }
+        limiter.reset(&chosen, ()).await.expect("reset");
+        assert_eq!(send(&one.count_if(|_| false), "/401").await, 401);
+        assert_eq!(left(&limiter, &chosen).await, 9);
     }
 }
 
@@ -89,59 +95,25 @@ async fn a_request_without_a_response_keeps_its_charge() {
         status => status == 401,
     });
     assert_eq!(send(&layer, "/broken").await, 0);
-    assert_eq!(left(&limiter, &wide).await, 8);
     for (path, remaining) in [("/panic", 7), ("/418", 6)] {
         let panicked = AssertUnwindSafe(send(&layer, path)).catch_unwind().await;
         assert!(panicked.is_err(), "{path}");
         assert_eq!(left(&limiter, &wide).await, remaining, "{path}");
     }
     assert_eq!(poll_immediate(send(&layer, "/never")).await, None);
-    assert_eq!(left(&limiter, &wide).await, 5);
     assert_eq!(send(&layer, "/200").await, 200);
     assert_eq!(left(&limiter, &wide).await, 5);
-}
-
-/// All limits of a layer, also those that are chosen for a request, each with its own cost.
-#[tokio::test]
-async fn gives_back_the_charges_of_all_limits() {
-    let redis = Server::start();
-    let (each, chosen) = (Limit::sliding("each", 5, MINUTE), Limit::token_bucket("own", 9, MINUTE));
-    for (limiter, _) in limiters(&redis) {
-        let choose = move |_: &Parts, limits: &mut RequestLimits| {
-            limits.add(&chosen, (), 4);
-            Ok(())
-        };
-        let layer = RateLimitLayer::new().limit(each, |_| ()).limits(choose);
-        let layer = layer.count_if(|response| response.status == 401).limiter(limiter.clone());
-        for (path, status, lefts) in [
-            ("/200", 200, (5, 9)),
-            ("/401", 401, (4, 5)),
-            ("/200", 200, (4, 5)),
-            ("/401", 401, (3, 1)),
-            ("/401", 429, (3, 1)),
-        ] {
-            assert_eq!(send(&layer, path).await, status);
-            assert_eq!((left(&limiter, &each).await, left(&limiter, &chosen).await), lefts);
-        }
-        // One chosen limit alone.
-        let layer = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
-        limiter.reset(&chosen, ()).await.expect("reset");
-        assert_eq!(send(&layer.count_if(|_| false), "/401").await, 401);
-        assert_eq!(left(&limiter, &chosen).await, 9);
-    }
 }
 
 #[tokio::test]
 async fn a_request_that_has_waited_counts_by_its_response() {
     let (limiter, clock) = timed();
-    let patient = FAILURES.wait(MINUTE);
-    let layer = RateLimitLayer::new().limit(patient, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::new().limit(FAILURES.wait(MINUTE), |_| ());
     let layer = layer.count_if(|response| response.status == 401).expose_decision();
+    let layer = layer.limiter(limiter.clone());
     assert_eq!((send(&layer, "/401").await, send(&layer, "/401").await), (401, 401));
     let (status, ()) = tokio::join!(send(&layer, "/200"), async { clock.advance(MINUTE) });
-    assert_eq!(status, 200);
-    assert_eq!(left(&limiter, &FAILURES).await, 2);
-    // A request that is dropped while it waits takes nothing.
+    assert_eq!((status, left(&limiter, &FAILURES).await), (200, 2));
     assert_eq!((send(&layer, "/401").await, send(&layer, "/401").await), (401, 401));
     assert_eq!(poll_immediate(send(&layer, "/200")).await, None);
     clock.advance(MINUTE);
@@ -195,58 +167,12 @@ async fn the_middleware_of_actix_counts_by_the_response() {
             ("/in", 429, 0),
         ] {
             let answer = try_call_service(&app, TestRequest::get().uri(path).to_request()).await;
-            let answer = match answer {
-                Ok(response) => response.status(),
-                Err(error) => error.as_response_error().status_code(),
-            };
-            assert_eq!(answer.as_u16(), status, "{path}");
+            let answer = answer.map_or_else(
+                |error| error.as_response_error().status_code(),
+                |response| response.status(),
+            );
+            assert_eq!(answer, status, "{path}");
             assert_eq!(left(&limiter, &FAILURES).await, remaining, "{path}");
         }
     }
-}
-
-// Many concurrent requests on a real Redis: exactly the threshold is admitted.
-
-const CLIENTS: usize = 8;
-const REQUESTS: usize = 4_000;
-
-const ALL: Limit = Limit::sliding("crowd.layer", 1_600, MINUTE);
-
-#[rate_limit(period = "1d", threshold = 400, algo = "token_bucket", name = "crowd.handler")]
-async fn handler() -> Result<&'static str, Rejection> {
-    Ok("in")
-}
-
-/// Numbers of requests: admitted, rejected by the layer, rejected by the handler.
-type Count = [usize; 3];
-
-fn ask(address: SocketAddr, requests: usize) -> Count {
-    let mut count = [0; 3];
-    for _ in 0..requests {
-        let answer = get(address, "/", &["accept: application/json"]);
-        count[match (answer.status, &*answer.body) {
-            (200, "in") => 0,
-            (429, body) if body.contains("[\"crowd.layer\"]") => 1,
-            (429, body) if body.contains("[\"crowd.handler\"]") => 2,
-            other => panic!("{other:?}"),
-        }] += 1;
-    }
-    count
-}
-
-#[test]
-fn admits_exactly_the_threshold() {
-    let redis = Server::start();
-    let limiter = redis.builder().build().expect("valid");
-    // A layer that is given no limiter uses the current one, as the handler does.
-    let layer = RateLimitLayer::new().limit(ALL, |_| ());
-    let router = Router::new().route("/", route_get(handler)).layer(layer);
-    let server = serve(router, &limiter);
-    let counts: Vec<Count> = std::thread::scope(|scope| {
-        let ask = || ask(server.address, REQUESTS / CLIENTS);
-        let crowd: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
-        crowd.into_iter().map(|one| one.join().expect("no panic")).collect()
-    });
-    let total = [0, 1, 2].map(|what| counts.iter().map(|count| count[what]).sum::<usize>());
-    assert_eq!(total, [400, 2_400, 1_200]);
 }

@@ -6,55 +6,56 @@ mod axum;
 mod choices;
 mod counting;
 mod holding;
-mod hyper;
 mod obeying;
 mod outbound;
-mod rejections;
+mod prelude;
 mod resets;
 mod retry_after;
 mod routes;
 mod tonic;
 mod undecided;
 mod uploads;
-mod workers;
 
-use std::net::SocketAddr;
-
-use ::axum::Router;
 use ::axum::extract::Request;
 use ::axum::middleware::{Next, from_fn};
+use actix_web::HttpServer;
 use actix_web::dev::Service as _;
 use actix_web::middleware::{Condition, NormalizePath};
 use actix_web::web::ServiceConfig;
-use actix_web::{App, HttpServer};
-use ratelimit_runtime::web::actix::RateLimits;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, VirtualClock};
+use ratelimit_runtime::VirtualClock;
 use sfv::{BareItem, List, ListEntry, Parser};
 use support::clocks::embedded_on;
 use support::http::Response;
-use support::limits::MINUTE;
-use support::server::Server;
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+
+use crate::prelude::*;
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
 struct Running {
     address: SocketAddr,
     runtime: Runtime,
 }
 
-/// Serves `router`, whose annotated handlers use `limiter`.
+/// Serves `router`, whose layers and annotated handlers use `limiter`.
 fn serve(router: Router, limiter: &RateLimiter) -> Running {
     let limiter = limiter.clone();
     let scoped = from_fn(move |request: Request, next: Next| {
         let limiter = limiter.clone();
         async move { limiter.scope(next.run(request)).await }
     });
-    let service = router.layer(scoped).into_make_service_with_connect_info::<SocketAddr>();
     let runtime = Runtime::new().expect("a runtime");
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
-    let listener = listener.expect("a free port");
+    Running { address: runtime.block_on(listen(router.layer(scoped))), runtime }
+}
+
+/// Serves `router` on the current runtime.
+async fn listen(router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
-    runtime.spawn(async move { ::axum::serve(listener, service).await });
-    Running { address, runtime }
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { ::axum::serve(listener, service).await });
+    address
 }
 
 /// Serves the routes that `configure` adds behind `limits`, whose handlers use `limiter`, with actix-web. If `trims`, a
@@ -95,7 +96,6 @@ fn timed() -> (RateLimiter, VirtualClock) {
     (embedded_on(&clock), clock)
 }
 
-/// A limiter on the embedded store, and one on Redis, both on virtual time.
 fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
     let clock = VirtualClock::new();
     [timed(), (server.limiter_on(&clock), clock)]
@@ -107,25 +107,18 @@ async fn left(limiter: &RateLimiter, limit: &Limit) -> u64 {
     limiter.peek(limit, (), 1).await.expect("decided").remaining
 }
 
-fn three() -> u64 {
-    3
-}
-
 /// An item of `RateLimit` or `RateLimit-Policy`: its name, and its parameters in their order.
 type Item = (String, Vec<(String, i64)>);
 
-/// The items of a header, parsed by another library.
 fn items(field: &str) -> Vec<Item> {
     let list: List = Parser::new(field).parse().expect("a list of structured items");
     let item = |entry: ListEntry| {
         let ListEntry::Item(item) = entry else { panic!("an inner list in {field}") };
         let BareItem::String(name) = item.bare_item else { panic!("not a string in {field}") };
-        let number = |value: BareItem| match value {
-            BareItem::Integer(number) => i64::from(number),
+        let parameters = item.params.into_iter().map(|(key, value)| match value {
+            BareItem::Integer(number) => (String::from(key), i64::from(number)),
             other => panic!("not an integer in {field}: {other:?}"),
-        };
-        let parameters = item.params.into_iter();
-        let parameters = parameters.map(|(key, value)| (String::from(key), number(value)));
+        });
         (String::from(name), parameters.collect())
     };
     list.into_iter().map(item).collect()
@@ -134,28 +127,25 @@ fn items(field: &str) -> Vec<Item> {
 /// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, which is the
 /// `t` of the first item and not earlier than any `t`, and must not be cached.
 fn reported(answer: &Response) -> (&str, &str) {
-    let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
-        let field = answer.header(name);
-        field.unwrap_or_else(|| panic!("one {name} in {answer:?}"))
-    });
-    let (policies, states) = (items(policy), items(state));
-    let wait = (answer.status == 429).then(|| {
-        let wait = answer.header("retry-after").expect("when to come back");
-        wait.parse::<i64>().expect("seconds")
-    });
-    for (name, parameters) in &policies {
-        let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
-        assert!(matches!(parameters[..], [("q", 1..), ("w", 1..)]), "{name} in {policy}");
+    fn parameters(item: &Item) -> Vec<(&str, i64)> {
+        item.1.iter().map(|(key, value)| (&**key, *value)).collect()
     }
-    for (name, parameters) in &states {
-        let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
-        assert!(policies.iter().any(|(known, _)| known == name), "{name} in {policy}");
-        match parameters[..] {
+    let [policy, state] = ["ratelimit-policy", "ratelimit"]
+        .map(|name| answer.header(name).unwrap_or_else(|| panic!("one {name} in {answer:?}")));
+    let (policies, states) = (items(policy), items(state));
+    let wait = (answer.status == 429)
+        .then(|| answer.header("retry-after").and_then(|wait| wait.parse().ok()).expect("seconds"));
+    for item in &policies {
+        assert!(matches!(parameters(item)[..], [("q", 1..), ("w", 1..)]), "{item:?}");
+    }
+    for item in &states {
+        assert!(policies.iter().any(|(known, _)| *known == item.0), "{item:?} in {policy}");
+        match parameters(item)[..] {
             [("r", 0..), ("t", reset @ 0..)] => {
-                assert!(wait.is_none_or(|wait| wait >= reset.max(1)));
+                assert!(wait.is_none_or(|wait: i64| wait >= reset.max(1)));
             }
             [("r", 0..)] if wait.is_some() => {}
-            _ => panic!("{name} in {state}"),
+            _ => panic!("{item:?} in {state}"),
         }
     }
     if let Some(wait) = wait {

@@ -2,45 +2,33 @@
 //! service that limits by itself.
 
 use std::future::ready;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 
-use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::IntoResponse;
-use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use ratelimit_runtime::web::{Obeyed, OutboundLayer, RateLimitLayer, ServiceLimits};
-use ratelimit_runtime::{Limit, RateLimiter, Rejection};
-use support::server::Server;
+use ratelimit_runtime::web::{Obeyed, OutboundLayer, ServiceLimits};
 use tokio::task::JoinSet;
-use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
-use tower_layer::Layer;
+use tower::{BoxError, ServiceBuilder};
 
-use crate::{MINUTE, timed};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Returns what a response with these fields says.
-fn read(status: u16, fields: &[(&'static str, &str)]) -> ServiceLimits {
-    let mut headers = HeaderMap::new();
-    for (name, value) in fields {
-        let name = HeaderName::from_static(name);
-        headers.append(name, value.parse().expect("a header value"));
-    }
-    ServiceLimits::read(StatusCode::from_u16(status).expect("a status"), &headers)
-}
+use crate::prelude::*;
 
 /// Requests that remain, of how many, and for how many seconds.
 type Requests = (u64, Option<u64>, f64);
 
-/// Returns the pause in seconds, and the requests that remain.
-fn told(limits: ServiceLimits) -> (Option<f64>, Option<Requests>) {
+/// Returns the pause in seconds and the requests that remain, as a response with these fields says.
+fn read(status: u16, fields: &[(&'static str, &str)]) -> (Option<f64>, Option<Requests>) {
+    let fields = fields.iter().map(|(name, value)| {
+        (HeaderName::from_static(name), value.parse().expect("a header value"))
+    });
+    let status = StatusCode::from_u16(status).expect("a status");
+    let limits = ServiceLimits::read(status, &fields.collect::<HeaderMap>());
     let requests = limits.requests.map(|it| (it.remaining, it.limit, it.reset.as_secs_f64()));
     (limits.pause.map(|pause| pause.as_secs_f64()), requests)
 }
@@ -49,22 +37,19 @@ fn told(limits: ServiceLimits) -> (Option<f64>, Option<Requests>) {
 const DATE: (&str, &str) = ("date", "Wed, 15 Jan 2025 14:24:00 GMT");
 
 #[test]
-fn reads_what_github_sends() {
-    let fields = |remaining: &'static str| {
+fn reads_what_services_send() {
+    let github = |remaining: &'static str| {
         let reset = ("x-ratelimit-reset", "1736951100");
         [DATE, ("x-ratelimit-limit", "5000"), ("x-ratelimit-remaining", remaining), reset]
     };
-    assert_eq!(told(read(200, &fields("4987"))), (None, Some((4_987, Some(5_000), 60.0))));
-    assert_eq!(told(read(403, &fields("0"))), (Some(60.0), None));
+    assert_eq!(read(200, &github("4987")), (None, Some((4_987, Some(5_000), 60.0))));
+    assert_eq!(read(403, &github("0")), (Some(60.0), None));
     // The secondary limit.
-    assert_eq!(told(read(403, &[("retry-after", "30")])), (Some(30.0), None));
+    assert_eq!(read(403, &[("retry-after", "30")]), (Some(30.0), None));
     // A redirect, or a service that starts, asks for another wait.
-    assert_eq!(told(read(301, &[("retry-after", "30")])), (None, None));
-}
+    assert_eq!(read(301, &[("retry-after", "30")]), (None, None));
 
-#[test]
-fn reads_what_openai_sends() {
-    let fields = [
+    let openai = [
         ("x-ratelimit-limit-requests", "60"),
         ("x-ratelimit-limit-tokens", "150000"),
         ("x-ratelimit-remaining-requests", "59"),
@@ -72,23 +57,20 @@ fn reads_what_openai_sends() {
         ("x-ratelimit-reset-requests", "1s"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     ];
-    assert_eq!(told(read(200, &fields)), (None, Some((59, Some(60), 1.0))));
-    let of = |remaining, reset| {
-        told(read(
-            200,
-            &[("x-ratelimit-remaining-tokens", remaining), ("x-ratelimit-reset-tokens", reset)],
-        ))
-    };
-    assert_eq!(of("0", "6m0s"), (Some(360.0), None));
-    assert_eq!(of("0", "20ms"), (Some(0.02), None));
-    assert_eq!(of("0", "1h0m0.5s"), (Some(3_600.5), None));
-    // Tokens that remain are no number of requests.
-    assert_eq!(of("7", "6m0s"), (None, None));
-}
+    assert_eq!(read(200, &openai), (None, Some((59, Some(60), 1.0))));
+    for (remaining, reset, pause) in [
+        ("0", "6m0s", Some(360.0)),
+        ("0", "20ms", Some(0.02)),
+        ("0", "1h0m0.5s", Some(3_600.5)),
+        // Tokens that remain are no number of requests.
+        ("7", "6m0s", None),
+    ] {
+        let tokens =
+            [("x-ratelimit-remaining-tokens", remaining), ("x-ratelimit-reset-tokens", reset)];
+        assert_eq!(read(200, &tokens), (pause, None), "{remaining} {reset}");
+    }
 
-#[test]
-fn reads_what_anthropic_sends() {
-    let fields = [
+    let anthropic = [
         DATE,
         ("anthropic-ratelimit-requests-limit", "50"),
         ("anthropic-ratelimit-requests-remaining", "49"),
@@ -97,12 +79,9 @@ fn reads_what_anthropic_sends() {
         ("anthropic-ratelimit-output-tokens-remaining", "0"),
         ("anthropic-ratelimit-output-tokens-reset", "2025-01-15T15:24:59.25+01:00"),
     ];
-    assert_eq!(told(read(200, &fields)), (Some(59.25), Some((49, Some(50), 2.0))));
-}
+    assert_eq!(read(200, &anthropic), (Some(59.25), Some((49, Some(50), 2.0))));
 
-#[test]
-fn reads_what_discord_sends() {
-    let fields = [
+    let discord = [
         DATE,
         ("x-ratelimit-limit", "5"),
         ("x-ratelimit-remaining", "1"),
@@ -110,129 +89,81 @@ fn reads_what_discord_sends() {
         ("x-ratelimit-reset-after", "1.25"),
         ("x-ratelimit-bucket", "abcd1234"),
     ];
-    assert_eq!(told(read(200, &fields)), (None, Some((1, Some(5), 1.25))));
-    assert_eq!(
-        told(read(429, &[("retry-after", "65"), ("x-ratelimit-global", "true")])),
-        (Some(65.0), None)
-    );
+    assert_eq!(read(200, &discord), (None, Some((1, Some(5), 1.25))));
+    let global = [("retry-after", "65"), ("x-ratelimit-global", "true")];
+    assert_eq!(read(429, &global), (Some(65.0), None));
 }
 
 #[test]
 fn reads_the_fields_of_the_drafts() {
-    let fields = [
-        ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
-        ("ratelimit", r#""burst";r=50;t=30, "day";r=20;t=7200"#),
-    ];
+    let policy = ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#);
     // Less than a fifth of the limit of a day remains, so it is the tighter one.
-    assert_eq!(told(read(200, &fields)), (None, Some((20, Some(1_000), 7_200.0))));
-    let fields = [
-        ("ratelimit-policy", r#""burst";q=100;w=60, "day";q=1000;w=86400"#),
-        ("ratelimit", r#""burst";r=2;t=30, "day";r=900;t=86400"#),
-    ];
-    assert_eq!(told(read(200, &fields)), (None, Some((2, Some(100), 30.0))));
-    let fields = [("ratelimit", r#""a;r=7,b";r=0;t=5;pk=:cHsdsRa894==:"#)];
-    assert_eq!(told(read(200, &fields)), (Some(5.0), None));
-    let fields = [("ratelimit-remaining", "3"), ("ratelimit-reset", "9")];
-    assert_eq!(told(read(200, &fields)), (None, Some((3, None, 9.0))));
+    let day = [policy, ("ratelimit", r#""burst";r=50;t=30, "day";r=20;t=7200"#)];
+    assert_eq!(read(200, &day), (None, Some((20, Some(1_000), 7_200.0))));
+    let burst = [policy, ("ratelimit", r#""burst";r=2;t=30, "day";r=900;t=86400"#)];
+    assert_eq!(read(200, &burst), (None, Some((2, Some(100), 30.0))));
+    let named = [("ratelimit", r#""a;r=7,b";r=0;t=5;pk=:cHsdsRa894==:"#)];
+    assert_eq!(read(200, &named), (Some(5.0), None));
+    let apart = [("ratelimit-remaining", "3"), ("ratelimit-reset", "9")];
+    assert_eq!(read(200, &apart), (None, Some((3, None, 9.0))));
     // Calls in flight have no reset.
-    assert_eq!(told(read(200, &[("ratelimit", r#""slots";r=0"#)])), (None, None));
+    assert_eq!(read(200, &[("ratelimit", r#""slots";r=0"#)]), (None, None));
 }
 
 #[test]
 fn ignores_what_it_cannot_read() {
-    for reset in [
-        "",
-        "soon",
-        "-5",
-        "nan",
-        "inf",
-        "5x",
-        "-5s",
-        "5m ago",
-        "2025-13",
-        "2025-01-15T14:24:00",
-        "99999999999999999999999999",
-        "10000000000000000000",
-    ] {
+    let (long, longer) = ("10000000000000000000", "99999999999999999999999999");
+    let wrong = ["", "soon", "-5", "nan", "inf", "5x", "-5s", "5m ago", "2025-13", long, longer];
+    for reset in wrong.into_iter().chain(["2025-01-15T14:24:00"]) {
         let fields = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
-        let (pause, requests) = told(read(200, &fields));
-        assert!(pause.is_none() && requests.is_none(), "{reset:?}: {pause:?}");
+        assert_eq!(read(200, &fields), (None, None), "{reset:?}");
     }
-    assert_eq!(
-        told(read(200, &[("x-ratelimit-remaining", "many"), ("x-ratelimit-reset", "5")])),
-        (None, None)
-    );
-    assert_eq!(told(read(429, &[])), (Some(1.0), None));
-    assert_eq!(told(read(503, &[])), (None, None));
+    let many = [("x-ratelimit-remaining", "many"), ("x-ratelimit-reset", "5")];
+    assert_eq!(read(200, &many), (None, None));
+    assert_eq!((read(429, &[]), read(503, &[])), ((Some(1.0), None), (None, None)));
 }
 
-/// A service that admits some requests in each second, and says so.
-#[derive(Clone)]
-struct Stub(Arc<Mutex<Windows>>);
-
+/// A service that admits 100 requests in each second, and says so.
 struct Windows {
-    admits: u64,
     /// The beginning of the window, and the requests in it.
     window: (Instant, u64),
     admitted: u64,
     rejected: u64,
 }
 
-impl Stub {
-    async fn serve(admits: u64) -> (Self, SocketAddr) {
-        async fn answer(State(stub): State<Stub>) -> impl IntoResponse {
-            let mut windows = stub.0.lock().expect("no panic");
-            if windows.window.0.elapsed() >= SECOND {
-                windows.window = (Instant::now(), 0);
-            }
-            windows.window.1 += 1;
-            let (start, requests) = windows.window;
-            let reset = SECOND.saturating_sub(start.elapsed()).as_secs_f64();
-            let is_admitted = requests <= windows.admits;
-            let remaining = windows.admits.saturating_sub(requests);
-            *(if is_admitted { &mut windows.admitted } else { &mut windows.rejected }) += 1;
-            let status = if is_admitted { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-            let fields = [
-                ("x-ratelimit-limit", windows.admits.to_string()),
-                ("x-ratelimit-remaining", remaining.to_string()),
-                ("x-ratelimit-reset-after", format!("{reset:.3}")),
-            ];
-            (status, fields)
-        }
-        let windows = Windows { admits, window: (Instant::now(), 0), admitted: 0, rejected: 0 };
-        let stub = Self(Arc::new(Mutex::new(windows)));
-        (stub.clone(), serve(Router::new().fallback(answer).with_state(stub)).await)
+async fn count(State(windows): State<Arc<Mutex<Windows>>>) -> impl IntoResponse {
+    let mut windows = windows.lock().expect("no panic");
+    if windows.window.0.elapsed() >= SECOND {
+        windows.window = (Instant::now(), 0);
     }
-
-    fn counts(&self) -> (u64, u64) {
-        let windows = self.0.lock().expect("no panic");
-        (windows.admitted, windows.rejected)
-    }
-}
-
-async fn serve(router: Router) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    address
+    windows.window.1 += 1;
+    let (start, requests) = windows.window;
+    let reset = SECOND.saturating_sub(start.elapsed()).as_secs_f64();
+    let is_admitted = requests <= 100;
+    *(if is_admitted { &mut windows.admitted } else { &mut windows.rejected }) += 1;
+    let status = if is_admitted { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let fields = [
+        ("x-ratelimit-limit", "100".to_owned()),
+        ("x-ratelimit-remaining", 100_u64.saturating_sub(requests).to_string()),
+        ("x-ratelimit-reset-after", format!("{reset:.3}")),
+    ];
+    (status, fields)
 }
 
 type ObeyedClient =
     tower::util::BoxCloneSyncService<Request<Empty<Bytes>>, Response<Incoming>, BoxError>;
 
-/// The limiter of one process of a fleet.
 fn process(redis: &Server) -> RateLimiter {
     redis.builder().deadline(SECOND).build().expect("valid")
 }
 
-/// A client of one process, which obeys what it reads, or not.
 fn client(limiter: &RateLimiter, limit: Limit, obeys: bool) -> ObeyedClient {
     let http = Client::builder(TokioExecutor::new()).build_http();
     let layer = RateLimitLayer::outbound().limit(limit, |_: &_| "token").limiter(limiter.clone());
     if !obeys {
         return ObeyedClient::new(ServiceBuilder::new().layer(layer).service(http));
     }
-    let layer = layer.obey(Duration::from_secs(60), |response: &Response<Incoming>| {
+    let layer = layer.obey(MINUTE, |response: &Response<Incoming>| {
         ServiceLimits::read(response.status(), response.headers())
     });
     ObeyedClient::new(ServiceBuilder::new().layer(layer).service(http))
@@ -248,8 +179,10 @@ async fn send(client: &ObeyedClient, address: SocketAddr) -> Result<StatusCode, 
 
 /// Three processes send as much as a limit admits that is too high for the service. Returns the part that it rejects.
 async fn rejected_part(limiters: &[RateLimiter], obeys: bool) -> f64 {
-    let (stub, address) = Stub::serve(100).await;
-    let limit = Limit::leaky_bucket("api", 143, SECOND).wait(Duration::from_secs(30));
+    let windows = Windows { window: (Instant::now(), 0), admitted: 0, rejected: 0 };
+    let windows = Arc::new(Mutex::new(windows));
+    let address = listen(Router::new().fallback(count).with_state(Arc::clone(&windows))).await;
+    let limit = Limit::leaky_bucket("api", 143, SECOND).wait(30 * SECOND);
     let (mut calls, end) = (JoinSet::new(), Instant::now() + 4 * SECOND);
     for limiter in limiters {
         let client = client(limiter, limit, obeys);
@@ -263,7 +196,7 @@ async fn rejected_part(limiters: &[RateLimiter], obeys: bool) -> f64 {
         }
     }
     calls.join_all().await;
-    let (admitted, rejected) = stub.counts();
+    let Windows { admitted, rejected, .. } = *windows.lock().expect("no panic");
     // Not by sending little.
     assert!(admitted > 240, "{admitted}");
     rejected as f64 / (admitted + rejected) as f64
@@ -282,60 +215,52 @@ async fn a_service_rejects_few_requests_of_a_fleet_that_obeys_it() {
 /// After a pause, one request of all processes tries the service. The others follow its answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_request_of_a_fleet_tries_a_service_after_its_pause() {
-    #[derive(Clone, Default)]
-    struct Probed {
-        requests: Arc<Mutex<u32>>,
-        during_the_probe: Arc<Mutex<Option<u32>>>,
-    }
-    async fn answer(State(probed): State<Probed>) -> impl IntoResponse {
-        let number = {
-            let mut requests = probed.requests.lock().expect("no panic");
-            *requests += 1;
-            *requests
-        };
-        match number {
-            1 => return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "2")]).into_response(),
-            2 => {
+    /// The requests, and how many there are at the end of the second one.
+    type Probed = Arc<(AtomicU32, AtomicU32)>;
+    async fn answer(State(probed): State<Probed>) -> axum::response::Response {
+        match probed.0.fetch_add(1, SeqCst) {
+            0 => return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "2")]).into_response(),
+            1 => {
                 tokio::time::sleep(Duration::from_millis(400)).await;
-                let requests = *probed.requests.lock().expect("no panic");
-                *probed.during_the_probe.lock().expect("no panic") = Some(requests);
+                probed.1.store(probed.0.load(SeqCst), SeqCst);
             }
             _ => {}
         }
         StatusCode::OK.into_response()
     }
-    let redis = Server::start();
-    let probed = Probed::default();
-    let address = serve(Router::new().fallback(answer).with_state(probed.clone())).await;
-    let limit = Limit::sliding("api", 1_000, SECOND).wait(Duration::from_secs(20));
+    let (redis, probed) = (Server::start(), Probed::default());
+    let address = listen(Router::new().fallback(answer).with_state(Arc::clone(&probed))).await;
+    let limit = Limit::sliding("api", 1_000, SECOND).wait(20 * SECOND);
     let clients = [(); 3].map(|()| client(&process(&redis), limit, true));
     assert_eq!(send(&clients[0], address).await, Ok(StatusCode::TOO_MANY_REQUESTS));
-    let mut calls = JoinSet::new();
-    for client in &clients {
-        for _ in 0..10 {
-            let client = client.clone();
-            calls.spawn(async move { send(&client, address).await });
-        }
-    }
-    let sent = calls.join_all().await;
+    let calls = clients.iter().cycle().take(30).cloned();
+    let calls = calls.map(|client| async move { send(&client, address).await });
+    let sent = calls.collect::<JoinSet<_>>().join_all().await;
     assert!(sent.iter().all(|it| *it == Ok(StatusCode::OK)), "{sent:?}");
-    assert_eq!(*probed.during_the_probe.lock().expect("no panic"), Some(2));
+    assert_eq!(probed.1.load(SeqCst), 2);
 }
 
-/// Sends a request to a service whose response is the next of `responses`. Returns its status, or why it was not sent.
+type ObeyedLayer = OutboundLayer<Request<()>, Obeyed<Response<()>>>;
+
+/// Returns a layer that obeys a service for as long as `most`.
+fn obeying(limiter: &RateLimiter, limit: Limit, most: Duration) -> ObeyedLayer {
+    let layer = RateLimitLayer::outbound().limit(limit, |_: &Request<()>| "token");
+    layer.limiter(limiter.clone()).obey(most, |response: &Response<()>| {
+        ServiceLimits::read(response.status(), response.headers())
+    })
+}
+
+/// Sends a request to a service with this response. Returns its status, or why the request was not sent.
 async fn answered(
-    layer: &OutboundLayer<Request<()>, Obeyed<Response<()>>>,
+    layer: &ObeyedLayer,
     status: u16,
-    fields: &[(&'static str, &str)],
+    fields: &[(&str, &str)],
 ) -> Result<u16, Rejection> {
-    let mut response = Response::builder().status(status);
-    for (name, value) in fields {
-        response = response.header(*name, *value);
-    }
-    let mut response = Some(response.body(()).expect("a response"));
-    let service = service_fn(move |_: Request<()>| {
-        ready(Ok::<_, BoxError>(response.take().expect("one request")))
+    let response = fields.iter().fold(Response::builder().status(status), |response, field| {
+        response.header(field.0, field.1)
     });
+    let response = response.body(()).expect("a response");
+    let service = service_fn(move |_: Request<()>| ready(Ok::<_, BoxError>(response.clone())));
     let sent = layer.layer(service).oneshot(Request::new(())).await;
     sent.map(|response| response.status().as_u16())
         .map_err(|error| *error.downcast().expect("a rejection"))
@@ -344,14 +269,9 @@ async fn answered(
 #[tokio::test]
 async fn a_limit_without_a_wait_rejects_what_comes_before_the_pace() {
     let (limiter, clock) = timed();
-    let layer = |limit| {
-        let layer = RateLimitLayer::outbound().limit(limit, |_: &Request<()>| "token");
-        layer.limiter(limiter.clone()).obey(5 * SECOND, |response: &Response<()>| {
-            ServiceLimits::read(response.status(), response.headers())
-        })
-    };
-    let (obeyed, limit) =
-        (layer(Limit::sliding("api", 100, SECOND)), Limit::sliding("api", 100, SECOND));
+    let limit = Limit::sliding("api", 100, SECOND);
+    let layer = |limit| obeying(&limiter, limit, 5 * SECOND);
+    let obeyed = layer(limit);
     assert_eq!(answered(&obeyed, 429, &[("retry-after", "100")]).await, Ok(429));
     // It obeys no longer than it is told.
     let blocked = answered(&obeyed, 200, &[]).await.expect_err("paused");
@@ -361,7 +281,6 @@ async fn a_limit_without_a_wait_rejects_what_comes_before_the_pace() {
     assert!(limiter.check(&limit, "token", 1).await.is_err());
     assert_eq!(answered(&layer(limit.shadow(true)), 429, &[]).await, Ok(429));
 
-    // Another process finds the key blocked.
     let other = layer(limit);
     assert!(answered(&other, 200, &[]).await.is_err());
 
@@ -372,15 +291,14 @@ async fn a_limit_without_a_wait_rejects_what_comes_before_the_pace() {
     let failed = other.layer(failing).oneshot(Request::new(())).await.expect_err("broken");
     assert_eq!(failed.to_string(), "broken");
     let paced = answered(&obeyed, 200, &[]).await.expect_err("too early");
-    assert!(
-        matches!(&paced, Rejection::Limited { name, .. } if name.as_str() == "api pace"),
-        "{paced}"
-    );
+    let is_paced = matches!(&paced, Rejection::Limited { name, .. } if name.as_str() == "api pace");
+    assert!(is_paced, "{paced}");
     assert_eq!(paced.retry_after(), Some(SECOND));
     clock.advance(SECOND);
-    assert_eq!(answered(&obeyed, 200, &[]).await, Ok(200));
-    // It was answered.
-    assert_eq!(answered(&obeyed, 200, &[]).await, Ok(200));
+    // The second request follows the answer of the first.
+    for _ in 0..2 {
+        assert_eq!(answered(&obeyed, 200, &[]).await, Ok(200));
+    }
     clock.advance(SECOND);
 
     let few = [
@@ -388,27 +306,22 @@ async fn a_limit_without_a_wait_rejects_what_comes_before_the_pace() {
         ("x-ratelimit-remaining", "4"),
         ("x-ratelimit-reset-after", "4"),
     ];
-    assert_eq!(answered(&obeyed, 200, &few).await, Ok(200));
-    assert_eq!(answered(&obeyed, 200, &few).await, Ok(200));
-    // Four in four seconds.
+    for _ in 0..2 {
+        assert_eq!(answered(&obeyed, 200, &few).await, Ok(200));
+    }
     let wait = answered(&obeyed, 200, &few).await.expect_err("too early").retry_after();
     assert_eq!(wait, Some(SECOND));
-    // The reset.
     clock.advance(4 * SECOND);
     for _ in 0..3 {
         assert_eq!(answered(&obeyed, 200, &[]).await, Ok(200));
     }
 }
 
-/// An operator who unblocks the key ends the pause.
 #[tokio::test]
 async fn an_unblocked_key_is_tried_at_once() {
     let (limiter, _clock) = timed();
     let limit = Limit::sliding("api", 100, SECOND).wait(10 * SECOND);
-    let layer = RateLimitLayer::outbound().limit(limit, |_: &Request<()>| "token");
-    let obeyed = layer.limiter(limiter.clone()).obey(MINUTE, |response: &Response<()>| {
-        ServiceLimits::read(response.status(), response.headers())
-    });
+    let obeyed = obeying(&limiter, limit, MINUTE);
     assert_eq!(answered(&obeyed, 429, &[("retry-after", "60")]).await, Ok(429));
     assert!(answered(&obeyed, 200, &[]).await.is_err());
     assert!(limiter.unblock(&limit, "token").await.expect("unblocked"));
@@ -421,12 +334,8 @@ async fn an_unblocked_key_is_tried_at_once() {
 async fn a_block_of_another_limit_pauses_nobody() {
     let (limiter, _clock) = timed();
     let customer = Limit::sliding("customer", 100, SECOND);
-    let layer = RateLimitLayer::outbound()
-        .limit(Limit::sliding("api", 100, SECOND), |_: &Request<()>| "token")
+    let obeyed = obeying(&limiter, Limit::sliding("api", 100, SECOND), MINUTE)
         .limit(customer, |request: &Request<()>| request.uri().path().to_owned());
-    let obeyed = layer.limiter(limiter.clone()).obey(MINUTE, |response: &Response<()>| {
-        ServiceLimits::read(response.status(), response.headers())
-    });
     limiter.block(&customer, "/x", MINUTE).await.expect("blocked");
     let service = service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(Response::new(()))));
     let send = |path: &str| {

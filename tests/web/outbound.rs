@@ -1,34 +1,21 @@
 //! The layer in front of clients, with a client of hyper-util and a server on a socket.
 
-use std::error::Error;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
-use axum::http::{Request, Response, Version};
-use axum::routing::get as route_get;
-use bytes::Bytes;
-use futures::FutureExt;
+use axum::http::Version;
 use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use ratelimit_runtime::__private::lines_are_idle;
-use ratelimit_runtime::web::{
-    OutboundLayer, OutboundService, RateLimitLayer, RequestLimits, host_key,
-};
-use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection};
-use support::http::get;
-use support::server::Server;
+use ratelimit_runtime::Decision;
+use ratelimit_runtime::web::{OutboundLayer, OutboundService, host_key};
+use support::lines::wait_until_idle;
 use tokio::sync::Semaphore;
 use tower::limit::ConcurrencyLimit;
-use tower::{Service, ServiceExt, service_fn};
-use tower_layer::Layer;
+use tower::{BoxError, Service};
 
-use crate::{MINUTE, limiters, reported, serve, timed};
+use crate::prelude::*;
 
 type HyperClient = Client<HttpConnector, Empty<Bytes>>;
 
@@ -45,48 +32,36 @@ async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
         requests.fetch_add(1, Ordering::SeqCst).to_string()
     }
     let requests: Arc<AtomicU32> = Arc::default();
-    let router = Router::new().fallback(count).with_state(Arc::clone(&requests));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    (address, requests)
+    let server = Router::new().fallback(count).with_state(Arc::clone(&requests));
+    (listen(server).await, requests)
 }
 
-/// Runs all other tasks until the waiting calls wait for the clock.
-async fn settle(limiter: &RateLimiter) {
-    while !lines_are_idle(limiter) {
-        tokio::task::yield_now().await;
-    }
-}
-
-fn rejection(error: Box<dyn Error + Send + Sync>) -> Rejection {
+fn rejection(error: BoxError) -> Rejection {
     *error.downcast().expect("a rejection")
 }
 
 #[tokio::test]
 async fn spellings_of_one_host_share_its_count() {
-    let (limiter, _) = timed();
-    let by_host = |request: &Request<Empty<Bytes>>| request.uri().host().map(host_key);
-    let limit = Limit::fixed("host", 3, MINUTE);
-    let layer = RateLimitLayer::outbound().limit(limit, by_host).limiter(limiter);
-    let sent =
-        service_fn(async |_: Request<Empty<Bytes>>| Ok::<_, Box<dyn Error + Send + Sync>>(()));
-    let mut service = layer.layer(sent);
-    let mut call = async |url: &str| {
-        let request = Request::get(url).body(Empty::new()).expect("a request");
-        service.call(request).await.is_ok()
-    };
-    for url in ["http://example.com/", "https://Example.COM:8443/a", "http://example.com./"] {
-        assert!(call(url).await, "{url}");
+    let by_host = |request: &Request<()>| request.uri().host().map(host_key);
+    let layer = RateLimitLayer::outbound().limit(Limit::fixed("host", 3, MINUTE), by_host);
+    let sent = service_fn(async |_: Request<()>| Ok::<_, BoxError>(()));
+    let mut service = layer.limiter(timed().0).layer(sent);
+    for (url, is_sent) in [
+        ("http://example.com/", true),
+        ("https://Example.COM:8443/a", true),
+        ("http://example.com./", true),
+        ("http://EXAMPLE.com./b", false),
+        ("http://another.example.com/", true),
+    ] {
+        let request = Request::get(url).body(()).expect("a request");
+        assert_eq!(service.call(request).await.is_ok(), is_sent, "{url}");
     }
-    assert!(!call("http://EXAMPLE.com./b").await);
-    assert!(call("http://another.example.com/").await);
 }
 
-#[tokio::test]
-async fn a_rejected_request_is_not_sent() {
-    let redis = Server::start();
-    for (limiter, _) in limiters(&redis) {
+support::on_both_stores! {
+    limiters;
+
+    async fn a_rejected_request_is_not_sent((limiter, _)) {
         let (server, requests) = counting().await;
         let by_path = |request: &Request<_>| request.uri().path().to_owned();
         let layer = RateLimitLayer::outbound().limit(Limit::fixed("path", 1, MINUTE), by_path);
@@ -101,6 +76,47 @@ async fn a_rejected_request_is_not_sent() {
         let nowhere = service.call(request(([127, 0, 0, 1], 1).into(), "/c"));
         let error = nowhere.await.expect_err("no connection");
         assert!(error.is::<hyper_util::client::legacy::Error>(), "{error:?}");
+    }
+
+    async fn the_client_finds_the_decision_in_the_extensions((limiter, _)) {
+        let remaining = service_fn(async |request: Request<()>| {
+            let decision = request.extensions().get::<Decision>();
+            Ok::<_, BoxError>(decision.map(|it| it.remaining))
+        });
+        let layer: OutboundLayer<_> =
+            RateLimitLayer::outbound().limit(Limit::fixed("exposed", 9, MINUTE), |_| ());
+        let layer = layer.limiter(limiter);
+        for (layer, expected) in [(layer.clone().expose_decision(), Some(8)), (layer, None)] {
+            let sent = layer.layer(remaining).oneshot(Request::new(())).await;
+            assert_eq!(sent.expect("admitted"), expected);
+        }
+    }
+
+    /// An HTTP/2 connection has a bounded number of streams. A request that waits for its units has none yet.
+    async fn a_thousand_waits_that_are_dropped_use_up_no_connection((limiter, clock)) {
+        let (server, requests) = counting().await;
+        let client: HyperClient =
+            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let limit = Limit::leaky_bucket("streams", 1, Duration::from_secs(1)).wait(MINUTE);
+        let layer = RateLimitLayer::outbound().limit(limit, |_| ());
+        let mut service = layer.limiter(limiter.clone()).layer(client);
+        service.call(request(server, "/")).await.expect("a response");
+        for _ in 0..20 {
+            let mut waiting: Vec<_> =
+                (0..50).map(|_| Box::pin(service.call(request(server, "/")))).collect();
+            let is_ready = waiting.iter_mut().any(|call| call.now_or_never().is_some());
+            assert!(!is_ready, "a call waits for its turn");
+            wait_until_idle(&limiter).await;
+        }
+        for sent in 2..5 {
+            let mut waiting = Box::pin(service.call(request(server, "/")));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            wait_until_idle(&limiter).await;
+            clock.advance(Duration::from_secs(1));
+            let response = waiting.await.expect("a response");
+            assert_eq!(response.version(), Version::HTTP_2);
+            assert_eq!(requests.load(Ordering::SeqCst), sent);
+        }
     }
 }
 
@@ -118,73 +134,16 @@ async fn limits_are_chosen_for_each_request() {
     };
     let layer = RateLimitLayer::outbound().limits(choose).limiter(RateLimiter::embedded());
     let mut service = layer.exempt(|it| it.uri().path() == "/exempted").layer(client());
-    for (path, is_sent) in [
-        ("/abc", true),
-        ("/ab", false),
-        ("/a", true),
-        ("/", false),
-        ("/free", true),
-        ("/exempted", true),
-    ] {
-        let result = service.call(request(server, path)).await;
-        assert_eq!(result.is_ok(), is_sent, "{path}");
+    for path in ["/abc", "/a", "/free", "/exempted"] {
+        service.call(request(server, path)).await.expect(path);
     }
+    let rejected = service.call(request(server, "/")).await.expect_err("7 of 6");
+    assert_eq!(rejection(rejected).name(), "lengths");
     let error = service.call(request(server, "/longer")).await.expect_err("above the capacity");
     assert!(matches!(rejection(error), Rejection::CostExceedsCapacity { cost: 7, .. }));
     let refused = service.call(request(server, "/refused")).await.expect_err("not sent");
     assert_eq!(refused.to_string(), "not there");
     assert_eq!(requests.load(Ordering::SeqCst), 4);
-}
-
-#[tokio::test]
-async fn the_client_finds_the_decision_in_the_extensions() {
-    let redis = Server::start();
-    let remaining = service_fn(async |request: Request<()>| {
-        let decision = request.extensions().get::<Decision>();
-        Ok::<_, Box<dyn Error + Send + Sync>>(decision.map(|it| it.remaining))
-    });
-    for (limiter, _) in limiters(&redis) {
-        let limit = Limit::fixed("exposed", 9, MINUTE);
-        let layer = RateLimitLayer::outbound().limit(limit, |_| ()).limiter(limiter);
-        let send = async |layer: OutboundLayer<_>| {
-            let sent = layer.layer(remaining).oneshot(Request::new(())).await;
-            sent.expect("admitted")
-        };
-        assert_eq!(send(layer.clone().expose_decision()).await, Some(8));
-        assert_eq!(send(layer).await, None);
-    }
-}
-
-/// An HTTP/2 connection has a bounded number of streams. A request that waits for its units has none yet.
-#[tokio::test]
-async fn a_thousand_waits_that_are_dropped_use_up_no_connection() {
-    let redis = Server::start();
-    for (limiter, clock) in limiters(&redis) {
-        let (server, requests) = counting().await;
-        let client: HyperClient =
-            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-        let limit = Limit::leaky_bucket("streams", 1, Duration::from_secs(1)).wait(MINUTE);
-        let layer = RateLimitLayer::outbound().limit(limit, |_| ());
-        let mut service = layer.limiter(limiter.clone()).layer(client);
-        service.call(request(server, "/")).await.expect("a response");
-        for _ in 0..20 {
-            let mut waiting: Vec<_> =
-                (0..50).map(|_| Box::pin(service.call(request(server, "/")))).collect();
-            let is_ready = waiting.iter_mut().any(|call| call.now_or_never().is_some());
-            assert!(!is_ready, "a call waits for its turn");
-            settle(&limiter).await;
-        }
-        settle(&limiter).await;
-        for sent in 2..5 {
-            let mut waiting = Box::pin(service.call(request(server, "/")));
-            assert!(waiting.as_mut().now_or_never().is_none());
-            settle(&limiter).await;
-            clock.advance(Duration::from_secs(1));
-            let response = waiting.await.expect("a response");
-            assert_eq!(response.version(), Version::HTTP_2);
-            assert_eq!(requests.load(Ordering::SeqCst), sent);
-        }
-    }
 }
 
 #[test]
@@ -202,23 +161,33 @@ fn a_server_does_not_report_its_own_requests() {
         let server = serve(Router::new().route("/", route_get(handler)).layer(ours), &limiter);
         let answer = get(server.address, "/", &[]);
         assert_eq!((answer.status, &*answer.body), (200, "200 OK"));
-        let (policy, state) = reported(&answer);
-        assert!(policy.starts_with("\"ours\"") && !policy.contains("upstream"), "{policy}");
-        assert!(!state.contains("upstream"), "{state}");
+        let expected = (r#""ours";q=9;w=60"#, r#""ours";r=8;t=60"#);
+        assert_eq!(reported(&answer), expected);
     }
 }
 
-/// A rejected request frees the permit that the client took when it became ready.
+/// A rejected request frees the permit that the client, or the service, took when it became ready.
 #[tokio::test]
-async fn frees_the_client_after_a_rejection() {
-    let inner = service_fn(async |(): ()| Ok::<_, std::io::Error>(Response::new(())));
+async fn frees_what_is_inside_after_a_rejection() {
     let permits = Arc::new(Semaphore::new(1));
+    let inner = service_fn(async |_: Request<String>| {
+        Ok::<_, std::io::Error>(Response::new(String::new()))
+    });
     let inner = ConcurrencyLimit::with_semaphore(inner, Arc::clone(&permits));
-    let layer: OutboundLayer<()> = RateLimitLayer::outbound();
-    let layer = layer.limit(Limit::fixed("one", 1, MINUTE), |()| ());
-    let mut service = layer.limiter(RateLimiter::embedded()).layer(inner);
-    service.ready().await.expect("ready").call(()).await.expect("a response");
-    let error = service.ready().await.expect("ready").call(()).await.expect_err("rejected");
-    assert_eq!(rejection(error).name(), "one");
-    assert_eq!(permits.available_permits(), 1);
+    let one = Limit::fixed("one", 1, MINUTE);
+    let request = || Request::new(String::new());
+
+    let layer: OutboundLayer<Request<String>> = RateLimitLayer::outbound().limit(one, |_| ());
+    let mut client = layer.limiter(RateLimiter::embedded()).layer(inner.clone());
+    client.ready().await.expect("ready").call(request()).await.expect("a response");
+    let error = client.ready().await.expect("ready").call(request()).await.expect_err("rejected");
+    assert_eq!((&*rejection(error).name(), permits.available_permits()), ("one", 1));
+
+    let layer = RateLimitLayer::new().limit(one, |_| ()).limiter(RateLimiter::embedded());
+    let mut service = layer.layer(inner);
+    for status in [200, 429] {
+        let ready = service.ready().await.expect("ready");
+        let response = ready.call(request()).await.expect("a response");
+        assert_eq!((response.status().as_u16(), permits.available_permits()), (status, 1));
+    }
 }

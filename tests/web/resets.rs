@@ -3,57 +3,47 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::ops::Range;
-use std::time::Duration;
 
-use axum::Router;
-use axum::routing::get as route_get;
-use http::Request;
 use proptest::prelude::*;
-use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Align, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Align, VirtualClock};
 use support::clocks::embedded_on;
-use support::http::{Response, get};
+use support::http::Response as Answer;
 use support::limits::{is_bucket, limits};
 use support::model::Model;
-use support::server::Server;
-use tower::{ServiceExt, service_fn};
-use tower_layer::Layer;
+use support::poll_once;
 
-use crate::{MINUTE, Running, items, reported, serve};
+use crate::prelude::*;
 
 const THRESHOLD: u64 = 24;
 
 fn server(limit: Limit, limiter: &RateLimiter) -> Running {
     let layer = RateLimitLayer::new().legacy_headers().limit(limit, |_| ());
-    let router = Router::new().route("/", route_get(async || "in"));
-    serve(router.layer(layer.limiter(limiter.clone())), limiter)
+    serve(Router::new().fallback(async || "in").layer(layer), limiter)
 }
 
-/// Sends requests at the same time, each to the next server.
-fn burst(addresses: &[SocketAddr], requests: Range<usize>) -> Vec<Response> {
+fn burst(servers: &[Running], first: usize, requests: usize) -> Vec<Answer> {
     std::thread::scope(|scope| {
-        let ask = |index: usize| move || get(addresses[index % addresses.len()], "/", &[]);
-        let sent: Vec<_> = requests.map(|index| scope.spawn(ask(index))).collect();
+        let servers = servers.iter().cycle().skip(first % servers.len()).take(requests);
+        let ask = |server: &Running| {
+            let address = server.address;
+            scope.spawn(move || get(address, "/", &[]))
+        };
+        let sent: Vec<_> = servers.map(ask).collect();
         sent.into_iter().map(|sent| sent.join().expect("no panic")).collect()
     })
 }
 
-fn state(response: &Response) -> (u64, u64) {
+fn state(response: &Answer) -> (u64, u64) {
     let states = items(reported(response).1);
     let [(_, parameters)] = &states[..] else { panic!("{states:?}") };
     let [(_, remaining), (_, seconds)] = parameters[..] else { panic!("{parameters:?}") };
-    let legacy = response.header("x-ratelimit-reset").expect("a legacy header");
-    assert_eq!(legacy, seconds.to_string());
+    assert_eq!(response.header("x-ratelimit-reset"), Some(&*seconds.to_string()));
     (remaining.cast_unsigned(), seconds.cast_unsigned())
 }
 
 /// Plays bursts, each some time after the one before, and compares each response with the model.
 fn play(limit: Limit, align: Option<i64>, limiters: &[RateLimiter], clock: &VirtualClock) {
     let servers: Vec<_> = limiters.iter().map(|limiter| server(limit, limiter)).collect();
-    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let mut model = Model::new(&limit, align);
     let (mut sent, mut rejected) = (0, 0);
     let pauses = [0, 1, 999, 1_000, 1_001, 137, 2_500, 63, 7_777, 400].into_iter().cycle();
@@ -63,9 +53,8 @@ fn play(limit: Limit, align: Option<i64>, limiters: &[RateLimiter], clock: &Virt
         clock.advance(Duration::from_millis(pause));
         let now = clock.now().as_micros() as u64;
         let requests = [1, 3, 1, 8][step % 4];
-        let mut responses = burst(&addresses, sent..sent + requests);
+        let mut responses = burst(&servers, sent, requests);
         sent += requests;
-        // In the order of their charges.
         responses.sort_by_key(|response| (response.status, Reverse(state(response).0)));
         for response in &responses {
             let decision = model.check(&limit, now, 1);
@@ -86,7 +75,6 @@ fn play(limit: Limit, align: Option<i64>, limiters: &[RateLimiter], clock: &Virt
     assert!(rejected > 30 && sent - rejected > 60, "{rejected} of {sent} were rejected");
 }
 
-/// Returns limits, and the offset of aligned windows.
 fn all_limits() -> impl Iterator<Item = (Limit, Option<i64>)> {
     let aligned = Limit::fixed("aligned", THRESHOLD, MINUTE).align(Align::UTC);
     let small = Limit::token_bucket("small", THRESHOLD, MINUTE).burst(THRESHOLD / 2);
@@ -94,44 +82,30 @@ fn all_limits() -> impl Iterator<Item = (Limit, Option<i64>)> {
     plain.map(|limit| (limit, None)).chain([(aligned, Some(0))])
 }
 
-/// Neither on a boundary of a window nor on that of a second.
-fn clock() -> VirtualClock {
-    VirtualClock::at(Duration::from_micros(1_800_000_017_345_678))
-}
-
+/// In one process, and for a fleet: two processes share the counts, and each caches rejections.
 #[test]
 fn a_reset_stays_at_its_moment() {
-    for (limit, align) in all_limits() {
-        let clock = clock();
-        play(limit, align, &[embedded_on(&clock)], &clock);
-    }
-}
-
-/// Two processes share the counts, and each caches rejections.
-#[test]
-fn a_reset_stays_at_its_moment_for_a_fleet() {
     let redis = Server::start();
     for (limit, align) in all_limits() {
+        // Neither on a boundary of a window nor on that of a second.
+        let clock = || VirtualClock::at(Duration::from_micros(1_800_000_017_345_678));
+        let (alone, clock) = (clock(), clock());
+        play(limit, align, &[embedded_on(&alone)], &alone);
         redis::cmd("FLUSHALL").exec(&mut redis.connection()).expect("FLUSHALL");
-        let clock = clock();
         play(limit, align, &[redis.limiter_on(&clock), redis.limiter_on(&clock)], &clock);
     }
 }
 
 // The headers for any name and any numbers: they are structured fields, and different names stay different.
 
-fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
-    let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
-    let inner = service_fn(async |_: Request<String>| {
-        Ok::<_, Infallible>(http::Response::new(String::new()))
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let request = Request::new(String::new());
-    let response = runtime.block_on(layer.layer(inner).oneshot(request)).expect("infallible");
-    ["ratelimit-policy", "ratelimit"].map(|name| {
-        let value = response.headers().get(name).expect("the field");
-        value.to_str().expect("ASCII").to_owned()
-    })
+fn fields(limit: Limit) -> [String; 2] {
+    let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(RateLimiter::embedded());
+    let inner =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let sent = layer.layer(inner).oneshot(Request::new(String::new()));
+    let response = poll_once(sent).expect("infallible");
+    ["ratelimit-policy", "ratelimit"]
+        .map(|name| response.headers()[name].to_str().expect("ASCII").to_owned())
 }
 
 proptest! {
@@ -152,7 +126,7 @@ proptest! {
             let with_burst = burst.and_then(|burst| limit.try_burst(burst).ok());
             let limit = with_burst.unwrap_or(limit);
             let (capacity, units) = (limit.capacity(), limit.capacity().max(threshold));
-            let [policy, state] = fields(limit, &RateLimiter::embedded());
+            let [policy, state] = fields(limit);
             let window = period.as_micros() * u128::from(units) / u128::from(threshold);
             let window = i64::try_from(window.div_ceil(1_000_000)).expect("small");
             let [(one, quota)] = &items(&policy)[..] else { panic!("{policy}") };

@@ -12,13 +12,11 @@ const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 /// Returns the seconds that a response with these lines of `Retry-After` asks for.
 fn seconds_of(date: Option<&str>, lines: &[&str]) -> Option<u64> {
-    let mut headers = HeaderMap::new();
-    if let Some(date) = date {
-        headers.insert(DATE, date.parse().expect("a header value"));
-    }
-    for line in lines {
-        headers.append(RETRY_AFTER, line.parse().expect("a header value"));
-    }
+    let date = date.map(|date| (DATE, date));
+    let lines = lines.iter().map(|line| (RETRY_AFTER, *line));
+    let lines = date.into_iter().chain(lines);
+    let headers: HeaderMap =
+        lines.map(|(name, line)| (name, line.parse().expect("a header value"))).collect();
     retry_after(&headers).map(|wait| wait.as_secs())
 }
 
@@ -40,56 +38,45 @@ fn reads_seconds() {
         assert_eq!(seconds_of(None, &[wrong]), None, "{wrong:?}");
     }
     assert_eq!(seconds_of(Some(NOW), &[]), None);
-    let mut headers = HeaderMap::new();
-    headers.insert(RETRY_AFTER, HeaderValue::from_bytes(b"5\xff").expect("a header value"));
-    assert_eq!(retry_after(&headers), None);
+    let latin = HeaderValue::from_bytes(b"5\xff").expect("a header value");
+    assert_eq!(retry_after(&HeaderMap::from_iter([(RETRY_AFTER, latin)])), None);
 }
 
-/// The three forms of a date (RFC 9110, section 5.6.7), relative to the clock of the service.
+/// The three forms of a date (RFC 9110, section 5.6.7), relative to the clock of the service, and several values.
 #[test]
-fn reads_dates() {
-    for (line, wait) in [
-        ("Sun, 06 Nov 1994 08:51:37 GMT", Some(120)),
-        ("Sunday, 06-Nov-94 08:51:37 GMT", Some(120)),
-        ("Sun Nov  6 08:51:37 1994", Some(120)),
-        // It has passed.
-        ("Sun, 06 Nov 1994 08:49:36 GMT", Some(0)),
-        ("Sun, 06 Nov 1994 08:51:37", None),
-        ("Sun, 31 Feb 1994 08:51:37 GMT", None),
-        ("1994-11-06T08:51:37Z", None),
-        ("Sun, 120", Some(120)),
+fn reads_dates_and_obeys_the_longest_of_several_values() {
+    let date = "Sun, 06 Nov 1994 08:51:37 GMT";
+    let later = "Sunday, 06-Nov-94 08:52:37 GMT";
+    for (lines, wait) in [
+        (&[date][..], Some(120)),
+        (&[later], Some(180)),
+        (&["Sun Nov  6 08:51:37 1994"], Some(120)),
+        (&["Sun, 06 Nov 1994 08:49:36 GMT"], Some(0)),
+        (&["Sun, 06 Nov 1994 08:51:37"], None),
+        (&["Sun, 31 Feb 1994 08:51:37 GMT"], None),
+        (&["1994-11-06T08:51:37Z"], None),
+        (&["Sun, 120"], Some(120)),
+        (&["120, 120"], Some(120)),
+        (&["5", "120", "60"], Some(120)),
+        (&["5,120,60", "7"], Some(120)),
+        (&["x, 5"], Some(5)),
+        (&[date, "60"], Some(120)),
+        (&[&format!("60, {date}")], Some(120)),
+        (&[&format!("{date}, 300")], Some(300)),
+        (&[&format!("{date},{later}, 1")], Some(180)),
     ] {
-        assert_eq!(seconds_of(Some(NOW), &[line]), wait, "{line:?}");
+        assert_eq!(seconds_of(Some(NOW), lines), wait, "{lines:?}");
     }
     // Without a `Date`, the clock of this machine.
-    for date in [None, Some("today")] {
-        assert_eq!(seconds_of(date, &["Sun, 06 Nov 1994 08:51:37 GMT"]), Some(0));
-        let wait = seconds_of(date, &["Fri, 31 Dec 9999 23:59:59 GMT"]).expect("a wait");
+    for now in [None, Some("today")] {
+        assert_eq!(seconds_of(now, &[date]), Some(0));
+        let wait = seconds_of(now, &["Fri, 31 Dec 9999 23:59:59 GMT"]).expect("a wait");
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         assert!((253_402_300_700..253_402_300_800).contains(&(wait + since.as_secs())), "{wait}");
     }
 }
 
-#[test]
-fn obeys_the_longest_of_several_values() {
-    let date = "Sun, 06 Nov 1994 08:51:37 GMT";
-    let later = "Sunday, 06-Nov-94 08:52:37 GMT";
-    for (lines, wait) in [
-        (&["120, 120"][..], 120),
-        (&["5", "120", "60"], 120),
-        (&["5,120,60", "7"], 120),
-        (&["x, 5"], 5),
-        (&[date, "60"], 120),
-        (&[&format!("60, {date}")], 120),
-        (&[&format!("{date}, 300")], 300),
-        (&[&format!("{date},{later}, 1")], 180),
-    ] {
-        assert_eq!(seconds_of(Some(NOW), lines), Some(wait), "{lines:?}");
-    }
-}
-
 proptest! {
-    /// Whatever a service sends.
     #[test]
     fn reads_any_text(text in "[ -~]{0,40}", seconds: u64) {
         let alone = seconds_of(Some(NOW), &[&text]);

@@ -1,21 +1,16 @@
 //! tonic: annotated methods and the layer, as a tonic client sees them.
 
-use std::time::Duration;
-
 use http::uri::PathAndQuery;
-use ratelimit_runtime::web::{Client, Clients, Grpc, RateLimitLayer};
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::web::Grpc;
+use support::http::post;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
-use tower::service_fn;
 
 use crate::holding::wait_for_in_flight;
-use crate::{MINUTE, items, timed, without_redis};
-
-const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+use crate::prelude::*;
 
 const METHOD: &str = "/test.Greeter/Greet";
 
@@ -34,7 +29,6 @@ async fn respond(request: Request<String>) -> Result<Response<String>, Status> {
     Ok(Response::new(format!("hi {}", request.into_inner())))
 }
 
-/// Starts a server with these settings, and returns a client of it.
 async fn serve(layer: RateLimitLayer<Grpc>, limiter: RateLimiter) -> GrpcClient {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -92,27 +86,20 @@ async fn rejects_with_a_status_and_its_details() {
     assert_eq!(field(first.metadata(), "ratelimit"), r#""all";r=3;t=60, "greet";r=1;t=30"#);
     assert!(greet(&mut client, "ann", "").await.is_ok());
     clock.advance(Duration::from_millis(8_500));
-
-    // By the method.
-    let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
-    assert_eq!(rejected.message(), "too many requests, try again in 22 seconds");
-    assert_eq!(
-        exhausted(&rejected),
-        (Some(Duration::from_millis(21_500)), Some(("greet".into(), 2)))
-    );
-    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22, "all";r=1;t=52"#);
-
-    // The cost exceeds the capacity: no wait helps.
-    let never = greet(&mut client, "all", "").await.expect_err("rejected");
-    assert_eq!(exhausted(&never), (None, Some(("greet".into(), 2))));
-
-    // By the layer.
-    let rejected = greet(&mut client, "bob", "").await.expect_err("rejected");
-    assert_eq!(
-        exhausted(&rejected),
-        (Some(Duration::from_millis(51_500)), Some(("all".into(), 4)))
-    );
-    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
+    let too_many = "too many requests, try again in 22 seconds";
+    let large = "this request is too large: it needs 3 units, and at most 2 are allowed at once";
+    for (name, wait, quota, message, states) in [
+        ("ann", Some(21_500), ("greet", 2), too_many, r#""greet";r=0;t=22, "all";r=1;t=52"#),
+        // The cost exceeds the capacity: no wait helps.
+        ("all", None, ("greet", 2), large, r#""all";r=0;t=52"#),
+        ("bob", Some(51_500), ("all", 4), &too_many.replace("22", "52"), r#""all";r=0;t=52"#),
+    ] {
+        let rejected = greet(&mut client, name, "").await.expect_err("rejected");
+        assert_eq!(rejected.message(), message);
+        let quota = (quota.0.to_owned(), quota.1);
+        assert_eq!(exhausted(&rejected), (wait.map(Duration::from_millis), Some(quota)), "{name}");
+        assert_eq!(field(rejected.metadata(), "ratelimit"), states, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -169,10 +156,9 @@ async fn no_status_shows_a_hidden_limit() {
 /// gRPC and HTTP in one axum server: each request gets a response of its protocol.
 #[test]
 fn responds_over_grpc_beside_http() {
-    let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(Limit::fixed("beside", 1, MINUTE), |_| ());
-    let router = axum::Router::new().fallback(async || ());
-    let server = crate::serve(router.layer(layer.limiter(limiter.clone())), &limiter);
+    let router = Router::new().fallback(async || ()).layer(layer);
+    let server = crate::serve(router, &timed().0);
     let ask = |method, kind: &str| {
         let kind = format!("content-type: application/{kind}");
         support::http::request(server.address, method, "/", &[&kind], &[])
@@ -184,13 +170,10 @@ fn responds_over_grpc_beside_http() {
         assert_eq!(rejected.header("content-type"), Some("application/grpc"));
         assert_eq!(rejected.header("cache-control"), Some("no-store"));
     }
-    // A request without a key gets a status.
     let refuse = RateLimitLayer::new().limits(|_, _| Err((401, "who are you?").into()));
-    let refusing = crate::serve(axum::Router::new().layer(refuse), &limiter);
-    let headers = ["content-type: application/grpc"];
-    let refused = support::http::request(refusing.address, "POST", "/", &headers, &[]);
+    let refusing = crate::serve(Router::new().layer(refuse), &timed().0);
+    let refused = post(refusing.address, "/", &["content-type: application/grpc"], &[]);
     assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("16")));
-    // A request that is not gRPC gets a 429.
     for (method, kind) in [("POST", "json"), ("POST", "grpcxyz"), ("GET", "grpc")] {
         assert_eq!(ask(method, kind).status, 429, "{method} {kind}");
     }
@@ -207,6 +190,6 @@ async fn a_busy_limit_has_a_status_and_its_details() -> Result<(), Rejection> {
     wait_for_in_flight(&limiter, &two, 1).await;
     let _other = limiter.acquire(&two, (), 1).await?;
     let busy = greet(&mut client, "bob", "").await.expect_err("both are taken");
-    assert_eq!(exhausted(&busy), (Some(Duration::from_secs(1)), Some(("two".into(), 2))));
+    assert_eq!(exhausted(&busy), (Some(SECOND), Some(("two".into(), 2))));
     Ok(())
 }

@@ -5,20 +5,12 @@ mod headers;
 mod rejections;
 mod setup;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use axum::Router;
 use axum::extract::Path;
-use axum::routing::get as route_get;
-use ratelimit_runtime::web::Client;
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
-use support::http::{Response, get};
+use ratelimit_runtime::VirtualClock;
+use support::http::Response;
 use support::poll_once;
 
-use crate::{MINUTE, reported};
-
-const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+use crate::prelude::*;
 
 #[rate_limit(period = "30s", threshold = 2, algo = "fixed", key = id, name = "hi")]
 async fn hi(Path(id): Path<u64>) -> Result<String, Rejection> {
@@ -35,7 +27,7 @@ async fn once(client: Client) -> Result<String, Rejection> {
     Ok(client.to_string())
 }
 
-#[rate_limit(period = "1m", threshold = 4, algo = "fixed", key = (), name = "all")]
+#[rate_limit(limit = ALL)]
 async fn again() -> Result<(), Rejection> {
     Ok(())
 }
@@ -53,7 +45,7 @@ async fn both() -> Result<(), Rejection> {
     Ok(())
 }
 
-#[rate_limit(period = 1, threshold = 2, cost = crate::three(), name = "costly")]
+#[rate_limit(period = 1, threshold = 2, cost = u64::from(3_u8), name = "costly")]
 async fn costly() -> Result<(), Rejection> {
     Ok(())
 }
@@ -62,14 +54,13 @@ fn router() -> Router {
     Router::new()
         .route("/hi/{id}", route_get(hi))
         .route("/sized/{size}", route_get(sized))
-        .route("/again", route_get(again))
         .route("/tried", route_get(tried))
         .route("/both", route_get(both))
         .route("/costly", route_get(costly))
         .route("/plain", route_get(async || "plain"))
 }
 
-/// Asks a server with [`ALL`], legacy headers, and the handlers of [`router`].
+/// Asks a server with `ALL`, legacy headers, and the handlers of [`router`].
 pub(crate) fn assert_reports_all_limits(address: SocketAddr, clock: &VirtualClock) {
     let (all, both) = (r#""all";q=4;w=60"#, r#""all";q=4;w=60, "hi";q=2;w=30"#);
     for (advance, path, status, policy, states, legacy) in [
@@ -103,23 +94,22 @@ pub(crate) fn assert_takes_routes_and_clients_as_keys(
     limiter: &RateLimiter,
     limit: &Limit,
 ) {
-    let ask = |path, client| {
-        let header = format!("x-forwarded-for: {client}");
-        get(address, path, &[&header]).status
-    };
-    // Neither the parameters in the path nor the hops that the client sends change the key.
-    assert_eq!((ask("/hi/1", "1.1.1.1"), ask("/hi/2", "6.6.6.6, 1.1.1.1")), (200, 200));
-    assert_eq!(ask("/hi/3", "1.1.1.1"), 429);
+    let ask = |path, client| get(address, path, &[&format!("x-forwarded-for: {client}")]);
+    for (paths, client, statuses) in [
+        // Neither the parameters in the path nor the hops that the client sends change the key.
+        (["/hi/1", "/hi/2", "/hi/3"], "6.6.6.6, 1.1.1.1", [200, 200, 429]),
+        (["/hi/3", "/plain", "/hi/3"], "1.1.1.1", [429, 200, 429]),
+        // All paths without a route share one key.
+        (["/x", "/y", "/z"], "1.1.1.1", [404, 404, 429]),
+        (["/hi/3", "/plain", "/hi/3"], "2.2.2.2", [200; 3]),
+        (["/exempt"; 3], "1.1.1.1", [404; 3]),
+    ] {
+        assert_eq!(paths.map(|path| ask(path, client).status), statuses, "{paths:?} {client}");
+    }
     let by_text = poll_once(limiter.peek(limit, ("/hi/{id}", "1.1.1.1"), 1));
     assert!(!by_text.expect("embedded").allowed, "the key is the text of both");
-    assert_eq!((ask("/hi/3", "2.2.2.2"), ask("/plain", "1.1.1.1")), (200, 200));
-    // All paths without a route share one key.
-    assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
-    assert!((0..3).all(|_| ask("/exempt", "1.1.1.1") == 404));
-
-    // The handler extracts the same client.
-    let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
+    let answer = ask("/once", "2001:db8::1:2");
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
-    let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
+    let other = ask("/once", "2001:db8::3:4");
     assert_eq!(reported(&other).1, r#""once";r=0;t=3600, "routes";r=0;t=60"#);
 }

@@ -1,48 +1,35 @@
 //! A handler that takes the slots out of its request, responses over HTTP, and clients that leave.
 
-use std::convert::Infallible;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc;
 
+use actix_web::HttpResponse;
 use actix_web::test::{TestRequest, call_service, init_service, read_body};
-use actix_web::{App, HttpResponse, web};
+use axum::Extension;
 use axum::body::Body;
-use axum::routing::get as route_get;
-use axum::{Extension, Router};
-use bytes::Bytes;
 use futures::stream;
-use http::{Request, Response};
-use hyper::body::Frame;
-use ratelimit_runtime::web::actix::RateLimits;
-use ratelimit_runtime::web::{RateLimitLayer, RequestSlots};
-use ratelimit_runtime::{Limit, Permit, RateLimiter, Rule};
-use support::http::get;
-use support::limits::ruled;
-use support::server::Server;
+use ratelimit_runtime::Permit;
+use ratelimit_runtime::web::RequestSlots;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tower::ServiceExt;
-use tower_layer::Layer;
 
-use super::{Part, PartSender, SentBody, TWO, in_flight, layer, wait_for_in_flight};
-use crate::{MINUTE, limiters, serve, serve_actix, timed};
+use super::{Part, PartSender, SentBody, TWO, data, in_flight, layer, wait_for_in_flight};
+use crate::prelude::*;
 
 const OUTER: Limit = Limit::in_flight("outer", 9);
 
 type Taken = UnboundedSender<Vec<Permit>>;
 
-/// Takes the slots, and passes them to the test.
 async fn take(slots: RequestSlots, Extension(taken): Extension<Taken>) -> &'static str {
     taken.send(slots.take()).expect("the test receives them");
     assert!(slots.take().is_empty());
     "taken"
 }
 
-async fn status(service: &Router, path: &str) -> u16 {
-    let request = Request::get(path).body(Body::empty()).expect("a request");
-    service.clone().oneshot(request).await.expect("infallible").status().as_u16()
+async fn status(service: &Router) -> u16 {
+    let response = service.clone().oneshot(Request::new(Body::empty())).await;
+    response.expect("infallible").status().as_u16()
 }
 
 /// The slots of all layers belong to the work of the handler. Without a slot, nothing is taken.
@@ -52,23 +39,22 @@ async fn taken_slots_are_held_until_their_permits_are_dropped() {
     for (limiter, _) in limiters(&redis) {
         let (sender, mut taken) = unbounded_channel::<Vec<Permit>>();
         let outer = RateLimitLayer::new().limit(OUTER, |_| ()).limiter(limiter.clone());
-        let app = Router::new().route("/", route_get(take)).layer(Extension(sender));
+        let app = Router::new().fallback(take).layer(Extension(sender));
         let app = app.layer(layer(&limiter)).layer(outer);
-        assert_eq!((status(&app, "/").await, status(&app, "/").await), (200, 200));
+        assert_eq!((status(&app).await, status(&app).await), (200, 200));
         let [first, second] = [taken.recv().await, taken.recv().await].map(|it| it.expect("sent"));
         assert_eq!((first.len(), second.len()), (2, 2));
-        assert_eq!(status(&app, "/").await, 429);
+        assert_eq!(status(&app).await, 429);
         wait_for_in_flight(&limiter, &OUTER, 2).await;
         assert_eq!(in_flight(&limiter, &TWO).await, 2);
         drop(first);
         wait_for_in_flight(&limiter, &TWO, 1).await;
         wait_for_in_flight(&limiter, &OUTER, 1).await;
-        assert_eq!(status(&app, "/").await, 200);
+        assert_eq!(status(&app).await, 200);
         drop((second, taken.recv().await));
 
         limiter.set_rules(ruled("two", Rule::new().exempt(true))).expect("valid");
-        assert_eq!(status(&app, "/").await, 200);
-        // Only the outer layer holds a slot.
+        assert_eq!(status(&app).await, 200);
         assert_eq!(taken.recv().await.expect("sent").len(), 1);
     }
 }
@@ -95,9 +81,9 @@ async fn slots_that_are_taken_too_late_are_gone() {
 async fn an_extractor_without_a_layer_that_holds_responds_with_500() {
     let limiter = RateLimiter::embedded();
     let (sender, _taken) = unbounded_channel::<Vec<Permit>>();
-    let app = Router::new().route("/", route_get(take)).layer(Extension(sender));
+    let app = Router::new().fallback(take).layer(Extension(sender));
     let app = app.layer(RateLimitLayer::new().limiter(limiter.clone()));
-    assert_eq!(status(&app, "/").await, 500);
+    assert_eq!(status(&app).await, 500);
 
     let handle = async |slots: RequestSlots| slots.take().len().to_string();
     let fixed = RateLimits::new().limit(TWO, |_| ());
@@ -123,7 +109,6 @@ async fn an_extractor_without_a_layer_that_holds_responds_with_500() {
     }
 }
 
-/// A client that reads as much of a response as it wants.
 struct SlowClient(TcpStream);
 
 impl SlowClient {
@@ -150,17 +135,20 @@ type Senders = Arc<Mutex<Vec<PartSender>>>;
 /// Returns a body whose first part is sent, and keeps its sender.
 fn streamed(senders: &Senders) -> SentBody {
     let (sender, body) = unbounded_channel();
-    sender.send(Ok(Frame::data(Bytes::from_static(b"started")))).expect("not dropped");
+    sender.send(data("started")).expect("not dropped");
     senders.lock().expect("no panic").push(sender);
     SentBody(body)
 }
 
-/// Two clients read the streams of a server, which hold both slots until they end.
+/// Starts to read the stream of a server. Returns the client, and the sender of the stream.
+fn start_stream(address: SocketAddr, senders: &Senders) -> (SlowClient, PartSender) {
+    let mut client = SlowClient::get(address, "/stream");
+    client.read_until("started");
+    (client, senders.lock().expect("no panic").pop().expect("a body"))
+}
+
 fn assert_streams_hold_their_slots(address: SocketAddr, senders: &Senders) {
-    let mut clients = [(); 2].map(|()| SlowClient::get(address, "/stream"));
-    for client in &mut clients {
-        client.read_until("started");
-    }
+    let streams = [(); 2].map(|()| start_stream(address, senders));
     let rejected = get(address, "/text", &["accept: application/json"]);
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
     assert_eq!(rejected.header("cache-control"), Some("no-store"));
@@ -169,8 +157,8 @@ fn assert_streams_hold_their_slots(address: SocketAddr, senders: &Senders) {
     assert_eq!(rejected.header("ratelimit"), Some(r#""two";r=0"#));
     let problem = r#""violated-policies":["two"]"#;
     assert!(rejected.body.contains(problem), "{}", rejected.body);
-    senders.lock().expect("no panic").clear();
-    for client in &mut clients {
+    for (mut client, sender) in streams {
+        drop(sender);
         client.read_until("0\r\n\r\n");
     }
 }
@@ -178,7 +166,7 @@ fn assert_streams_hold_their_slots(address: SocketAddr, senders: &Senders) {
 #[test]
 fn a_stream_holds_its_slot_over_http_until_it_ends_or_its_client_leaves() {
     let (limiter, senders) = (RateLimiter::embedded(), Senders::default());
-    let (kept, (entered, left)) = (Arc::clone(&senders), std::sync::mpsc::channel());
+    let (kept, (entered, left)) = (Arc::clone(&senders), mpsc::channel());
     let app = Router::new()
         .route("/stream", route_get(async move || Body::new(streamed(&kept))))
         .route("/text", route_get(async || "text"))
@@ -192,25 +180,20 @@ fn a_stream_holds_its_slot_over_http_until_it_ends_or_its_client_leaves() {
             })
         });
     let server = serve(app.layer(layer(&limiter)), &limiter);
+    let wait_for = |units| server.runtime.block_on(wait_for_in_flight(&limiter, &TWO, units));
     assert_streams_hold_their_slots(server.address, &senders);
-    server.runtime.block_on(async {
-        wait_for_in_flight(&limiter, &TWO, 0).await;
-        // Its stream waits for the next part when the client leaves.
-        let mut leaving = SlowClient::get(server.address, "/stream");
-        leaving.read_until("started");
-        assert_eq!(in_flight(&limiter, &TWO).await, 1);
-        leaving.0.shutdown(Shutdown::Both).expect("connected");
-        wait_for_in_flight(&limiter, &TWO, 0).await;
-    });
+    wait_for(0);
 
-    // There is no response yet when the client leaves.
+    let (leaving, _sender) = start_stream(server.address, &senders);
+    wait_for(1);
+    leaving.0.shutdown(Shutdown::Both).expect("connected");
+    wait_for(0);
+
     let leaving = SlowClient::get(server.address, "/never");
     let ended = left.recv().expect("the handler runs");
     drop(leaving);
-    server.runtime.block_on(async {
-        assert!(ended.await.is_err());
-        wait_for_in_flight(&limiter, &TWO, 0).await;
-    });
+    assert!(ended.blocking_recv().is_err());
+    wait_for(0);
 }
 
 #[test]
@@ -236,33 +219,28 @@ fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
     };
     let limits = RateLimits::new().limit(TWO, |_| ());
     let address = serve_actix(routes, limits, &limiter, false);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = support::runtime();
+    let wait_until_free = || runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
     for (path, status) in [("/none", 204), ("/broken", 502), ("/text", 200), ("/other", 404)] {
         for _ in 0..3 {
-            assert_eq!(get(address, path, &[]).status, status);
-            runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
+            let answer = get(address, path, &[]);
+            assert_eq!(answer.status, status);
+            assert!(path != "/text" || answer.header("content-length") == Some("4"));
+            wait_until_free();
         }
     }
-    assert_eq!(get(address, "/text", &[]).header("content-length"), Some("4"));
-
     assert_streams_hold_their_slots(address, &senders);
-    runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
+    wait_until_free();
 
-    let mut failing = SlowClient::get(address, "/stream");
-    failing.read_until("started");
-    let sender = senders.lock().expect("no panic").pop().expect("a body");
+    let (_failing, sender) = start_stream(address, &senders);
     sender.send(Err("the source fails")).expect("not dropped");
-    runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
+    wait_until_free();
 
-    let mut leaving = SlowClient::get(address, "/stream");
-    leaving.read_until("started");
+    let (leaving, sender) = start_stream(address, &senders);
     drop(leaving);
-    let sender = senders.lock().expect("no panic").pop().expect("a body");
     // Actix-web notices that a client has left when it writes to it.
-    runtime.block_on(async {
-        while sender.send(Ok(Frame::data(Bytes::from_static(b"more")))).is_ok() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        wait_for_in_flight(&limiter, &TWO, 0).await;
-    });
+    while sender.send(data("more")).is_ok() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    wait_until_free();
 }
