@@ -3,10 +3,10 @@
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv6Addr};
-use std::task::{Context, Waker};
 use std::thread::sleep;
 use std::time::Duration;
 
+use futures::future::poll_immediate;
 use ratelimit_runtime::{Key, Limit, Part, RateLimiter, Rejection, VirtualClock, rate_limit};
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR};
@@ -60,6 +60,7 @@ fn assert_no_allocations(what: &str, call: impl Fn() -> bool) {
     measure(3, false);
 }
 
+/// Also of several limits, and of an annotated function whose metrics are recorded.
 #[test]
 fn a_decision_for_a_known_key_allocates_nothing() {
     fn check(limiter: &RateLimiter, key: impl Key + Copy) {
@@ -69,10 +70,9 @@ fn a_decision_for_a_known_key_allocates_nothing() {
         }
     }
     let limiter = limiter();
-    // The longest key whose text is not shortened.
-    let long = "l".repeat(256);
     check(&limiter, "alice");
-    check(&limiter, &*long);
+    // The longest key whose text is not shortened.
+    check(&limiter, &*"l".repeat(256));
     check(&limiter, &String::from("bob"));
     check(&limiter, 42_u64);
     check(&limiter, -1_i128);
@@ -80,19 +80,13 @@ fn a_decision_for_a_known_key_allocates_nothing() {
     check(&limiter, uuid::Uuid::nil());
     check(&limiter, ("tenant", 7, (true, 'x')));
     check(&limiter, ());
-}
 
-/// Also if metrics record it, as they do here.
-#[test]
-fn a_call_of_several_limits_or_of_an_annotated_function_allocates_nothing() {
-    let limiter = limiter();
-    let parts: Vec<_> = LIMITS.iter().map(|limit| Part::new(limit, &"several", 1)).collect();
-    let call = || poll_once(limiter.check_all(&parts)).is_ok();
-    assert_no_allocations("several limits", call);
+    let parts = LIMITS.each_ref().map(|limit| Part::new(limit, &"several", 1));
+    assert_no_allocations("several", || poll_once(limiter.check_all(&parts)).is_ok());
+    let annotated = |user| poll_once(limiter.scope(annotated("shop", user))).is_ok();
     // The first rejection makes its metrics.
-    while poll_once(limiter.scope(annotated("shop", 8))).is_ok() {}
-    let call = || poll_once(limiter.scope(annotated("shop", 7))).is_ok();
-    assert_no_allocations("annotated", call);
+    while annotated(8) {}
+    assert_no_allocations("annotated", || annotated(7));
 }
 
 #[test]
@@ -100,25 +94,20 @@ fn a_log_holds_only_the_entries_of_its_window() {
     let clock = VirtualClock::new();
     let limiter = embedded_on(&clock);
     let limit = Limit::sliding("log", 1_000, Duration::from_secs(1));
-    let busy = |calls: u64| {
-        allocation_counter::measure(|| {
+    let bytes_of = |calls: u32, pause| {
+        let calls = || {
             for _ in 0..calls {
-                poll_once(limiter.check(&limit, "key", 1)).expect("one a millisecond");
-                clock.advance(Duration::from_millis(1));
+                poll_once(limiter.check(&limit, "key", 1)).expect("at most one a millisecond");
+                clock.advance(Duration::from_millis(pause));
             }
-        })
+        };
+        allocation_counter::measure(calls).bytes_current
     };
-    busy(5_000);
-    let more = busy(100_000);
-    assert!(more.bytes_current <= 0, "{} bytes more", more.bytes_current);
-    // With fewer calls, the log shrinks.
-    let quiet = allocation_counter::measure(|| {
-        for _ in 0..10 {
-            clock.advance(Duration::from_millis(600));
-            poll_once(limiter.check(&limit, "key", 1)).expect("below the threshold");
-        }
-    });
-    assert!(quiet.bytes_current < -3_500, "{} bytes", quiet.bytes_current);
+    bytes_of(5_000, 1);
+    let more = bytes_of(100_000, 1);
+    assert!(more <= 0, "{more} bytes more");
+    let quiet = bytes_of(10, 600);
+    assert!(quiet < -3_500, "{quiet} bytes");
 }
 
 #[test]
@@ -131,7 +120,7 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
         let limiter = embedded_on(&clock);
         let limit = Limit::sliding("memory", 100, Duration::from_secs(period));
         let take = |calls: u64| {
-            let allocations = allocation_counter::measure(|| {
+            let calls = || {
                 for _ in 0..calls {
                     // Each call has a record of its own.
                     clock.advance(Duration::from_micros(1));
@@ -139,8 +128,8 @@ fn a_sliding_key_takes_at_most_1000_bytes_at_a_hundred_calls_and_few_at_the_firs
                         poll_once(limiter.check(&limit, key, 1)).expect("up to the threshold");
                     }
                 }
-            });
-            allocations.bytes_current / i64::from(keys) + BLOCK
+            };
+            allocation_counter::measure(calls).bytes_current / i64::from(keys) + BLOCK
         };
         let first = take(1);
         assert!(first <= 240, "{first} bytes at the first call");
@@ -184,12 +173,11 @@ fn a_runtime_that_ends_frees_its_queued_calls() {
     let key = "k".repeat(10_000);
     let run = || {
         support::runtime().block_on(async {
-            let mut context = Context::from_waker(Waker::noop());
             let mut calls: Vec<_> =
-                (0..100).map(|call| Box::pin(limiter.check(&limit, (call, &key), 1))).collect();
+                (0..100).map(|call| limiter.check(&limit, (call, &key), 1)).collect();
             for call in &mut calls {
                 // One poll queues the call, and cannot decide it.
-                assert!(call.as_mut().poll(&mut context).is_pending());
+                assert!(poll_immediate(call).await.is_none());
             }
         });
     };
@@ -210,11 +198,8 @@ fn a_check_on_redis_has_one_box() {
     drop(limiter.check(&limit, "key", 1));
     drop(limiter.check(&waiting, "key", 1));
     for (limit, most) in [(limit, 3), (waiting, 3), (leased, 4)] {
-        let mut check = None;
-        let allocations = allocation_counter::measure(|| {
-            check = Some(limiter.check(&limit, "key", 1));
-        });
-        assert!(allocations.count_total <= most, "{limit:?}: {}", allocations.count_total);
-        drop(check);
+        let call = || drop(limiter.check(&limit, "key", 1));
+        let allocations = allocation_counter::measure(call).count_total;
+        assert!(allocations <= most, "{limit:?}: {allocations}");
     }
 }
