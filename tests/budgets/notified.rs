@@ -205,8 +205,7 @@ async fn a_fallback_reports_nothing_and_a_key_is_a_hash_unless_it_may_be_logged(
         assert!(away.admits(&limit, 1).await);
     }
     assert!(!LOG.text().contains("`notify_at` limit=\"fallback\""));
-    let limiter = RateLimiter::embedded();
-    limiter.check(&limit, "alice", 2).await.expect("admitted");
+    RateLimiter::embedded().check(&limit, "alice", 2).await.expect("admitted");
     let text = LOG.text();
     assert!(text.contains("limit=\"fallback\" key=") && !text.contains("alice"), "{text}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Check, Limit, Part};
+use ratelimit_runtime::{Check, Limit, OnError, Part};
 use support::limits::{HOUR, MINUTE};
 
 use crate::{KEY, TestLimiter};
@@ -32,7 +32,6 @@ pub(crate) async fn blocked(test: &TestLimiter) {
     assert!(test.limiter.check_all(&parts).await.is_err());
 }
 
-/// The same calls with a shadow, which admits all of them.
 pub(crate) async fn shadow(test: &TestLimiter) {
     for cost in [1, 1, 2] {
         assert!(test.limiter.check(&SHADOW, KEY, cost).await.is_ok());
@@ -57,15 +56,13 @@ pub(crate) async fn busy(test: &TestLimiter) {
     };
     let running = acquire(&slots, &rate, 1).await.expect("admitted");
     for (units, limit) in [(1, "slots"), (2, "beside")] {
-        let rejection = acquire(&slots, &rate, units).await.expect_err("busy");
-        assert_eq!(rejection.name(), limit);
+        assert_eq!(acquire(&slots, &rate, units).await.expect_err("busy").name(), limit);
     }
     let shadows = [slots, rate].map(|limit| limit.shadow(true));
     acquire(&shadows[0], &shadows[1], 2).await.expect("a shadow");
     drop(running);
     test.limiter.flush().await.expect("stated");
-    let rejection = acquire(&slots, &rate, 2).await.expect_err("limited");
-    assert_eq!(rejection.name(), "beside");
+    assert_eq!(acquire(&slots, &rate, 2).await.expect_err("limited").name(), "beside");
 }
 
 /// Calls of each kind of wait: one is admitted at once, one after an hour, and one would wait too long.
@@ -82,7 +79,6 @@ pub(crate) async fn waits(test: &TestLimiter) {
     for call in each {
         assert!(call(HOUR).await.is_ok());
         let later = tokio::spawn(call(HOUR));
-        // Lets the call take its place in line.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(call(MINUTE).await.is_err());
         test.clock.advance(HOUR);
@@ -98,8 +94,21 @@ pub(crate) async fn other_operations(test: &TestLimiter) {
     test.limiter.reset(&OTHER, KEY).await.expect("a decision");
 }
 
-/// A call of limits that cannot be decided together.
 pub(crate) async fn mixed_limits(test: &TestLimiter) {
     let parts = [Part::new(&PLAIN, &KEY, 1), Part::new(&SHADOW, &KEY, 1)];
     assert!(test.limiter.check_all(&parts).await.is_err());
+}
+
+/// Calls without Redis: not decided, of a shadow, and of limits that admit or count in this process.
+pub(crate) async fn undecided(test: &TestLimiter, limit: Limit) {
+    let local = limit.on_error(OnError::Local);
+    for (limit, is_admitted) in [
+        (limit, false),
+        (limit.shadow(true), true),
+        (limit.on_error(OnError::Allow), true),
+        (local, true),
+        (local, false),
+    ] {
+        assert_eq!(test.limiter.check(&limit, KEY, 1).await.is_ok(), is_admitted, "{limit:?}");
+    }
 }

@@ -3,36 +3,37 @@
 use std::time::Duration;
 
 use futures::executor::block_on;
-use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, Rule, rate_limit};
+use futures::future::join_all;
+use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, Rule, rate_limit};
 use redis::Commands;
-use support::limits::ruled;
+use support::limits::{HOUR, SECOND, ruled};
 use support::server::Server;
 
 use crate::{KEY, TestLimiter, calls, events_of, logged_keys_of};
 
-const LIMIT: Limit = Limit::sliding("events", 1, Duration::from_secs(3600));
+const LIMIT: Limit = Limit::sliding("events", 1, HOUR);
 
-/// Also of a call that waits, and of one that a shadow would reject. Other operations are not reported.
-#[tokio::test]
-async fn a_rejection_is_an_event() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+support::on_both_stores! {
+    TestLimiter::both;
+
+    /// Also of a call that waits, and of one that a shadow would reject. Other operations are not reported.
+    async fn a_rejection_is_an_event(test) {
+        let source = test.source;
         let event = |what: &str, limit: &str, seconds: u64| {
-            let source = test.source;
             format!(
                 "DEBUG {what} limit=\"{limit}\" key=# retry_after={seconds}s source=\"{source}\""
             )
         };
-        let costly = |what: &str, limit: &str| {
+        let costly = |what: &str| {
             format!(
-                "DEBUG {what}: the cost exceeds the capacity limit=\"{limit}\" key=# cost=2 capacity=1"
+                "DEBUG {what}: the cost exceeds the capacity limit=\"plain\" key=# cost=2 capacity=1"
             )
         };
         let rejected = |limit, seconds| event("rejected", limit, seconds);
-        let plain = [rejected("plain", 3600), costly("rejected", "plain")];
+        let plain = [rejected("plain", 3600), costly("rejected")];
         assert_eq!(events_of(calls::plain(&test)).await, plain);
-        let shadow =
-            [event("would be rejected", "shadow", 3600), costly("would be rejected", "shadow")];
+        let costly = costly("would be rejected").replace("plain", "shadow");
+        let shadow = [event("would be rejected", "shadow", 3600), costly];
         assert_eq!(events_of(calls::shadow(&test)).await, shadow);
         let blocked = ["rejected", "would be rejected", "rejected"]
             .map(|what| event(&format!("{what}: the key is blocked"), "blocked", 7200));
@@ -41,28 +42,16 @@ async fn a_rejection_is_an_event() {
         let waits = [rejected("line", 7200), rejected("slot", 7200), rejected("narrow", 3600)];
         assert_eq!(events_of(calls::waits(&test)).await, waits);
         assert_eq!(events_of(calls::other_operations(&test)).await, [""; 0]);
+        // A key that is blocked without an end has no wait.
+        test.limiter.set_rules(ruled("events", Rule::new().blocked(true))).expect("set");
+        let check =
+            async { drop(test.limiter.check(&LIMIT, "key", 1).await.expect_err("blocked")) };
+        let blocked = "DEBUG rejected: the key is blocked limit=\"events\" key=# source=\"embedded\"";
+        assert_eq!(events_of(check).await, [blocked]);
     }
-}
 
-#[tokio::test]
-async fn a_key_that_is_blocked_without_an_end_reports_no_wait() {
-    let test = TestLimiter::embedded();
-    test.limiter.set_rules(ruled("events", Rule::new().blocked(true))).expect("set");
-    let check = async {
-        test.limiter.check(&LIMIT, "key", 1).await.expect_err("blocked");
-    };
-    assert_eq!(
-        events_of(check).await,
-        ["DEBUG rejected: the key is blocked limit=\"events\" key=# source=\"embedded\""]
-    );
-}
-
-#[tokio::test]
-async fn events_contain_a_secret_hash_of_the_key() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    async fn events_contain_a_secret_hash_of_the_key(test) {
         let keys = logged_keys_of(async {
-            // Rejections of several limits, of one, of a shadow, and of a cost above the capacity.
             calls::several(&test).await;
             calls::plain(&test).await;
             calls::shadow(&test).await;
@@ -83,6 +72,20 @@ async fn events_contain_a_secret_hash_of_the_key() {
             let _ = other.limiter.check(&LIMIT, KEY, 2).await;
         });
         assert_ne!(others.await[0], alice[0]);
+    }
+
+    async fn a_block_that_is_cut_is_an_event(test) {
+        let calls = async {
+            for seconds in [600, 86_400, 0] {
+                upstream(seconds).await.expect("open");
+                test.limiter.flush().await.expect("blocked");
+                test.clock.advance(600 * SECOND);
+            }
+        };
+        let events = events_of(test.limiter.scope(calls)).await;
+        let expected = "WARN the result of a call asked to block its key for longer than `block_at_most` \
+                        limit=\"upstream\" asked=86400s blocked_for=600s";
+        assert_eq!(events, [expected]);
     }
 }
 
@@ -106,33 +109,23 @@ async fn undecided_calls_are_reported_without_their_key() {
 
     drop(server);
     let events = events_of(async {
-        assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
-        assert!(test.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
-        assert!(test.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
-        // Falls back to the local count.
-        let local = LIMIT.on_error(OnError::Local);
-        assert!(test.limiter.check(&local, KEY, 1).await.is_ok());
-        assert!(test.limiter.check(&local, KEY, 1).await.is_err());
+        calls::undecided(&test, LIMIT).await;
         calls::mixed_limits(&test).await;
     });
     let events = events.await;
     let down = "DEBUG not decided limit=\"events\" error=no connection to Redis: ";
-    assert_eq!(events.len(), 4, "{events:#?}");
-    assert!(events[..2].iter().all(|event| event.starts_with(down)), "{events:#?}");
-    assert_eq!(
-        events[2],
-        "DEBUG rejected limit=\"events\" key=# retry_after=3600s source=\"fallback\""
-    );
-    assert!(
-        events[3].contains("the limits of one decision must have the same `scope`"),
-        "{events:#?}"
-    );
+    let [undecided @ .., fallback, mixed] = &events[..] else { panic!("{events:#?}") };
+    assert_eq!(undecided.len(), 2, "{events:#?}");
+    assert!(undecided.iter().all(|event| event.starts_with(down)), "{events:#?}");
+    let rejected = "DEBUG rejected limit=\"events\" key=# retry_after=3600s source=\"fallback\"";
+    assert_eq!(fallback, rejected);
+    assert!(mixed.contains("the limits of one decision must have the same `scope`"), "{events:#?}");
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
 }
 
-const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(30));
-const LEASED: Limit = Limit::sliding("leased ahead", 5, Duration::from_secs(3600)).lease(2);
-const MORE: Limit = Limit::sliding("events", 2, Duration::from_secs(3600));
+const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(HOUR);
+const LEASED: Limit = Limit::sliding("leased ahead", 5, HOUR).lease(2);
+const MORE: Limit = Limit::sliding("events", 2, HOUR);
 
 /// Each mistake that a call can have; `startup` has a limiter that cannot be built. It is no outage: nothing that an
 /// operator does helps.
@@ -161,45 +154,20 @@ fn a_mistake_of_the_program_is_an_error_once_for_each_limit() {
     ];
     assert_eq!(errors.len(), words.len(), "{errors:#?}");
     for (error, (limit, words)) in errors.iter().zip(words) {
-        let start = format!(
-            "ERROR not decided, because the program has a mistake limit=\"{limit}\" error="
-        );
-        assert!(error.starts_with(&start) && error.contains(words), "{error}");
+        let start = "ERROR not decided, because the program has a mistake";
+        assert!(error.starts_with(&format!("{start} limit=\"{limit}\" error=")), "{error}");
+        assert!(error.contains(words), "{error}");
     }
-    assert!(
-        others.iter().all(|event| event.starts_with("DEBUG not decided limit=")),
-        "{others:#?}"
-    );
-    assert_eq!(others.len(), 1, "{others:#?}");
+    let [other] = &others[..] else { panic!("{others:#?}") };
+    assert!(other.starts_with("DEBUG not decided limit="), "{other}");
 }
 
 #[rate_limit(
     period = 3600, threshold = 5, name = "upstream", key = KEY,
     block = |time| time.as_ref().ok().copied(), block_at_most = "10m"
 )]
-async fn upstream(time: Duration) -> Result<Duration, Rejection> {
-    Ok(time)
-}
-
-/// The service asked for a day. The operator sees it, and the block ends after ten minutes.
-#[tokio::test]
-async fn a_block_that_is_cut_is_an_event() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let calls = async {
-            upstream(Duration::from_secs(600)).await.expect("open");
-            test.limiter.flush().await.expect("blocked");
-            test.clock.advance(Duration::from_secs(600));
-            upstream(Duration::from_secs(86_400)).await.expect("open again");
-            test.limiter.flush().await.expect("blocked");
-            test.clock.advance(Duration::from_secs(600));
-            upstream(Duration::ZERO).await.expect("open again");
-        };
-        let events = events_of(test.limiter.scope(calls)).await;
-        let expected = "WARN the result of a call asked to block its key for longer than `block_at_most` \
-                        limit=\"upstream\" asked=86400s blocked_for=600s";
-        assert_eq!(events, [expected]);
-    }
+async fn upstream(seconds: u32) -> Result<Duration, Rejection> {
+    Ok(seconds * SECOND)
 }
 
 #[tokio::test]
@@ -215,7 +183,7 @@ async fn a_server_that_may_evict_keys_causes_one_warning() {
         let events = events_of(async {
             for _ in 0..20 {
                 test.limiter.check(&LIMIT, policy, 0).await.expect("admitted");
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         });
         events.await.into_iter().filter(|event| event.contains("may evict")).collect::<Vec<_>>()
@@ -224,8 +192,8 @@ async fn a_server_that_may_evict_keys_causes_one_warning() {
     assert_eq!(warned("1gb", "noeviction").await, [""; 0]);
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let events = warned("1gb", policy).await;
-        assert_eq!(events.len(), 1, "{events:#?}");
-        assert!(events[0].starts_with("WARN") && events[0].contains(policy), "{events:#?}");
+        let [event] = &events[..] else { panic!("{events:#?}") };
+        assert!(event.starts_with("WARN") && event.contains(policy), "{event}");
     }
 }
 
@@ -234,17 +202,11 @@ async fn a_store_that_is_full_of_calls_in_flight_warns_once() {
     let limiter = RateLimiter::builder().max_keys(64).build().expect("valid settings");
     let limit = Limit::in_flight("full", 1);
     let events = events_of(async {
-        let mut held = Vec::new();
-        for key in 0..1_000_u64 {
-            held.extend(limiter.acquire(&limit, key, 1).await);
-        }
-        assert_eq!(held.len(), 128);
+        let calls = join_all((0..1_000_u64).map(|key| limiter.acquire(&limit, key, 1))).await;
+        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), 128);
     });
-    let events = events.await;
-    let warnings: Vec<_> = events.iter().filter(|event| event.contains("`max_keys`")).collect();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(
-        warnings[0].contains("WARN") && warnings[0].contains("rejected as busy"),
-        "{warnings:?}"
-    );
+    let mut events = events.await;
+    events.retain(|event| event.contains("`max_keys`"));
+    let [warning] = &events[..] else { panic!("{events:?}") };
+    assert!(warning.contains("WARN") && warning.contains("rejected as busy"), "{warning}");
 }

@@ -11,6 +11,7 @@ use ratelimit_runtime::{RateLimiter, VirtualClock};
 use support::clocks::embedded_on;
 use support::log::Log;
 use support::server::Server;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// The key of the calls: no event and no label contains it.
 const KEY: &str = "alice@example.org";
@@ -23,6 +24,10 @@ struct TestLimiter {
 }
 
 impl TestLimiter {
+    fn both(server: &Server) -> [Self; 2] {
+        [Self::embedded(), Self::redis(server)]
+    }
+
     fn embedded() -> Self {
         let clock = VirtualClock::new();
         Self { limiter: embedded_on(&clock), clock, source: "embedded" }
@@ -32,6 +37,21 @@ impl TestLimiter {
         let clock = VirtualClock::new();
         Self { limiter: server.limiter_on(&clock), clock, source: "redis" }
     }
+}
+
+/// Returns what `calls` log: their events, and the ends of spans if `spans` has them.
+async fn log_of(calls: impl Future<Output = ()>, spans: FmtSpan) -> String {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(log.writer())
+        .with_span_events(spans)
+        .with_ansi(false)
+        .without_time();
+    let guard = tracing::subscriber::set_default(subscriber.finish());
+    calls.await;
+    drop(guard);
+    log.text()
 }
 
 /// Returns the events of `calls`, each a line of level, message and fields. `#` replaces the hash of a key.
@@ -46,31 +66,18 @@ async fn events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     raw_events_of(calls).await.into_iter().map(masked).collect()
 }
 
-/// Returns the events of `calls` with the hashes of keys.
 async fn raw_events_of(calls: impl Future<Output = ()>) -> Vec<String> {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(log.writer())
-        .with_ansi(false)
-        .without_time()
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
-    calls.await;
-    drop(guard);
-    let log = log.text();
+    let log = log_of(calls, FmtSpan::NONE).await;
     let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::report: "));
     // Between the level and the target is the span of the call.
     let level = |before: &str| before.split_whitespace().next().expect("a level").to_owned();
     ours.map(|(before, event)| format!("{} {event}", level(before))).collect()
 }
 
-/// Returns the keys in the events of `calls`, as the events show them.
 async fn logged_keys_of(calls: impl Future<Output = ()>) -> Vec<String> {
-    let events = raw_events_of(calls).await;
-    let key = |event: String| {
+    let key = |event: &String| {
         let (_, key) = event.split_once(" key=").expect("a key");
         key.split(' ').next().expect("a word").to_owned()
     };
-    events.into_iter().map(key).collect()
+    raw_events_of(calls).await.iter().map(key).collect()
 }

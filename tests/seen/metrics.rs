@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use metrics::{Gauge, Key, Label};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
-use support::limits::HOUR;
+use ratelimit_runtime::{Limit, Part, RateLimiter};
+use support::limits::{HOUR, MINUTE};
 use support::proxy::{Network, Proxy};
 use support::recorder::GaugeRecorder;
 use support::server::Server;
@@ -34,8 +34,8 @@ impl Recording {
                 continue;
             }
             let label = |name| key.labels().find(|label| label.key() == name).map(Label::value);
-            let labels = ["limit", "outcome", "source"].into_iter().filter_map(label);
-            let labels: Vec<_> = labels.collect();
+            let labels: Vec<_> =
+                ["limit", "outcome", "source"].into_iter().filter_map(label).collect();
             assert_eq!(labels.len(), key.labels().count(), "{key}");
             assert!(!key.to_string().contains(KEY), "{key}");
             let value = match value {
@@ -65,31 +65,28 @@ impl Recording {
     }
 }
 
-#[tokio::test]
-async fn every_call_is_counted_once() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+support::on_both_stores! {
+    TestLimiter::both;
+
+    async fn every_call_is_counted_once(test) {
         let source = test.source;
-        let plain = Recording::during(calls::plain(&test)).await;
-        plain.assert(&[
+        Recording::during(calls::plain(&test)).await.assert(&[
             ("plain", "allowed", source, 1),
             ("plain", "limited", source, 1),
             ("plain", "cost_exceeds_capacity", "none", 1),
         ]);
-        let shadow = Recording::during(calls::shadow(&test)).await;
-        shadow.assert(&[
+        Recording::during(calls::shadow(&test)).await.assert(&[
             ("shadow", "shadow_allowed", source, 1),
             ("shadow", "shadow_limited", source, 1),
             ("shadow", "shadow_limited", "none", 1),
         ]);
-        let blocked = Recording::during(calls::blocked(&test)).await;
-        blocked.assert(&[
+        Recording::during(calls::blocked(&test)).await.assert(&[
             ("blocked", "blocked", source, 2),
             ("blocked", "shadow_limited", source, 1),
             ("wide", "rejected_by_another", source, 1),
         ]);
-        let mixed = Recording::during(calls::mixed_limits(&test)).await;
-        mixed.assert(&[("plain", "mistake", "none", 1)]);
+        let mistake = [("plain", "mistake", "none", 1)];
+        Recording::during(calls::mixed_limits(&test)).await.assert(&mistake);
         Recording::during(calls::other_operations(&test)).await.assert(&[]);
         let of_two = [
             ("narrow", "allowed", source, 2),
@@ -110,59 +107,19 @@ async fn every_call_is_counted_once() {
         assert!(waiting.values().all(|calls| *calls < 0.5), "{waiting:?}");
         let of_one = |limit| [(limit, "allowed", source, 2), (limit, "limited", source, 1)];
         waits.assert(&[&of_one("line")[..], &of_one("slot"), &of_two].concat());
-    }
-}
 
-#[tokio::test]
-async fn calls_that_reach_the_percentage_to_notify_at_are_counted() {
-    let limit = Limit::fixed("budget", 4, HOUR).notify_at(50);
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let calls = async {
+        let notifying = Limit::fixed("budget", 4, HOUR).notify_at(50);
+        let notified = Recording::during(async {
             for _ in 0..4 {
-                test.limiter.check(&limit, KEY, 1).await.expect("admitted");
-            }
-        };
-        let notified = Recording::during(calls).await.of("notifications_total");
-        assert_eq!(notified, BTreeMap::from([("budget".to_owned(), 1.0)]));
-    }
-}
-
-#[tokio::test]
-async fn each_of_several_limits_that_rejects_is_counted() {
-    let limits = [Limit::fixed("one", 1, HOUR), Limit::fixed("other", 1, HOUR)];
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let recording = Recording::during(async {
-            for shadow in [false, false, true] {
-                let limits = limits.map(|limit| limit.shadow(shadow));
-                let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
-                let _ = test.limiter.check_all(&parts).await;
+                test.limiter.check(&notifying, KEY, 1).await.expect("admitted");
             }
         });
-        let each = |name| {
-            [
-                (name, "allowed", test.source, 1),
-                (name, "limited", test.source, 1),
-                (name, "shadow_limited", test.source, 1),
-            ]
-        };
-        recording.await.assert(&[each("one"), each("other")].concat());
+        let expected = BTreeMap::from([("budget".to_owned(), 1.0)]);
+        assert_eq!(notified.await.of("notifications_total"), expected);
     }
-    let away = TestLimiter::redis(&Server::start()).limiter;
-    let recording = Recording::during(async {
-        let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
-        assert!(away.check_all(&parts).await.is_err());
-    });
-    let each = |name| (name, "unavailable", "none", 1);
-    recording.await.assert(&[each("one"), each("other")]);
-}
 
-/// Also if the rejection by the rate beside them is the one that the caller receives.
-#[tokio::test]
-async fn slots_that_reject_are_counted_as_busy() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    /// Also if the rejection by the rate beside them is the one that the caller receives.
+    async fn slots_that_reject_are_counted_as_busy(test) {
         let source = test.source;
         let busy = Recording::during(calls::busy(&test)).await;
         assert!(busy.of("in_flight")["slots"].abs() < 0.5, "nothing is in flight at the end");
@@ -180,9 +137,33 @@ async fn slots_that_reject_are_counted_as_busy() {
 }
 
 #[tokio::test]
+async fn each_of_several_limits_that_rejects_is_counted() {
+    let limits = [Limit::fixed("one", 1, HOUR), Limit::fixed("other", 1, HOUR)];
+    let call = async |limiter: &RateLimiter, shadow| {
+        let limits = limits.map(|limit| limit.shadow(shadow));
+        limiter.check_all(&limits.each_ref().map(|limit| Part::new(limit, &KEY, 1))).await.is_ok()
+    };
+    let counts = |outcomes: &[&'static str], source| {
+        let count = |name| outcomes.iter().map(move |outcome| (name, *outcome, source, 1));
+        [count("one"), count("other")].into_iter().flatten().collect::<Vec<_>>()
+    };
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let recording = Recording::during(async {
+            for (shadow, is_admitted) in [(false, true), (false, false), (true, true)] {
+                assert_eq!(call(&test.limiter, shadow).await, is_admitted);
+            }
+        });
+        recording.await.assert(&counts(&["allowed", "limited", "shadow_limited"], test.source));
+    }
+    let away = TestLimiter::redis(&Server::start()).limiter;
+    let recording = Recording::during(async { assert!(!call(&away, false).await) });
+    recording.await.assert(&counts(&["unavailable"], "none"));
+}
+
+#[tokio::test]
 async fn the_duration_of_a_call_includes_its_wait() {
-    let limit = Limit::leaky_bucket("timed", 1, Duration::from_millis(50));
-    let limit = limit.wait(Duration::from_secs(60));
+    let limit = Limit::leaky_bucket("timed", 1, Duration::from_millis(50)).wait(HOUR);
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let limiter = RateLimiter::embedded();
@@ -201,16 +182,7 @@ async fn the_duration_of_a_call_includes_its_wait() {
 #[tokio::test]
 async fn the_outcomes_of_calls_without_redis_are_counted() {
     let test = TestLimiter::redis(&Server::start());
-    let recorded = Recording::during(async {
-        assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
-        assert!(test.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
-        assert!(test.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
-        for admitted in [true, false] {
-            let check = test.limiter.check(&LIMIT.on_error(OnError::Local), KEY, 1);
-            assert_eq!(check.await.is_ok(), admitted);
-        }
-    });
-    recorded.await.assert(&[
+    Recording::during(calls::undecided(&test, LIMIT)).await.assert(&[
         ("metrics", "unavailable", "none", 2),
         ("metrics", "allowed", "fallback", 2),
         ("metrics", "limited", "fallback", 1),
@@ -260,7 +232,6 @@ async fn a_gauge_shows_whether_the_breaker_is_open() {
     assert!(limiter.check(&LIMIT, KEY, 1).await.is_ok());
     assert!(shows(-1.0), "the breaker is closed since the start");
     drop(server);
-    // The connection breaks, and a probe does not connect.
     let pause = Duration::from_millis(5);
     while !shows(1.0) {
         assert!(limiter.check(&LIMIT, KEY, 1).await.is_err());
@@ -292,21 +263,17 @@ async fn debts_are_counted() {
 #[tokio::test]
 async fn settlements_that_are_too_many_are_counted() {
     const LARGE: Limit = Limit::fixed("large", 1_000_000_000, HOUR);
-    const PARTS: usize = 2_000;
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter =
-        proxy.builder().deadline(Duration::from_secs(60)).build().expect("valid settings");
+    let limiter = proxy.builder().deadline(MINUTE).build().expect("valid settings");
     let recording = Recording::during(async {
-        let parts = vec![Part::new(&LARGE, &KEY, 2); PARTS];
+        let parts = vec![Part::new(&LARGE, &KEY, 2); 2_000];
         let mut permits = Vec::new();
         for _ in 0..35 {
             permits.extend(limiter.acquire_all(&parts).await.expect("admitted"));
         }
         proxy.set(Network::Blackhole);
-        for permit in permits {
-            permit.settle(1);
-        }
+        permits.into_iter().for_each(|permit| permit.settle(1));
     });
     let lost = recording.await.of("settlements_lost_total")["large"];
     // 65,536 wait, and up to 1,024 are sent.

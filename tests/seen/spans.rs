@@ -1,164 +1,98 @@
 //! The span of a call that goes to Redis or waits: a child of the span of its caller, and the parent of its events.
 
-use std::fmt::Debug;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
-use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::{poll_immediate, ready};
-use futures::{FutureExt, poll};
 use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, rate_limit};
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, SECOND};
 use support::server::Server;
 use support::wait::wait_until;
-use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Instrument, Subscriber, info, info_span};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Instrument, Subscriber, info, info_span};
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::{LookupSpan, Scope, SpanRef};
 
-use crate::{KEY, TestLimiter, calls};
+use crate::{KEY, TestLimiter, calls, log_of};
 
 const ONE: Limit = Limit::fixed("one", 1, HOUR);
-const FOUR: Limit = Limit::in_flight("four", 4).hold(Duration::from_secs(30));
+const FOUR: Limit = Limit::in_flight("four", 4).hold(MINUTE);
 
-/// The spans that have ended and the events, in their order. Each begins with the names of its spans.
-#[derive(Clone, Default)]
-struct Trace(Arc<Mutex<Vec<String>>>);
-
-/// The fields of a span or an event, by their names.
-#[derive(Default)]
-struct Fields(Vec<(&'static str, String)>);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.push((field.name(), format!("{value:?}").replace('"', "")));
-    }
-}
-
-impl Trace {
-    fn add<'a, S: LookupSpan<'a> + 'a>(
-        &self,
-        spans: impl Iterator<Item = SpanRef<'a, S>>,
-        text: &str,
-    ) {
-        let names: Vec<_> = spans.map(|span| span.name()).collect();
-        self.0.lock().expect("no panic").push(format!("{}{text}", names.join("/")));
-    }
-}
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Trace {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
-        context.span(id).expect("a span").extensions_mut().insert(fields);
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        let span = context.span(id).expect("a span");
-        values.record(span.extensions_mut().get_mut::<Fields>().expect("inserted"));
-    }
-
-    /// Adds the text of the event; `events` tests the fields.
-    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let target = event.metadata().target();
-        if target.starts_with("ratelimit_runtime::report") || target.starts_with("seen") {
-            let mut fields = Fields::default();
-            event.record(&mut fields);
-            let text = fields.0.iter().find(|(name, _)| *name == "message").expect("a text");
-            let spans = context.event_scope(event).into_iter().flat_map(Scope::from_root);
-            self.add(spans, &format!(": {}", text.1));
-        }
-    }
-
-    /// Adds the fields of the span; for its wait `#`.
-    fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let span = context.span(&id).expect("a span");
-        let shown = |(name, value): &(&str, String)| match *name {
-            "wait" => " wait=#".to_owned(),
-            name => format!(" {name}={value}"),
-        };
-        let fields = span
-            .extensions()
-            .get::<Fields>()
-            .expect("inserted")
-            .0
-            .iter()
-            .map(shown)
-            .collect::<String>();
-        self.add(span.scope().from_root(), &fields);
-    }
-}
-
-/// Returns what calls do in a span `request`, which is left out at the end.
+/// Returns what calls do in a span `request`: the spans that have ended, with their fields, and the events, with the
+/// names of their spans and without their fields. `#` replaces a wait.
 async fn trace_of(calls: impl Future<Output = ()>) -> Vec<String> {
-    let trace = Trace::default();
-    let guard =
-        tracing::subscriber::set_default(tracing_subscriber::registry().with(trace.clone()));
-    calls.instrument(info_span!("request")).await;
-    drop(guard);
-    let mut lines = std::mem::take(&mut *trace.0.lock().expect("no panic"));
+    let calls = async { calls.instrument(info_span!("request")).await };
+    let log = log_of(calls, FmtSpan::CLOSE).await;
+    let line = |line: &str| {
+        let (spans, text) = line.trim_start().split_once(' ')?.1.split_once(": ")?;
+        let (target, text) = text.split_once(": ")?;
+        let is_ours = ["ratelimit_runtime::report", "ratelimit_runtime::span", "seen::spans"];
+        if !is_ours.contains(&target) {
+            return None;
+        }
+        let before = |text: &str, end: &str| text.split(end).next().unwrap_or_default().to_owned();
+        Some(match (text, spans.split_once(" wait=")) {
+            // A field without a value leaves a space.
+            ("close", None) => spans.replace(" }", "}"),
+            ("close", Some((span, _))) => format!("{span} wait=#}}"),
+            _ => format!("{}: {}", before(spans, "{"), before(text, " limit=")),
+        })
+    };
+    let mut lines: Vec<_> = log.replace('"', "").lines().filter_map(line).collect();
     assert_eq!(lines.pop().as_deref(), Some("request"), "{lines:#?}");
     lines
 }
 
-/// Returns the spans without the events.
 async fn spans_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let lines = trace_of(calls).await.into_iter();
-    lines.filter(|line| line.contains("ratelimit.check limit=")).collect()
+    lines.filter(|line| line.contains("ratelimit.check{")).collect()
 }
 
-#[tokio::test]
-async fn calls_that_go_to_redis_have_spans_and_calls_that_this_process_decides_have_none() {
-    let server = Server::start();
-    let (embedded, redis) = (TestLimiter::embedded(), TestLimiter::redis(&server));
-    for test in [&embedded, &redis] {
+support::on_both_stores! {
+    TestLimiter::both;
+
+    async fn calls_that_go_to_redis_have_spans_and_calls_that_this_process_decides_have_none(test) {
         let each = |of: &str, outcomes: &[&str]| -> Vec<String> {
             let outcomes = if test.source == "redis" { outcomes } else { &[] };
-            let line =
-                |it: &&str| format!("request/ratelimit.check limit={of} outcome={it} source=redis");
-            outcomes.iter().map(line).collect()
+            let span = |it: &&str| {
+                format!("request:ratelimit.check{{limit={of} outcome={it} source=redis}}")
+            };
+            outcomes.iter().map(span).collect()
         };
         // No request: a cost above the capacity, and operations that are no calls.
-        assert_eq!(spans_of(calls::plain(test)).await, each("plain", &["allowed", "limited"]));
+        assert_eq!(spans_of(calls::plain(&test)).await, each("plain", &["allowed", "limited"]));
         let shadow = each("shadow", &["allowed", "shadow_limited"]);
-        assert_eq!(spans_of(calls::shadow(test)).await, shadow);
+        assert_eq!(spans_of(calls::shadow(&test)).await, shadow);
         let several = each("wide, narrow", &["allowed", "allowed", "limited"]);
-        assert_eq!(spans_of(calls::several(test)).await, several);
-        assert_eq!(spans_of(calls::other_operations(test)).await, [""; 0]);
+        assert_eq!(spans_of(calls::several(&test)).await, several);
+        assert_eq!(spans_of(calls::other_operations(&test)).await, [""; 0]);
         let acquired = spans_of(async {
             let _held = test.limiter.acquire(&ONE.wait(SECOND), KEY, 1).await.expect("admitted");
             let _held = test.limiter.acquire(&FOUR, KEY, 4).await.expect("admitted");
             test.limiter.acquire(&FOUR, KEY, 1).await.expect_err("busy");
         });
-        let mut expected = each("one", &["allowed"]);
-        for line in &mut expected {
-            line.push_str(" wait=#");
-        }
-        expected.extend(each("four", &["allowed", "busy"]));
+        let waited = each("one", &["allowed"]).into_iter().map(|it| it.replace('}', " wait=#}"));
+        let expected: Vec<_> = waited.chain(each("four", &["allowed", "busy"])).collect();
         assert_eq!(acquired.await, expected);
     }
-}
 
-/// A task of its own has no caller.
-#[tokio::test]
-async fn a_call_that_waits_has_a_span_on_both_stores() {
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+    /// A task of its own has no caller.
+    async fn a_call_that_waits_has_a_span_on_both_stores(test) {
         let source = test.source;
-        let expected = ["line", "slot", "wide, narrow"].into_iter().flat_map(|limit| {
-            let line = |begin, outcome| {
-                format!("{begin} limit={limit} outcome={outcome} source={source} wait=#")
+        let mut expected = Vec::new();
+        for limit in ["line", "slot", "wide, narrow"] {
+            let span = |outcome| {
+                format!("ratelimit.check{{limit={limit} outcome={outcome} source={source} wait=#}}")
             };
-            let at_once = ["allowed", "limited"].map(|it| line("request/ratelimit.check", it));
-            let later = line("ratelimit.check", "allowed");
             // This process admits and rejects at once.
-            let at_once = at_once.into_iter().filter(|_| source == "redis");
-            at_once.chain([later])
-        });
-        assert_eq!(spans_of(calls::waits(&test)).await, expected.collect::<Vec<_>>());
+            if source == "redis" {
+                expected.extend(["allowed", "limited"].map(|it| format!("request:{}", span(it))));
+            }
+            expected.push(span("allowed"));
+        }
+        assert_eq!(spans_of(calls::waits(&test)).await, expected);
     }
 }
 
@@ -166,31 +100,29 @@ async fn a_call_that_waits_has_a_span_on_both_stores() {
 async fn the_events_of_a_call_are_in_its_span() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
-    let rejected = trace_of(calls::plain(&test)).await;
     assert_eq!(
-        rejected,
+        trace_of(calls::plain(&test)).await,
         [
-            "request/ratelimit.check limit=plain outcome=allowed source=redis",
-            "request/ratelimit.check: rejected",
-            "request/ratelimit.check limit=plain outcome=limited source=redis",
+            "request:ratelimit.check{limit=plain outcome=allowed source=redis}",
+            "request:ratelimit.check: rejected",
+            "request:ratelimit.check{limit=plain outcome=limited source=redis}",
             "request: rejected: the cost exceeds the capacity",
         ]
     );
     drop(server);
-    for (on_error, outcome, source) in [
-        (OnError::Deny, "unavailable", "none"),
-        (OnError::Allow, "allowed", "fallback"),
-        (OnError::Local, "allowed", "fallback"),
-        (OnError::Local, "limited", "fallback"),
+    for (on_error, end) in [
+        (OnError::Deny, "outcome=unavailable source=none"),
+        (OnError::Allow, "outcome=allowed source=fallback"),
+        (OnError::Local, "outcome=allowed source=fallback"),
+        (OnError::Local, "outcome=limited source=fallback"),
     ] {
         let limit = ONE.on_error(on_error);
         let call = async { drop(test.limiter.check(&limit, KEY, 1).await) };
         let mut lines = trace_of(call).await;
-        let span = format!("request/ratelimit.check limit=one outcome={outcome} source={source}");
-        assert_eq!(lines.pop(), Some(span));
+        assert_eq!(lines.pop(), Some(format!("request:ratelimit.check{{limit=one {end}}}")));
         // Also the first report of the outage.
-        assert!(lines.iter().all(|it| it.starts_with("request/ratelimit.check: ")), "{lines:#?}");
-        assert_eq!(lines.is_empty(), outcome == "allowed", "{lines:#?}");
+        assert!(lines.iter().all(|it| it.starts_with("request:ratelimit.check: ")), "{lines:#?}");
+        assert_eq!(lines.is_empty(), end.contains("allowed"), "{lines:#?}");
     }
 }
 
@@ -204,10 +136,8 @@ async fn a_call_on_a_cluster_has_one_span() {
     let parts: Vec<_> = keys.iter().map(|key| Part::new(&ONE, key, 1)).collect();
     let spans = spans_of(async { _ = limiter.check_all(&parts).await.expect("admitted") }).await;
     let limits = ["one"; 6].join(", ");
-    assert_eq!(
-        spans,
-        [format!("request/ratelimit.check limit={limits} outcome=allowed source=redis")]
-    );
+    let span = format!("request:ratelimit.check{{limit={limits} outcome=allowed source=redis}}");
+    assert_eq!(spans, [span]);
 }
 
 #[tokio::test]
@@ -220,7 +150,7 @@ async fn a_dropped_call_has_no_outcome_and_a_call_that_is_not_polled_no_span() {
             drop(test.limiter.check(&limit, KEY, 1));
         }
     });
-    assert_eq!(spans.await, ["request/ratelimit.check limit=one"; 2]);
+    assert_eq!(spans.await, ["request:ratelimit.check{limit=one}"; 2]);
 }
 
 #[rate_limit(period = "1h", threshold = 5, name = "body", key = KEY, wait = "1s")]
@@ -240,7 +170,7 @@ async fn the_body_of_a_function_is_not_in_the_span_of_its_call() {
     assert_eq!(
         trace_of(call).await,
         [
-            "request/ratelimit.check limit=body outcome=allowed source=redis wait=#",
+            "request:ratelimit.check{limit=body outcome=allowed source=redis wait=#}",
             "request: before",
             "request: after",
         ]
@@ -253,6 +183,10 @@ struct PanicLayer(&'static str);
 impl PanicLayer {
     fn observe(&self, moment: &str) {
         assert!(self.0 != moment, "on purpose");
+    }
+
+    fn install(moment: &'static str) -> DefaultGuard {
+        tracing::subscriber::set_default(tracing_subscriber::registry().with(Self(moment)))
     }
 }
 
@@ -288,11 +222,7 @@ async fn a_subscriber_that_panics_leaves_nothing_of_the_call() {
             wait_until(async || left().await == 4).await;
         };
         for moment in ["new", "enter", "record", "exit", "close"] {
-            let subscriber = || {
-                let subscriber = tracing_subscriber::registry().with(PanicLayer(moment));
-                tracing::subscriber::set_default(subscriber)
-            };
-            let guard = subscriber();
+            let guard = PanicLayer::install(moment);
             let call = AssertUnwindSafe(limiter.acquire(&FOUR, KEY, 1)).catch_unwind().await;
             drop(guard);
             // Without a wait, the embedded store needs no span.
@@ -301,15 +231,12 @@ async fn a_subscriber_that_panics_leaves_nothing_of_the_call() {
             wait_until_free().await;
 
             let held = limiter.acquire(&FOUR, KEY, 4).await.expect("admitted");
-            let guard = subscriber();
+            let guard = PanicLayer::install(moment);
             let call = AssertUnwindSafe(limiter.acquire(&FOUR.wait(30 * SECOND), KEY, 1));
             let mut call = Box::pin(call.catch_unwind());
-            let first = poll!(call.as_mut());
+            let first = poll_immediate(&mut call).await;
             drop(held);
-            let result = match first {
-                Poll::Ready(result) => result,
-                Poll::Pending => call.await,
-            };
+            let result = if let Some(result) = first { result } else { call.await };
             drop(guard);
             assert!(result.is_err(), "{moment}");
             wait_until_free().await;

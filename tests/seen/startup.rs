@@ -2,6 +2,7 @@
 //! is built once, from the environment. So each test here runs another one, which does the work and prints what
 //! happened, in a process of its own.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -30,11 +31,7 @@ const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3600)).scope(Sco
 const THERE: Limit = Limit::fixed("there", 1, Duration::from_secs(3600));
 
 /// Runs a test of this file in a process with this environment, and returns what it prints.
-fn output_of(test: &str, variable: &str, value: &str) -> String {
-    output_with(test, &[(variable, value)])
-}
-
-fn output_with(test: &str, environment: &[(&str, &str)]) -> String {
+fn output_of(test: &str, environment: &[(&str, &str)]) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
     process.args([&*format!("startup::{test}"), "--exact", "--nocapture"]);
     let process = process.env_remove(URL).envs(environment.iter().copied());
@@ -45,7 +42,7 @@ fn output_with(test: &str, environment: &[(&str, &str)]) -> String {
 
 /// Runs a test of this file in a process with this Redis URL, and returns its events without their modules.
 fn events_of_a_process(test: &str, url: &str) -> Vec<String> {
-    let log = output_of(test, URL, url);
+    let log = output_of(test, &[(URL, url)]);
     let ours = log.lines().filter_map(|line| line.split_once("ratelimit_runtime::"));
     let events = ours.filter_map(|(level, event)| {
         Some(format!("{} {}", level.trim(), event.split_once(": ")?.1))
@@ -56,18 +53,11 @@ fn events_of_a_process(test: &str, url: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_process_decides_according_to_its_environment() {
     let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(log.writer())
-        .with_ansi(false)
-        .without_time();
     // Also for the thread of the limiter, which opens the breaker.
-    subscriber.init();
+    tracing_subscriber::fmt().with_writer(log.writer()).with_ansi(false).without_time().init();
     let limiter = current().expect("valid settings");
     let decided = limiter.check(&LIMIT, "key", 1).await;
-    while decided.is_err() && !log.text().contains(OPENS) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_until(async || decided.is_ok() || log.text().contains(OPENS)).await;
     println!("{}", log.text());
 }
 
@@ -136,7 +126,7 @@ async fn a_process_hashes_keys_by_its_environment() {
 fn processes_with_one_secret_hash_alike() {
     let hash_with = |secret: &str| {
         let test = "a_process_hashes_keys_by_its_environment";
-        let output = output_of(test, "RATELIMIT_KEY_SECRET", secret);
+        let output = output_of(test, &[("RATELIMIT_KEY_SECRET", secret)]);
         let (_, hash) = output.split_once("hash: ").unwrap_or_else(|| panic!("{output}"));
         hash.lines().next().expect("a line").to_owned()
     };
@@ -164,7 +154,7 @@ fn a_process_reads_its_settings() {
 
 #[test]
 fn a_process_can_have_all_settings_in_its_environment() {
-    let output = output_with(
+    let output = output_of(
         "a_process_reads_its_settings",
         &[
             (URL, "redis://127.0.0.1:1"),
@@ -179,40 +169,38 @@ fn a_process_can_have_all_settings_in_its_environment() {
             ("RATELIMIT_DEADLIN", "70ms"),
         ],
     );
-    let expected = "settings: Some(50ms) Some(Deny) Some(4) None RateLimiterSettings { .. }";
-    assert!(output.contains(expected), "{output}");
-    assert!(output.contains("built: None"), "{output}");
-    let meant = r#"variable="RATELIMIT_DEADLIN" meant="RATELIMIT_DEADLINE""#;
-    assert!(output.contains(meant), "{output}");
+    for part in [
+        "settings: Some(50ms) Some(Deny) Some(4) None RateLimiterSettings { .. }",
+        "built: None",
+        r#"variable="RATELIMIT_DEADLIN" meant="RATELIMIT_DEADLINE""#,
+        "a builder does not read RATELIMIT_REDIS_URL",
+    ] {
+        assert!(output.contains(part), "{output}");
+    }
     assert!(!output.contains("sixteen letters"), "{output}");
-    assert!(output.contains("a builder does not read RATELIMIT_REDIS_URL"), "{output}");
 }
 
 #[test]
 fn an_invalid_setting_is_named_with_its_variable() {
-    for (variable, value, message) in [
-        ("RATELIMIT_DEADLINE", "50", "has no unit"),
-        ("RATELIMIT_ON_ERROR", "open", "none of `local`, `allow`, `deny`"),
-        ("RATELIMIT_INSTANCES", "-1", "`-1` is not a number in its range"),
+    let path = "write the path of a file";
+    let no_url = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for (start, variable, value, message) in [
+        ("invalid: ", "RATELIMIT_DEADLINE", "50", "has no unit"),
+        ("invalid: ", "RATELIMIT_ON_ERROR", "open", "none of `local`, `allow`, `deny`"),
+        ("invalid: ", "RATELIMIT_INSTANCES", "-1", "`-1` is not a number in its range"),
+        ("built: Some(", "RATELIMIT_ROOT_CERTIFICATES", "-----BEGIN KEY", path),
+        ("built: Some(", "RATELIMIT_PASSWORD_FILE", "hunter2", path),
+        ("built: Some(", "RATELIMIT_CLIENT_KEY", "/no/key.pem", "set `client_certificate` as well"),
+        ("built: Some(", "RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
+        ("built: Some(", "RATELIMIT_PASSWORD_FILE", no_url, "`RATELIMIT_REDIS_URL`"),
     ] {
-        let output = output_of("a_process_reads_its_settings", variable, value);
-        let (_, error) = output.split_once("invalid: ").unwrap_or_else(|| panic!("{output}"));
-        assert!(error.contains(variable) && error.contains(message), "{error}");
-        assert!(!output.contains("a builder does not read"), "{output}");
-    }
-    for (variable, value, message) in [
-        ("RATELIMIT_ROOT_CERTIFICATES", "-----BEGIN KEY", "write the path of a file"),
-        ("RATELIMIT_PASSWORD_FILE", "hunter2", "write the path of a file"),
-        ("RATELIMIT_CLIENT_KEY", "/nowhere/key.pem", "set `client_certificate` as well"),
-        ("RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
-        (
-            "RATELIMIT_PASSWORD_FILE",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-            "`RATELIMIT_REDIS_URL`",
-        ),
-    ] {
-        let output = output_of("a_process_reads_its_settings", variable, value);
-        assert!(output.contains("built: Some(") && output.contains(message), "{output}");
+        let output = output_of("a_process_reads_its_settings", &[(variable, value)]);
+        let (_, error) = output.split_once(start).unwrap_or_else(|| panic!("{output}"));
+        assert!(error.contains(message), "{error}");
+        if start == "invalid: " {
+            assert!(error.contains(variable), "{error}");
+            assert!(!output.contains("a builder does not read"), "{output}");
+        }
         assert!(!output.contains("BEGIN KEY") && !output.contains("hunter2"), "{output}");
     }
 }
@@ -259,8 +247,7 @@ fn a_process_reports_where_it_counts() {
     let connected = format!("INFO connected to Redis node=127.0.0.1:{}", server.port());
     assert_eq!(events_of_a_process(DECIDES, &server.url), [WILL_COUNT, &connected]);
 
-    let wrong_password = server.url.replace("redis://", "redis://ann:wrong@");
-    for url in ["redis://127.0.0.1:1", &wrong_password] {
+    for url in ["redis://127.0.0.1:1", &server.url.replace("redis://", "redis://ann:wrong@")] {
         let events = events_of_a_process(DECIDES, url);
         let [first, warnings @ ..] = &events[..] else { panic!("no events") };
         assert_eq!((&**first, warnings.len()), (WILL_COUNT, 2), "{warnings:#?}");
@@ -307,35 +294,33 @@ async fn is_item_admitted(limit: Limit) -> bool {
     stream::iter([()]).rate_limited(&limit, "stream").next().await.is_some_and(|item| item.is_ok())
 }
 
-async fn is_request_admitted(layer: RateLimitLayer) -> bool {
+async fn is_request_admitted(limit: Limit, is_chosen: bool) -> bool {
+    let layer = RateLimitLayer::new();
+    let layer = if is_chosen {
+        layer.limits(move |_, limits: &mut RequestLimits| {
+            limits.add(&limit, "chosen", 1);
+            Ok(())
+        })
+    } else {
+        layer.limit(limit, |_| "fixed")
+    };
     let handler = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     let response = layer.layer(handler).oneshot(Request::new(String::new())).await;
     response.expect("infallible").status().is_success()
 }
 
-fn fixed(limit: Limit) -> RateLimitLayer {
-    RateLimitLayer::new().limit(limit, |_| "fixed")
-}
-
-fn chosen(limit: Limit) -> RateLimitLayer {
-    RateLimitLayer::new().limits(move |_, limits: &mut RequestLimits| {
-        limits.add(&limit, "chosen", 1);
-        Ok(())
-    })
-}
-
 #[tokio::test]
 async fn each_kind_of_call_is_decided_by_its_scope() {
-    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
-    let _guard = tracing::subscriber::set_default(log.without_time().finish());
+    let log = tracing_subscriber::fmt().with_ansi(false).without_time();
+    let _guard = tracing::subscriber::set_default(log.finish());
     let mut decided = Vec::new();
     for _ in 0..2 {
         decided.push([
             [here().is_ok(), there().await.is_ok()],
             [here_with_permit().await.is_ok(), there_with_permit().await.is_ok()],
             [is_item_admitted(HERE).await, is_item_admitted(THERE).await],
-            [is_request_admitted(fixed(HERE)).await, is_request_admitted(fixed(THERE)).await],
-            [is_request_admitted(chosen(HERE)).await, is_request_admitted(chosen(THERE)).await],
+            [is_request_admitted(HERE, false).await, is_request_admitted(THERE, false).await],
+            [is_request_admitted(HERE, true).await, is_request_admitted(THERE, true).await],
         ]);
     }
     println!("decided: {decided:?}");
@@ -343,15 +328,14 @@ async fn each_kind_of_call_is_decided_by_its_scope() {
 
 #[test]
 fn a_wrong_url_rejects_only_what_redis_would_count() {
-    let output = output_of("each_kind_of_call_is_decided_by_its_scope", URL, "redis://one,other");
+    let output =
+        output_of("each_kind_of_call_is_decided_by_its_scope", &[(URL, "redis://one,other")]);
     let decided = [[[true, false]; 5], [[false, false]; 5]];
     assert!(output.contains(&format!("decided: {decided:?}")), "{output}");
-    let mut errors: Vec<_> = output.lines().filter(|line| line.contains("ERROR")).collect();
+    let errors: Vec<_> = output.lines().filter(|line| line.contains("ERROR")).collect();
     assert!(errors.iter().all(|error| error.contains("redis+cluster://")), "{output}");
-    let all = errors.len();
-    errors.sort_unstable();
-    errors.dedup();
-    assert!(all > 2 && errors.len() == all, "one for each limit: {output}");
+    let distinct: HashSet<_> = errors.iter().collect();
+    assert!(errors.len() > 2 && distinct.len() == errors.len(), "one for each limit: {output}");
 }
 
 #[rate_limit(period = "1h", threshold = 100, scope = "process")]
@@ -376,15 +360,13 @@ fn the_first_call_of_a_process_ends() {
         });
         ended.send(result.is_ok()).expect("the test waits");
     });
-    let is_admitted = end.recv_timeout(Duration::from_secs(20)).expect("the call ends");
-    println!("admitted: {is_admitted}");
+    println!("admitted: {}", end.recv_timeout(Duration::from_secs(20)).expect("the call ends"));
 }
 
-/// Also when no limiter can be built.
 #[test]
 fn a_subscriber_and_a_recorder_may_call_limited_functions_at_the_first_call() {
     for url in ["", "redis://127.0.0.1:1", "not a URL"] {
-        let output = output_of("the_first_call_of_a_process_ends", URL, url);
+        let output = output_of("the_first_call_of_a_process_ends", &[(URL, url)]);
         assert!(output.contains("admitted: true"), "{output}");
     }
 }

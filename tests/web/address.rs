@@ -111,8 +111,7 @@ fn identifies_clients_by_a_peer_and_lines() {
         _ => Vec::new(),
     };
     let of = |clients: Clients, peer: Option<&str>| {
-        let peer = peer.map(|peer| peer.parse().expect("an address"));
-        clients.identify_peer(peer, lines).to_string()
+        clients.identify_peer(peer.map(|peer| peer.parse().expect("an address")), lines).to_string()
     };
     assert_eq!(of(behind(), Some(PROXY)), "203.0.113.7");
     assert_eq!(of(behind(), Some("203.0.113.9")), "203.0.113.9");
@@ -141,8 +140,7 @@ fn reads_headers_with_one_address() {
 /// The extension that tests of axum set.
 #[test]
 fn reads_a_mocked_peer() {
-    let peer = SocketAddr::from(([10, 0, 0, 1], 1));
-    let mock = axum::extract::connect_info::MockConnectInfo(peer);
+    let mock = axum::extract::connect_info::MockConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1)));
     let request = Request::builder().extension(mock).body(()).expect("a request");
     assert_eq!(Clients::direct().identify(&request).to_string(), PROXY);
 }

@@ -338,10 +338,8 @@ async fn a_block_of_another_limit_pauses_nobody() {
         .limit(customer, |request: &Request<()>| request.uri().path().to_owned());
     limiter.block(&customer, "/x", MINUTE).await.expect("blocked");
     let service = service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(Response::new(()))));
-    let send = |path: &str| {
-        let request = Request::get(path).body(()).expect("a request");
-        obeyed.layer(service).oneshot(request)
-    };
+    let send =
+        |path: &str| obeyed.layer(service).oneshot(Request::get(path).body(()).expect("a request"));
     for _ in 0..3 {
         assert!(send("/x").await.is_err());
         assert!(send("/y").await.is_ok());

@@ -32,8 +32,7 @@ async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
         requests.fetch_add(1, Ordering::SeqCst).to_string()
     }
     let requests: Arc<AtomicU32> = Arc::default();
-    let server = Router::new().fallback(count).with_state(Arc::clone(&requests));
-    (listen(server).await, requests)
+    (listen(Router::new().fallback(count).with_state(Arc::clone(&requests))).await, requests)
 }
 
 fn rejection(error: BoxError) -> Rejection {
@@ -113,8 +112,7 @@ support::on_both_stores! {
             assert!(waiting.as_mut().now_or_never().is_none());
             wait_until_idle(&limiter).await;
             clock.advance(Duration::from_secs(1));
-            let response = waiting.await.expect("a response");
-            assert_eq!(response.version(), Version::HTTP_2);
+            assert_eq!(waiting.await.expect("a response").version(), Version::HTTP_2);
             assert_eq!(requests.load(Ordering::SeqCst), sent);
         }
     }
@@ -161,8 +159,7 @@ fn a_server_does_not_report_its_own_requests() {
         let server = serve(Router::new().route("/", route_get(handler)).layer(ours), &limiter);
         let answer = get(server.address, "/", &[]);
         assert_eq!((answer.status, &*answer.body), (200, "200 OK"));
-        let expected = (r#""ours";q=9;w=60"#, r#""ours";r=8;t=60"#);
-        assert_eq!(reported(&answer), expected);
+        assert_eq!(reported(&answer), (r#""ours";q=9;w=60"#, r#""ours";r=8;t=60"#));
     }
 }
 

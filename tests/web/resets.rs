@@ -49,8 +49,7 @@ fn play(limit: Limit, align: Option<i64>, limiters: &[RateLimiter], clock: &Virt
     let pauses = [0, 1, 999, 1_000, 1_001, 137, 2_500, 63, 7_777, 400].into_iter().cycle();
     // In each window, bursts reach the limit. Once, all that was counted is forgotten.
     for (step, pause) in pauses.take(90).enumerate() {
-        let pause = if step == 60 { 200_003 } else { pause };
-        clock.advance(Duration::from_millis(pause));
+        clock.advance(Duration::from_millis(if step == 60 { 200_003 } else { pause }));
         let now = clock.now().as_micros() as u64;
         let requests = [1, 3, 1, 8][step % 4];
         let mut responses = burst(&servers, sent, requests);
@@ -123,8 +122,7 @@ proptest! {
             let Ok(limit) = Limit::new(name.clone().leak(), algorithm, threshold, period) else {
                 continue;
             };
-            let with_burst = burst.and_then(|burst| limit.try_burst(burst).ok());
-            let limit = with_burst.unwrap_or(limit);
+            let limit = burst.and_then(|burst| limit.try_burst(burst).ok()).unwrap_or(limit);
             let (capacity, units) = (limit.capacity(), limit.capacity().max(threshold));
             let [policy, state] = fields(limit);
             let window = period.as_micros() * u128::from(units) / u128::from(threshold);

@@ -80,8 +80,7 @@ fn a_spelling_that_reaches_a_handler_of_axum_has_the_key_of_its_route() {
     let reaching = [false, true].map(|trims| {
         let app = axum_routes().layer(RateLimitLayer::new().limit(ROUTES, route));
         let trimming = || Router::new().fallback_service(app.clone().map_request(trimmed));
-        let server = serve(if trims { trimming() } else { app }, &timed().0);
-        count_by_route(server.address)
+        count_by_route(serve(if trims { trimming() } else { app }, &timed().0).address)
     });
     assert_eq!(reaching, [12, 16]);
 }

@@ -157,8 +157,7 @@ async fn no_status_shows_a_hidden_limit() {
 #[test]
 fn responds_over_grpc_beside_http() {
     let layer = RateLimitLayer::new().limit(Limit::fixed("beside", 1, MINUTE), |_| ());
-    let router = Router::new().fallback(async || ()).layer(layer);
-    let server = crate::serve(router, &timed().0);
+    let server = crate::serve(Router::new().fallback(async || ()).layer(layer), &timed().0);
     let ask = |method, kind: &str| {
         let kind = format!("content-type: application/{kind}");
         support::http::request(server.address, method, "/", &[&kind], &[])

@@ -49,8 +49,9 @@ fn app() -> Router {
 async fn send(limiter: &RateLimiter, app: &Router, path: &str) -> Result<u16, String> {
     let request = Request::get(path).body(Body::empty()).expect("a request");
     let response = limiter.scope(app.clone().oneshot(request));
-    let result = AssertUnwindSafe(response).catch_unwind().await;
-    result
+    AssertUnwindSafe(response)
+        .catch_unwind()
+        .await
         .map(|response| response.expect("infallible").status().as_u16())
         .map_err(|panic| *panic.downcast().expect("a text"))
 }

@@ -184,8 +184,7 @@ fn keeps_the_changes_of_the_application_to_a_rejection() {
 fn reports_a_rejection_without_the_request() {
     let handler = async |path: Path<u64>| {
         let Err(rejection) = hi(path).await else { return ().into_response() };
-        let made = tokio::spawn(async move { rejection.into_response() });
-        made.await.expect("it does not panic")
+        tokio::spawn(async move { rejection.into_response() }).await.expect("it does not panic")
     };
     let spawned = Router::new().route("/hi/{id}", route_get(handler)).layer(RateLimitLayer::new());
     for router in [spawned, router()] {

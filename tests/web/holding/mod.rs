@@ -139,8 +139,7 @@ support::on_both_stores! {
             _ => Err::<Response<Full<Bytes>>, _>("the service fails"),
         });
         let send = |path: &str| {
-            let request = Request::get(path).body(String::new()).expect("a request");
-            layer.layer(handle).oneshot(request)
+            layer.layer(handle).oneshot(Request::get(path).body(String::new()).expect("a request"))
         };
         {
             let mut running = pin!(send("/never"));

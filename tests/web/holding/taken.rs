@@ -155,8 +155,7 @@ fn assert_streams_hold_their_slots(address: SocketAddr, senders: &Senders) {
     let policy = r#""two";q=2;qu="concurrent-requests""#;
     assert_eq!(rejected.header("ratelimit-policy"), Some(policy));
     assert_eq!(rejected.header("ratelimit"), Some(r#""two";r=0"#));
-    let problem = r#""violated-policies":["two"]"#;
-    assert!(rejected.body.contains(problem), "{}", rejected.body);
+    assert!(rejected.body.contains(r#""violated-policies":["two"]"#), "{}", rejected.body);
     for (mut client, sender) in streams {
         drop(sender);
         client.read_until("0\r\n\r\n");
@@ -217,8 +216,7 @@ fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
             .route("/broken", web::get().to(broken))
             .route("/text", web::get().to(async || "text"));
     };
-    let limits = RateLimits::new().limit(TWO, |_| ());
-    let address = serve_actix(routes, limits, &limiter, false);
+    let address = serve_actix(routes, RateLimits::new().limit(TWO, |_| ()), &limiter, false);
     let runtime = support::runtime();
     let wait_until_free = || runtime.block_on(wait_for_in_flight(&limiter, &TWO, 0));
     for (path, status) in [("/none", 204), ("/broken", 502), ("/text", 200), ("/other", 404)] {
