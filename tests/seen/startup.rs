@@ -102,38 +102,13 @@ fn an_event_names_the_newest_cause_of_an_open_breaker() {
     assert!(last.contains("WRONGPASS") && last.contains("check the user and password"), "{last}");
 }
 
-#[rate_limit(period = "1m", threshold = 5, name = "start")]
-async fn start() -> Result<(), Rejection> {
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_process_calls_a_limited_function_twice() {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
     let _guard = tracing::subscriber::set_default(log.without_time().finish());
     for _ in 0..2 {
-        let _ = start().await;
+        let _ = there().await;
     }
-}
-
-#[tokio::test]
-async fn a_process_hashes_keys_by_its_environment() {
-    let secret = current().map(|limiter| limiter.key_secret().expect("no Redis"));
-    println!("hash: {:?}", secret.map(|secret| secret.hash("alice").to_string()));
-}
-
-#[test]
-fn processes_with_one_secret_hash_alike() {
-    let hash_with = |secret: &str| {
-        let test = "a_process_hashes_keys_by_its_environment";
-        let output = output_of(test, &[("RATELIMIT_KEY_SECRET", secret)]);
-        let (_, hash) = output.split_once("hash: ").unwrap_or_else(|| panic!("{output}"));
-        hash.lines().next().expect("a line").to_owned()
-    };
-    // By HMAC-SHA-256 of Python, under the SHA-256 of the secret.
-    assert_eq!(hash_with("one of the secrets"), r#"Ok("hashed-bcc86160587faf110b71bd09e4f198da")"#);
-    assert_ne!(hash_with(""), hash_with(""), "random ones");
-    assert!(hash_with("too short").contains("16 bytes"));
 }
 
 /// Prints settings of its environment, its events, and the error of a builder that reads none.
@@ -145,7 +120,10 @@ fn a_process_reads_its_settings() {
         Ok(settings) => {
             let RateLimiterSettings { deadline, on_error, instances, max_keys, .. } = settings;
             println!("settings: {deadline:?} {on_error:?} {instances:?} {max_keys:?} {settings:?}");
-            println!("built: {:?}", settings.builder().and_then(Builder::build).err());
+            let built = settings.builder().and_then(Builder::build);
+            println!("built: {:?}", built.as_ref().err());
+            let secret = built.ok().and_then(|limiter| limiter.key_secret().ok());
+            println!("hash: {:?}", secret.map(|secret| secret.hash("alice").to_string()));
         }
         Err(error) => println!("invalid: {error}"),
     }
@@ -159,7 +137,7 @@ fn a_process_can_have_all_settings_in_its_environment() {
         &[
             (URL, "redis://127.0.0.1:1"),
             ("RATELIMIT_PASSWORD_FILE", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")),
-            ("RATELIMIT_KEY_SECRET", "sixteen letters.."),
+            ("RATELIMIT_KEY_SECRET", "one of the secrets"),
             ("RATELIMIT_KEY_PREFIX", "shop"),
             ("RATELIMIT_DEADLINE", "50ms"),
             ("RATELIMIT_ON_ERROR", "deny"),
@@ -172,12 +150,19 @@ fn a_process_can_have_all_settings_in_its_environment() {
     for part in [
         "settings: Some(50ms) Some(Deny) Some(4) None RateLimiterSettings { .. }",
         "built: None",
+        // By HMAC-SHA-256 of Python, under the SHA-256 of the secret.
+        r#"hash: Some("hashed-bcc86160587faf110b71bd09e4f198da")"#,
         r#"variable="RATELIMIT_DEADLIN" meant="RATELIMIT_DEADLINE""#,
         "a builder does not read RATELIMIT_REDIS_URL",
     ] {
         assert!(output.contains(part), "{output}");
     }
-    assert!(!output.contains("sixteen letters"), "{output}");
+    assert!(!output.contains("one of the secrets"), "{output}");
+    let random_hash = || {
+        let output = output_of("a_process_reads_its_settings", &[]);
+        output.lines().find(|line| line.starts_with("hash: Some(")).expect("a hash").to_owned()
+    };
+    assert_ne!(random_hash(), random_hash());
 }
 
 #[test]
@@ -193,6 +178,7 @@ fn an_invalid_setting_is_named_with_its_variable() {
         ("built: Some(", "RATELIMIT_CLIENT_KEY", "/no/key.pem", "set `client_certificate` as well"),
         ("built: Some(", "RATELIMIT_RULES", "/nowhere/rules.toml", "/nowhere/rules.toml"),
         ("built: Some(", "RATELIMIT_PASSWORD_FILE", no_url, "`RATELIMIT_REDIS_URL`"),
+        ("built: Some(", "RATELIMIT_KEY_SECRET", "too short", "at least 16 bytes"),
     ] {
         let output = output_of("a_process_reads_its_settings", &[(variable, value)]);
         let (_, error) = output.split_once(start).unwrap_or_else(|| panic!("{output}"));
@@ -207,16 +193,9 @@ fn an_invalid_setting_is_named_with_its_variable() {
 
 #[test]
 fn a_configuration_has_the_same_settings() {
-    let text = r#"
-        redis_url = "redis://10.0.0.5"
-        key_prefix = "shop"
-        deadline = "50ms"
-        on_error = "allow"
-        instances = 4
-        max_keys = 100
-        rules = "redis"
-    "#;
-    let settings: RateLimiterSettings = toml::from_str(text).expect("valid");
+    let text = r#"{"redis_url": "redis://10.0.0.5", "key_prefix": "shop", "deadline": "50ms",
+        "on_error": "allow", "instances": 4, "max_keys": 100, "rules": "redis"}"#;
+    let settings: RateLimiterSettings = serde_json::from_str(text).expect("valid");
     assert_eq!(settings.deadline, Some(Duration::from_millis(50)));
     assert_eq!((settings.on_error, settings.instances), (Some(OnError::Allow), Some(4)));
     settings.builder().and_then(Builder::build).expect("valid");
@@ -262,9 +241,12 @@ fn a_process_reports_where_it_counts() {
 fn a_process_with_an_invalid_url_reports_an_error_once_for_each_limit() {
     let events = events_of_a_process("a_process_calls_a_limited_function_twice", "http://redis");
     let [error, again] = &events[..] else { panic!("{events:#?}") };
-    let start = "ERROR not decided, because the program has a mistake limit=\"start\" error=RATELIMIT_REDIS_URL";
-    assert!(error.starts_with(start) && error.contains("write `redis://"), "{error}");
-    assert!(again.starts_with("DEBUG not decided limit=\"start\""), "{again}");
+    let limit = "limit=\"seen::startup::there\"";
+    let start = format!(
+        "ERROR not decided, because the program has a mistake {limit} error=RATELIMIT_REDIS_URL"
+    );
+    assert!(error.starts_with(&start) && error.contains("write `redis://"), "{error}");
+    assert!(again.starts_with(&format!("DEBUG not decided {limit}")), "{again}");
 }
 
 #[rate_limit(period = "1h", threshold = 1, scope = "process")]

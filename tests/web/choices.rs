@@ -4,14 +4,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
 use axum::Json;
-use axum::extract::Path;
-use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
-use axum::response::IntoResponse;
+use axum::http::Method;
 use ratelimit_runtime::RuleSet;
-use ratelimit_runtime::web::{RejectedRequest, TextResponse};
+use ratelimit_runtime::web::RejectedRequest;
 use support::http::request;
-use support::poll_once;
 
 use crate::prelude::*;
 

@@ -2,13 +2,10 @@
 //! give the charge back if its response does not count.
 
 use std::future::pending;
-use std::panic::AssertUnwindSafe;
 
 use actix_web::dev::{Service, ServiceRequest};
 use actix_web::error::{ErrorForbidden, ErrorUnauthorized};
-use actix_web::test::{TestRequest, init_service, try_call_service};
-use http::StatusCode;
-use http::request::Parts;
+use actix_web::test::try_call_service;
 use support::wait::wait_until;
 
 use crate::prelude::*;
@@ -166,11 +163,8 @@ async fn the_middleware_of_actix_counts_by_the_response() {
             ("/in", 429, 0),
         ] {
             let answer = try_call_service(&app, TestRequest::get().uri(path).to_request()).await;
-            let answer = answer.map_or_else(
-                |error| error.as_response_error().status_code(),
-                |response| response.status(),
-            );
-            assert_eq!(answer, status, "{path}");
+            let refused = |error: actix_web::Error| error.as_response_error().status_code();
+            assert_eq!(answer.map_or_else(refused, |it| it.status()), status, "{path}");
             assert_eq!(left(&limiter, &FAILURES).await, remaining, "{path}");
         }
     }

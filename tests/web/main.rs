@@ -22,7 +22,6 @@ use actix_web::HttpServer;
 use actix_web::dev::Service as _;
 use actix_web::middleware::{Condition, NormalizePath};
 use actix_web::web::ServiceConfig;
-use ratelimit_runtime::VirtualClock;
 use sfv::{BareItem, List, ListEntry, Parser};
 use support::clocks::embedded_on;
 use support::http::Response;

@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, StatusCode};
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, HeaderName};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;

@@ -8,7 +8,6 @@ use http_body_util::Empty;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use ratelimit_runtime::Decision;
 use ratelimit_runtime::web::{OutboundLayer, OutboundService, host_key};
 use support::lines::wait_until_idle;
 use tokio::sync::Semaphore;

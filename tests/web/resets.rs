@@ -5,12 +5,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use ratelimit_runtime::{Align, VirtualClock};
+use ratelimit_runtime::Align;
 use support::clocks::embedded_on;
 use support::http::Response as Answer;
 use support::limits::{is_bucket, limits};
 use support::model::Model;
-use support::poll_once;
 
 use crate::prelude::*;
 

@@ -2,7 +2,6 @@
 
 use http::uri::PathAndQuery;
 use ratelimit_runtime::web::Grpc;
-use support::http::post;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Response, Status};

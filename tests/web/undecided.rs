@@ -1,9 +1,7 @@
 //! `require_decision`: a test that sends a request to each route finds the routes without a limit.
 
-use std::panic::AssertUnwindSafe;
-
 use actix_web::dev::Service as _;
-use actix_web::test::{TestRequest, call_service, init_service};
+use actix_web::test::call_service;
 use axum::body::Body;
 use ratelimit_runtime::{current, in_scope};
 

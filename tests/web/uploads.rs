@@ -4,9 +4,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use ratelimit_runtime::web::TextResponse;
-use support::http::post;
-
 use crate::prelude::*;
 
 const ONE: Limit = Limit::fixed("uploads", 1, MINUTE);

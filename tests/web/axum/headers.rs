@@ -1,8 +1,7 @@
 //! The headers that report limits, of the layer and of the handlers behind it.
 
 use axum::extract::Request;
-use axum::http::request::Parts;
-use axum::response::{AppendHeaders, IntoResponse};
+use axum::response::AppendHeaders;
 use ratelimit_runtime::Scope;
 
 use super::{again, assert_reports_all_limits, legacy_of, router};

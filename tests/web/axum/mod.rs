@@ -5,10 +5,7 @@ mod headers;
 mod rejections;
 mod setup;
 
-use axum::extract::Path;
-use ratelimit_runtime::VirtualClock;
 use support::http::Response;
-use support::poll_once;
 
 use crate::prelude::*;
 

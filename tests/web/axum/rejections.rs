@@ -1,8 +1,5 @@
 //! The responses to rejected calls: their status and body, and what the application changes.
 
-use axum::extract::Path;
-use axum::http::StatusCode;
-use axum::response::IntoResponse;
 use ratelimit_runtime::{Answer, current, set_global};
 
 use super::{hi, router};

@@ -1,8 +1,6 @@
 //! The settings of a layer: keys, costs, decisions in extensions, and hidden limits.
 
 use axum::Extension;
-use axum::http::request::Parts;
-use ratelimit_runtime::Decision;
 use ratelimit_runtime::web::axum::route;
 use support::http::Response;
 

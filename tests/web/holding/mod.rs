@@ -3,7 +3,7 @@
 mod taken;
 
 use std::future::{pending, ready};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
@@ -98,7 +98,6 @@ support::on_both_stores! {
         assert_eq!(in_flight(&limiter, &TWO).await, 1);
         let (mut failing, failing_sender) = admit(&layer).await;
         assert_eq!(status(&layer, "/").await, 429);
-
         // Trailers follow the data, and belong to the body.
         sender.send(data("last")).expect("not dropped");
         let trailers = HeaderMap::from_iter([("x-sum".parse().expect("a name"), 7.into())]);
@@ -121,7 +120,6 @@ support::on_both_stores! {
         drop(sender);
         assert!(body.frame().await.is_none());
         wait_for_in_flight(&limiter, &TWO, 0).await;
-
         // Dropped without a poll, after what hyper asks of a body before it polls it.
         let (dropped, sender) = admit(&layer).await;
         drop(sender);
@@ -155,8 +153,7 @@ support::on_both_stores! {
         wait_for_in_flight(&limiter, &TWO, 0).await;
     }
 
-    /// Of the limits that reject a request, the one with the longest wait is reported first, and then those without slots.
-    /// Then those follow that admit it.
+    /// The order: limits that reject the request, the one with the longest wait first, those without slots, and others.
     async fn a_rate_and_slots_are_one_decision((limiter, _)) {
         let wide = Limit::fixed("wide", 9, MINUTE);
         let layer = RateLimitLayer::new().limit(wide, |_| ()).limit(TWO, |_| ()).legacy_headers();
@@ -184,7 +181,7 @@ support::on_both_stores! {
         assert_eq!(left(&limiter, &RATE).await, 1);
     }
 
-    /// A request that does not count gets its charge back with the head of its response, and holds its slot until the end.
+    /// A request that does not count gets its charge back with the head of its response. It holds its slot to the end.
     async fn slots_are_held_whether_the_request_counts_or_not((limiter, _)) {
         for (counts, remaining) in [(false, 3), (true, 2)] {
             let layer = layer(&limiter).limit(RATE, |_| ()).count_if(move |_| counts);
@@ -235,7 +232,6 @@ async fn a_layer_that_cannot_hold_or_settle_says_so() {
     ] {
         assert!(refused.contains("`leased` has a lease"), "{refused}");
     }
-
     // Limits that are chosen for each request are known late.
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limits(move |request, limits| {

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc;
 
 use actix_web::HttpResponse;
-use actix_web::test::{TestRequest, call_service, init_service, read_body};
+use actix_web::test::{call_service, read_body};
 use axum::Extension;
 use axum::body::Body;
 use futures::stream;
