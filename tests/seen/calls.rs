@@ -1,11 +1,8 @@
 //! Calls of every kind, for the tests of events and metrics.
 
-use std::time::Duration;
+use ratelimit_runtime::Check;
 
-use ratelimit_runtime::{Check, Limit, OnError, Part};
-use support::limits::{HOUR, MINUTE};
-
-use crate::{KEY, TestLimiter};
+use crate::prelude::*;
 
 const PLAIN: Limit = Limit::sliding("plain", 1, HOUR);
 const SHADOW: Limit = Limit::token_bucket("shadow", 1, HOUR).shadow(true);

@@ -1,15 +1,10 @@
 //! `tracing` events of rejected and undecided calls, and of calls that a shadow would reject.
 
-use std::time::Duration;
-
 use futures::executor::block_on;
 use futures::future::join_all;
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, Rule, rate_limit};
 use redis::Commands;
-use support::limits::{HOUR, SECOND, ruled};
-use support::server::Server;
 
-use crate::{KEY, TestLimiter, calls, events_of, logged_keys_of};
+use crate::prelude::*;
 
 const LIMIT: Limit = Limit::sliding("events", 1, HOUR);
 

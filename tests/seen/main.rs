@@ -3,6 +3,7 @@
 mod calls;
 mod events;
 mod metrics;
+mod prelude;
 mod rejected;
 mod spans;
 mod startup;

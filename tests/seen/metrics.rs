@@ -1,20 +1,13 @@
 //! Metrics: each call is counted and timed once for each of its limits.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 use metrics::{Gauge, Key, Label};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use ratelimit_runtime::{Limit, Part, RateLimiter};
-use support::limits::{HOUR, MINUTE};
 use support::proxy::{Network, Proxy};
-use support::recorder::GaugeRecorder;
-use support::server::Server;
 
-use crate::{KEY, TestLimiter, calls};
+use crate::prelude::*;
 
 const LIMIT: Limit = Limit::sliding("metrics", 1, HOUR);
 

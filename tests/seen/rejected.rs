@@ -1,19 +1,9 @@
 //! What an application observes of rejected calls: the list of the keys with the most of them, a function that is
 //! called with each, and keys in events.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use ratelimit_runtime::{RejectedCall, RuleSet};
 
-use ratelimit_runtime::{
-    Builder, Limit, OnError, Part, RateLimiter, RejectedCall, Rejection, Rule, RuleSet, Scope,
-    rate_limit,
-};
-use support::cluster::Cluster;
-use support::limits::{HOUR, MINUTE};
-use support::server::Server;
-
-use crate::{KEY, logged_keys_of, raw_events_of};
+use crate::prelude::*;
 
 const LOGIN: Limit = Limit::fixed("login", 1, HOUR);
 const WIDE: Limit = Limit::fixed("wide", 5, HOUR);

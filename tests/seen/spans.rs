@@ -4,18 +4,13 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 use futures::future::{poll_immediate, ready};
-use ratelimit_runtime::{Limit, OnError, Part, RateLimiter, Rejection, rate_limit};
-use support::cluster::Cluster;
-use support::limits::{HOUR, MINUTE, SECOND};
-use support::server::Server;
-use support::wait::wait_until;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Instrument, Subscriber, info, info_span};
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use crate::{KEY, TestLimiter, calls, log_of};
+use crate::prelude::*;
 
 const ONE: Limit = Limit::fixed("one", 1, HOUR);
 const FOUR: Limit = Limit::in_flight("four", 4).hold(MINUTE);

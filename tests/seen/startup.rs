@@ -7,28 +7,23 @@ use std::convert::Infallible;
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use http::{Request, Response};
 use metrics::{Gauge, Key};
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
-use ratelimit_runtime::{
-    Builder, Limit, OnError, RateLimiter, RateLimiterSettings, Rejection, Scope, current,
-    rate_limit,
-};
+use ratelimit_runtime::{RateLimiterSettings, current};
 use support::log::Log;
-use support::recorder::GaugeRecorder;
-use support::server::Server;
-use support::wait::wait_until;
 use tower::{Layer, ServiceExt, service_fn};
+
+use crate::prelude::*;
 
 const URL: &str = "RATELIMIT_REDIS_URL";
 
-const LIMIT: Limit = Limit::sliding("start", 5, Duration::from_secs(60)).on_error(OnError::Deny);
-const HERE: Limit = Limit::fixed("here", 1, Duration::from_secs(3600)).scope(Scope::Process);
-const THERE: Limit = Limit::fixed("there", 1, Duration::from_secs(3600));
+const LIMIT: Limit = Limit::sliding("start", 5, MINUTE).on_error(OnError::Deny);
+const HERE: Limit = Limit::fixed("here", 1, HOUR).scope(Scope::Process);
+const THERE: Limit = Limit::fixed("there", 1, HOUR);
 
 /// Runs a test of this file in a process with this environment, and returns what it prints.
 fn output_of(test: &str, environment: &[(&str, &str)]) -> String {
