@@ -266,7 +266,9 @@ async fn settlements_that_are_too_many_are_counted() {
             permits.extend(limiter.acquire_all(&parts).await.expect("admitted"));
         }
         proxy.set(Network::Blackhole);
-        permits.into_iter().for_each(|permit| permit.settle(1));
+        for permit in permits {
+            permit.settle(1);
+        }
     });
     let lost = recording.await.of("settlements_lost_total")["large"];
     // 65,536 wait, and up to 1,024 are sent.

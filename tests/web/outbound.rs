@@ -177,7 +177,7 @@ async fn frees_what_is_inside_after_a_rejection() {
     let mut client = layer.limiter(RateLimiter::embedded()).layer(inner.clone());
     client.ready().await.expect("ready").call(request()).await.expect("a response");
     let error = client.ready().await.expect("ready").call(request()).await.expect_err("rejected");
-    assert_eq!((&*rejection(error).name(), permits.available_permits()), ("one", 1));
+    assert_eq!((rejection(error).name(), permits.available_permits()), ("one", 1));
 
     let layer = RateLimitLayer::new().limit(one, |_| ()).limiter(RateLimiter::embedded());
     let mut service = layer.layer(inner);

@@ -55,8 +55,8 @@ fn the_response_comes_after_a_small_body_and_the_connection_stays_open() {
         assert_responds_after_small_bodies(app(&limiter).address, "429");
     }
     let layer = RateLimitLayer::new().limits(|_, _| Err(TextResponse::from((401, "who?"))));
-    let router = Router::new().fallback(async || ()).layer(layer);
-    assert_responds_after_small_bodies(serve(router, &timed().0).address, "401");
+    let refusing = Router::new().fallback(async || ()).layer(layer);
+    assert_responds_after_small_bodies(serve(refusing, &timed().0).address, "401");
     // actix-web reads what the middleware leaves.
     let routes = |config: &mut web::ServiceConfig| {
         config.route("/", web::post().to(async || ""));

@@ -47,8 +47,8 @@ impl From<String> for SentBody {
     }
 }
 
-fn data(text: &'static str) -> Part {
-    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+fn data(text: &'static str) -> Frame<Bytes> {
+    Frame::data(Bytes::from_static(text.as_bytes()))
 }
 
 /// Sends a request through `layer` to a handler. Returns the response, and what ends its body.
@@ -93,13 +93,13 @@ support::on_both_stores! {
     async fn a_body_holds_its_slot_until_it_ends_fails_or_is_dropped((limiter, _)) {
         let layer = layer(&limiter);
         let (mut body, sender) = admit(&layer).await;
-        sender.send(data("first")).expect("not dropped");
+        sender.send(Ok(data("first"))).expect("not dropped");
         assert!(body.frame().await.expect("a part").is_ok());
         assert_eq!(in_flight(&limiter, &TWO).await, 1);
         let (mut failing, failing_sender) = admit(&layer).await;
         assert_eq!(status(&layer, "/").await, 429);
         // Trailers follow the data, and belong to the body.
-        sender.send(data("last")).expect("not dropped");
+        sender.send(Ok(data("last"))).expect("not dropped");
         let trailers = HeaderMap::from_iter([("x-sum".parse().expect("a name"), 7.into())]);
         sender.send(Ok(Frame::trailers(trailers))).expect("not dropped");
         assert!(body.frame().await.expect("a part").expect("data").is_data());

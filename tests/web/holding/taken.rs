@@ -135,7 +135,7 @@ type Senders = Arc<Mutex<Vec<PartSender>>>;
 /// Returns a body whose first part is sent, and keeps its sender.
 fn streamed(senders: &Senders) -> SentBody {
     let (sender, body) = unbounded_channel();
-    sender.send(data("started")).expect("not dropped");
+    sender.send(Ok(data("started"))).expect("not dropped");
     senders.lock().expect("no panic").push(sender);
     SentBody(body)
 }
@@ -237,7 +237,7 @@ fn a_stream_of_actix_holds_its_slot_until_it_ends_or_its_client_leaves() {
     let (leaving, sender) = start_stream(address, &senders);
     drop(leaving);
     // Actix-web notices that a client has left when it writes to it.
-    while sender.send(data("more")).is_ok() {
+    while sender.send(Ok(data("more"))).is_ok() {
         std::thread::sleep(Duration::from_millis(2));
     }
     wait_until_free();
