@@ -14,8 +14,7 @@
 //! | a Lua script, without a limiter | [`scripts`] |
 //! | what a release has left in Redis | [`states`] |
 //!
-//! The helpers of one folder are in its `mod.rs`, the helpers of several folders in this file. [`traces`] plays random
-//! traces.
+//! The helpers of one folder are in its `mod.rs`, the helpers of several folders in this file.
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
@@ -29,7 +28,6 @@ mod scripts;
 mod settling;
 mod sliding;
 mod states;
-mod traces;
 mod waiting;
 
 use std::time::Duration;
@@ -90,6 +88,21 @@ impl TestLimiter {
     /// Checks a call, and returns the decision, also if the call is rejected.
     async fn decide(&self, limit: &Limit, cost: u64) -> Decision {
         decision(self.limiter.check(limit, "key", cost).await)
+    }
+
+    /// Returns the decision that a call would get.
+    async fn peek(&self, limit: &Limit, cost: u64) -> Decision {
+        self.limiter.peek(limit, "key", cost).await.expect("a decision")
+    }
+
+    /// Takes `cost` units for a call that uses `used`.
+    async fn use_units(&self, limit: &Limit, cost: u64, used: u64) {
+        self.limiter.acquire(limit, "key", cost).await.expect("admitted").settle(used);
+        self.limiter.flush().await.expect("settled");
+    }
+
+    async fn reset(&self, limit: &Limit) {
+        self.limiter.reset(limit, "key").await.expect("a reply");
     }
 
     fn advance(&self, micros: u64) {

@@ -3,38 +3,32 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, Usage,
-    VirtualClock, rate_limit,
+    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, Usage, rate_limit,
 };
 use support::ALGORITHMS;
-use support::clocks::embedded_on;
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits, ruled};
 use support::server::Server;
-use tokio::task::JoinSet;
 
 use crate::{TestLimiter, on_both_stores, wait_until_idle};
 
 on_both_stores! {
-    /// Calls with other amounts wait in a line of their own.
+    /// Calls with other amounts wait in a line of their own. A bucket has reserved units for the first call.
     async fn waiting_calls_keep_their_amounts(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let [small, large] = [10, 20].map(|units| limit("amounts", algorithm, units, MINUTE));
-            assert!(test.allows(&small, 10).await);
-            let waiting = small.wait(10 * MINUTE);
-            let call = tokio::spawn(test.limiter.check(&waiting, "key", 10));
+        for limit in limits("amounts", 10, MINUTE) {
+            assert!(test.allows(&limit, 10).await);
+            let call = tokio::spawn(test.limiter.check(&limit.wait(10 * MINUTE), "key", 10));
             wait_until_idle(&test.limiter).await;
-            let other = tokio::spawn(test.limiter.check(&large.wait(10 * MINUTE), "key", 1));
+            let larger = with(&limit, 20).wait(10 * MINUTE);
+            let other = tokio::spawn(test.limiter.check(&larger, "key", 1));
             wait_until_idle(&test.limiter).await;
-            // A bucket has reserved units for the first call, above the capacity of both.
-            let is_bucket = is_bucket(algorithm);
-            assert_eq!(other.is_finished(), !is_bucket, "{algorithm}");
+            assert_eq!(other.is_finished(), !is_bucket(limit.algorithm()), "{limit:?}");
             call.abort();
             for _ in 0..20 {
                 test.clock.advance(MINUTE / 2);
                 wait_until_idle(&test.limiter).await;
             }
             other.await.expect("no panic").expect("admitted");
-            test.limiter.reset(&small, "key").await.expect("reset");
+            test.reset(&limit).await;
         }
     }
 
@@ -62,37 +56,32 @@ on_both_stores! {
                     assert!(is_blocked, "{algorithm}, {cost} units, call {call}: {result:?}");
                 }
             }
-            assert!(!limiter.peek(&blocked, "key", 0).await.expect("a peek").allowed);
-            assert_eq!(limiter.operator().usage(&blocked, "key").await.expect("usage").used, 1, "{algorithm}");
+            assert!(!test.peek(&blocked, 0).await.allowed);
+            assert_eq!(usage(&test, &blocked).await.used, 1, "{algorithm}");
             limiter.check(&blocked.shadow(true), "key", 1).await.expect("a shadow");
-            limiter.reset(&open, "key").await.expect("reset");
-            let other = blocked.try_amounts(5, None).expect("valid");
-            assert_eq!(other.threshold(), 5);
+            test.reset(&open).await;
+            assert_eq!(blocked.try_amounts(5, None).expect("valid").threshold(), 5);
 
-            limiter.set_rules(ruled("amounts", Rule::new().threshold(3))).expect("valid");
+            test.set_rules(ruled("amounts", Rule::new().threshold(3)));
             assert!(test.allows(&blocked, 1).await, "{algorithm}");
-            limiter.set_rules(RuleSet::new()).expect("valid");
-            assert!(!limiter.peek(&blocked, "key", 0).await.expect("a peek").allowed);
-            limiter.reset(&open, "key").await.expect("reset");
+            test.set_rules(RuleSet::new());
+            assert!(!test.peek(&blocked, 0).await.allowed);
+            test.reset(&open).await;
         }
     }
 }
 
 #[test]
 fn a_burst_of_0_blocks_a_bucket() {
-    let limits = ALGORITHMS.map(|it| Limit::new("amounts", it, 4, MINUTE).expect("valid"));
-    for limit in limits {
+    for limit in limits("amounts", 4, MINUTE) {
+        let is_bucket = is_bucket(limit.algorithm());
         let blocked = limit.try_amounts(4, Some(0)).map(|limit| limit.threshold());
-        if is_bucket(limit.algorithm()) {
-            assert_eq!(blocked, Ok(0));
-        } else {
-            blocked.expect_err("not a bucket");
-            limit.try_amounts(0, Some(4)).expect_err("not a bucket");
-        }
+        assert_eq!(blocked.ok(), is_bucket.then_some(0));
+        assert!(is_bucket || limit.try_amounts(0, Some(4)).is_err());
+        let blocked = limit.try_amounts(0, None).expect("valid");
+        let error = serde_json::to_string(&blocked).expect_err("no such configuration");
+        assert!(error.to_string().contains("blocked by an amount of 0"), "{error}");
     }
-    let blocked = limits[0].try_amounts(0, None).expect("valid");
-    let error = serde_json::to_string(&blocked).expect_err("no such configuration");
-    assert!(error.to_string().contains("blocked by an amount of 0"), "{error}");
 }
 
 #[rate_limit(name = "leased amounts", period = 60, threshold = threshold, key = threshold, lease = 50)]
@@ -118,64 +107,6 @@ async fn a_lease_shrinks_to_what_fits() {
     limiter.scope(run).await;
 }
 
-/// Returns the limits of a high and of a low class of calls, which can take 80 of 100 units. Buckets have one rate.
-fn classes(algorithm: Algorithm) -> [Limit; 2] {
-    let limit = Limit::new("classes", algorithm, 100, MINUTE).expect("valid");
-    [100, 80].map(|units| {
-        let is_bucket = is_bucket(algorithm);
-        let threshold = if is_bucket { 100 } else { units };
-        limit.try_amounts(threshold, is_bucket.then_some(units)).expect("valid")
-    })
-}
-
-async fn admitted(limiter: &RateLimiter, limit: &Limit, key: u64, calls: u64) -> u64 {
-    let mut admitted = 0;
-    for _ in 0..calls {
-        match limiter.check(limit, key, 1).await {
-            Ok(_) => admitted += 1,
-            Err(Rejection::Limited { .. }) => {}
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-    admitted
-}
-
-/// Under load from three processes, each call of the high class is admitted, whatever the low class does. Calls share
-/// batches, and none is decided by the amounts of another.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_low_class_never_takes_what_is_kept_for_a_high_one() {
-    let server = Server::start();
-    let clock = VirtualClock::new();
-    let embedded = embedded_on(&clock);
-    let fleets = [[(); 3].map(|()| embedded.clone()), [(); 3].map(|()| server.limiter_on(&clock))];
-    for (fleet, algorithm) in fleets.iter().flat_map(|fleet| ALGORITHMS.map(|it| (fleet, it))) {
-        let [high, low] = classes(algorithm);
-        for key in 0..4 {
-            let mut tasks = JoinSet::new();
-            for task in 0..12 {
-                let limiter = fleet[task % 3].clone();
-                // 360 calls of the low class, and, at the same time, 18 of the 20 calls that are kept for the high one.
-                tasks.spawn(async move {
-                    let (limit, calls) = if task < 9 { (low, 40) } else { (high, 6) };
-                    (task < 9, admitted(&limiter, &limit, key, calls).await)
-                });
-            }
-            let mut units = [0, 0];
-            for (is_low, admitted) in tasks.join_all().await {
-                units[usize::from(is_low)] += admitted;
-            }
-            let [of_high, of_low] = units;
-            assert_eq!(of_high, 18, "{algorithm}: {units:?}");
-            // The calls of the high class count for the low one as well.
-            assert!((80 - 18..=80).contains(&of_low), "{algorithm}: {units:?}");
-            assert_eq!(admitted(&fleet[0], &low, key, 10).await, 0, "{algorithm}");
-            let rest = admitted(&fleet[1], &high, key, 200).await;
-            assert_eq!(of_high + of_low + rest, 100, "{algorithm}: {units:?}");
-            assert_eq!(admitted(&fleet[2], &low, key, 1).await, 0, "{algorithm}");
-        }
-    }
-}
-
 // Calls of cost 0 take nothing.
 
 on_both_stores! {
@@ -190,10 +121,10 @@ on_both_stores! {
                     test.limiter.flush().await.expect("settled");
                 }
             }
-            let rejection = test.limiter.check(&limit, "key", 0).await.expect_err("a debt");
-            let wait = rejection.retry_after().expect("limited");
-            let peek = test.limiter.peek(&limit, "key", 0).await.expect("a decision");
-            assert_eq!((peek.allowed, peek.retry_after), (false, wait), "{limit:?}");
+            let rejected = test.decide(&limit, 0).await;
+            let peek = test.peek(&limit, 0).await;
+            let wait = rejected.retry_after;
+            assert_eq!((rejected.allowed, peek.allowed, peek.retry_after), (false, false, wait));
             test.clock.advance(wait - Duration::from_micros(1));
             assert!(test.limiter.acquire(&limit, "key", 0).await.is_err(), "{limit:?}");
             test.clock.advance(Duration::from_micros(1));
@@ -203,24 +134,22 @@ on_both_stores! {
 
     async fn slots_above_a_lowered_limit_reject_calls_of_cost_0(test: TestLimiter) {
         let slots = Limit::in_flight("lowered", 2);
-        let held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
+        let _held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
         test.limiter.acquire(&slots, "key", 0).await.expect("not above").refund();
         let lowered = slots.try_amounts(1, None).expect("valid");
         let rejected = test.limiter.acquire(&lowered, "key", 0).await;
         assert!(matches!(rejected, Err(Rejection::Busy { .. })), "{rejected:?}");
-        drop(held);
     }
 
     async fn the_limit_above_which_a_count_is_rejects_a_call_of_several(test: TestLimiter) {
         for limit in limits("several", 10, HOUR) {
             let other = Limit::sliding("other", 5, HOUR);
-            test.limiter.acquire(&limit, "key", 0).await.expect("a new key").settle(11);
-            test.limiter.flush().await.expect("settled");
+            test.use_units(&limit, 0, 11).await;
             let parts = [Part::new(&other, &"key", 5), Part::new(&limit, &"key", 0)];
             let rejection = test.limiter.check_all(&parts).await.expect_err("above its limit");
             assert_eq!(rejection.name(), "several", "{limit:?}");
-            test.limiter.check(&other, "key", 5).await.expect("nothing was charged");
-            test.limiter.reset(&other, "key").await.expect("reset");
+            assert!(test.allows(&other, 5).await, "nothing was charged");
+            test.reset(&other).await;
         }
     }
 }
@@ -239,15 +168,13 @@ async fn a_rejected_call_of_cost_0_does_not_disturb_its_batch() {
         limiter.acquire(&limit, (word, call / 2), cost)
     });
     for (call, result) in futures::future::join_all(calls).await.into_iter().enumerate() {
-        match result {
-            Ok(permit) if call % 2 == 1 => {
-                let decision = permit.decision();
-                assert_eq!((decision.remaining, decision.source), (4, Source::Redis));
-                permit.settle(0);
-            }
-            Err(Rejection::Blocked { .. }) if call % 2 == 0 => {}
-            other => panic!("{call}: {other:?}"),
+        if call % 2 == 0 {
+            assert!(matches!(result, Err(Rejection::Blocked { .. })), "{call}: {result:?}");
+            continue;
         }
+        let permit = result.expect("admitted");
+        assert_eq!((permit.decision().remaining, permit.decision().source), (4, Source::Redis));
+        permit.settle(0);
     }
     // Each receipt is the one of its own call.
     limiter.flush().await.expect("settled");
@@ -291,10 +218,7 @@ on_both_stores! {
             }
             test.set_rules(RuleSet::new());
             // A debt of 60 units, and a blocked key.
-            let limit = with(&announced, 2_000);
-            let permit = test.limiter.acquire(&limit, "key", 10).await.expect("fits");
-            permit.settle(70);
-            test.limiter.flush().await.expect("settled");
+            test.use_units(&with(&announced, 2_000), 10, 70).await;
             test.limiter.block(&announced, "key", 90 * SECOND).await.expect("blocked");
             for _ in 0..2 {
                 let used = usage(&test, &announced).await;
@@ -321,7 +245,7 @@ async fn leased_units_of_this_process_are_not_in_use() {
     let leased = Limit::sliding("leased", 1_000, HOUR).lease(10);
     // A process leases more with each request.
     for calls in 1..=8 {
-        one.limiter.check(&leased, "key", 1).await.expect("fits");
+        assert!(one.allows(&leased, 1).await);
         assert_eq!(usage(&one, &leased).await.used, calls);
     }
     let used = usage(&other, &leased).await.used;

@@ -6,11 +6,10 @@ use jiff::Timestamp;
 use jiff::tz::TimeZoneDatabase;
 use ratelimit_runtime::__private::script_text;
 use ratelimit_runtime::{
-    Align, Calendar, Clock, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Source,
-    VirtualClock, rate_limit,
+    Align, Calendar, Limit, Part, RateLimiter, Rejection, Rule, Source, VirtualClock, rate_limit,
 };
 use support::clocks::embedded_on;
-use support::limits::DAY;
+use support::limits::{DAY, HOUR, ruled};
 use support::log::Log;
 use support::server::Server;
 use support::{calendar, is_long};
@@ -22,20 +21,12 @@ fn at(time: &str) -> Duration {
     Duration::from_micros(time.as_microsecond() as u64)
 }
 
-fn days(count: u32, zone: &str) -> Limit {
-    Limit::fixed("calendar", 1, count * DAY).align(Align::zone(zone))
+fn days(count: u32, align: Align) -> Limit {
+    Limit::fixed("calendar", 1, count * DAY).align(align)
 }
 
 fn monthly(align: Align) -> Limit {
     Limit::calendar("calendar", 1, Calendar::Month).align(align)
-}
-
-#[rate_limit(
-    name = "calendar", period = "month", threshold = 1, align = "Asia/Tokyo", align_day = 31, key = user,
-    limiter = limiter
-)]
-async fn annotated(limiter: &RateLimiter, user: &str) -> Result<(), Rejection> {
-    Ok(())
 }
 
 struct Tenant {
@@ -85,9 +76,7 @@ crate::on_both_stores! {
         let limit = month.with_align(Align::zone("Asia/Tokyo").day(15)).expect("months have days");
         let daily = Limit::fixed("daily", 5, DAY);
         assert!(daily.with_align(Align::UTC.day(15)).is_err());
-        let mut rules = RuleSet::new();
-        rules.set("calendar", Rule::new().threshold(1)).expect("valid");
-        test.limiter.set_rules(rules).expect("valid");
+        test.set_rules(ruled("calendar/month", Rule::new().threshold(1)));
         test.clock.set(at("2026-02-10T00:00Z"));
         let more = limit.try_amounts(7, None).expect("valid");
         for limit in [limit, more] {
@@ -101,31 +90,29 @@ crate::on_both_stores! {
         assert!(!test.allows(&month, 1).await);
     }
 
-    async fn the_attribute_has_months(test: TestLimiter) {
-        annotated(&test.limiter, "key").await.expect("the first call of the month");
-        let limit = monthly(Align::zone("Asia/Tokyo").day(31));
-        let (now, peeked) = (test.clock.now().as_micros() as u64, test.limiter.peek(&limit, "key", 1));
-        let (_, end) = calendar::window(&limit, now).expect("a window");
-        let left = decision(peeked.await).retry_after;
-        assert_eq!(left, Duration::from_micros(end - now));
-        assert!(annotated(&test.limiter, "key").await.is_err());
-    }
-
     async fn windows_end_at_boundaries_of_the_calendar(test: TestLimiter) {
-        let berlin = Align::zone("Europe/Berlin");
+        let [berlin, east] = [Align::zone("Europe/Berlin"), Align::offset_minutes(480)];
+        let daily = |zone| days(1, Align::zone(zone));
+        let hour = Limit::fixed("calendar", 1, HOUR).align(Align::offset_minutes(-210));
         let quarter = Limit::calendar("calendar", 1, Calendar::Quarter);
         let year = Limit::calendar("calendar", 1, Calendar::Year);
         for (limit, called, ends) in [
+            // This Sunday at 22:30 UTC, it is Monday in +08:00.
+            (days(1, Align::UTC), "2026-03-01T22:30Z", "2026-03-02T00:00Z"),
+            (days(1, east), "2026-03-01T22:30Z", "2026-03-03T00:00+08:00"),
+            (days(7, Align::UTC), "2026-03-01T22:30Z", "2026-03-02T00:00Z"),
+            (days(7, east), "2026-03-01T22:30Z", "2026-03-09T00:00+08:00"),
+            (hour, "2026-03-01T22:30Z", "2026-03-01T23:30Z"),
             // Clocks go forward at 02:00 and back at 03:00: days of 23 and of 25 hours.
-            (days(1, "Europe/Berlin"), "2026-03-29T00:30+01:00", "2026-03-30T00:00+02:00"),
-            (days(1, "Europe/Berlin"), "2026-10-25T23:59+01:00", "2026-10-26T00:00+01:00"),
-            (days(7, "Europe/Berlin"), "2026-03-26T12:00+01:00", "2026-03-30T00:00+02:00"),
+            (days(1, berlin), "2026-03-29T00:30+01:00", "2026-03-30T00:00+02:00"),
+            (days(1, berlin), "2026-10-25T23:59+01:00", "2026-10-26T00:00+01:00"),
+            (days(7, berlin), "2026-03-26T12:00+01:00", "2026-03-30T00:00+02:00"),
             // In Santiago, clocks skip midnight.
-            (days(1, "America/Santiago"), "2026-09-05T12:00-04:00", "2026-09-06T01:00-03:00"),
+            (daily("America/Santiago"), "2026-09-05T12:00-04:00", "2026-09-06T01:00-03:00"),
             // In Samoa, there was no 30 December 2011.
-            (days(1, "Pacific/Apia"), "2011-12-29T12:00-10:00", "2011-12-31T00:00+14:00"),
+            (daily("Pacific/Apia"), "2011-12-29T12:00-10:00", "2011-12-31T00:00+14:00"),
             // In Toronto, clocks went back from 00:01 to 23:01: the day that ends twice has one end.
-            (days(1, "America/Toronto"), "2006-10-28T12:00-04:00", "2006-10-29T00:00-04:00"),
+            (daily("America/Toronto"), "2006-10-28T12:00-04:00", "2006-10-29T00:00-04:00"),
             (monthly(Align::UTC), "2026-02-28T23:59Z", "2026-03-01T00:00Z"),
             (monthly(berlin), "2026-03-15T12:00Z", "2026-04-01T00:00+02:00"),
             (monthly(Align::UTC.day(31)), "2026-02-27T12:00Z", "2026-02-28T00:00Z"),
@@ -134,46 +121,37 @@ crate::on_both_stores! {
             (quarter, "2026-02-03T00:00Z", "2026-04-01T00:00Z"),
             (quarter.align(berlin), "2026-12-31T23:30Z", "2027-04-01T00:00+02:00"),
             (year, "2028-01-01T00:00Z", "2029-01-01T00:00Z"),
-            (year.align(Align::offset_minutes(480)), "2026-12-31T15:00Z", "2026-12-31T16:00Z"),
+            (year.align(east), "2026-12-31T15:00Z", "2026-12-31T16:00Z"),
         ] {
-            let name = format!("{limit:?}, {called}");
+            let (name, called, ends) = (format!("{limit:?}, {called}"), at(called), at(ends));
             test.limiter.reset(&limit, "key").await.expect("a reply");
-            test.clock.set(at(called));
-            assert!(test.allows(&limit, 1).await, "{name}");
-            let left = decision(test.limiter.peek(&limit, "key", 1).await);
-            assert_eq!(left.retry_after, at(ends) - at(called), "{name}");
-            assert_eq!(left.reset_after, left.retry_after, "{name}");
-            let ends = at(ends);
-            for (time, allowed) in [(ends - Duration::from_micros(1), false), (ends, true)] {
+            let last = ends - Duration::from_micros(1);
+            for (time, allowed) in [(called, true), (called, false), (last, false), (ends, true)] {
                 test.clock.set(time);
-                assert_eq!(test.allows(&limit, 1).await, allowed, "{name}");
+                let decided = test.decide(&limit, 1).await;
+                assert_eq!(decided.allowed, allowed, "{name}");
+                if time < ends {
+                    assert_eq!(decided.reset_after, ends - time, "{name}");
+                    assert!(allowed || decided.retry_after == ends - time, "{name}: {decided:?}");
+                }
             }
         }
     }
 
-    async fn months_stand_beside_other_limits_and_under_rules(test: TestLimiter) {
-        let month = Limit::calendar("calendar", 5, Calendar::Month).align(Align::zone("Asia/Tokyo"));
+    async fn a_month_and_a_bucket_are_charged_together(test: TestLimiter) {
+        let month = Limit::calendar("calendar", 5, Calendar::Month);
         let bucket = Limit::token_bucket("bucket", 1, DAY);
         let parts = [Part::new(&month, &"key", 2), Part::new(&bucket, &"key", 1)];
         test.limiter.check_all(&parts).await.expect("admitted");
         let rejected = test.limiter.check_all(&parts).await;
         assert!(rejected.is_err_and(|it| it.name() == "bucket"));
         assert_eq!(decision(test.limiter.peek(&month, "key", 1).await).remaining, 3);
-        let mut rules = RuleSet::new();
-        rules.set("calendar/month", Rule::new().threshold(3)).expect("valid");
-        test.limiter.set_rules(rules).expect("valid");
-        assert_eq!(decision(test.limiter.check(&month, "key", 1).await).remaining, 0);
-        assert!(!test.allows(&month, 1).await);
     }
 
-    async fn a_charge_is_corrected_in_its_month_alone(test: TestLimiter) {
+    async fn a_charge_is_not_corrected_in_the_next_month(test: TestLimiter) {
         let limit = Limit::calendar("calendar", 10, Calendar::Month);
         test.clock.set(at("2026-02-10T00:00Z"));
-        let [settled, late] = [6, 4].map(|cost| test.limiter.acquire(&limit, "key", cost));
-        let (settled, late) = (settled.await.expect("admitted"), late.await.expect("admitted"));
-        settled.settle(1);
-        test.limiter.flush().await.expect("settled");
-        assert_eq!(decision(test.limiter.peek(&limit, "key", 1).await).remaining, 5);
+        let late = test.limiter.acquire(&limit, "key", 4).await.expect("admitted");
         test.clock.set(at("2026-03-01T00:00Z"));
         assert!(test.allows(&limit, 3).await);
         late.settle(0);
@@ -201,53 +179,11 @@ async fn a_call_with_a_day_of_no_month_is_decided_and_told_once() {
 #[tokio::test]
 async fn a_server_decides_by_its_own_clock() {
     let (_server, limiter) = Server::with_limiter();
-    let daily = days(1, "Asia/Kolkata");
+    let daily = days(1, Align::zone("Asia/Kolkata"));
     limiter.check(&daily, "key", 1).await.expect("admitted");
     let rejected = limiter.check(&daily, "key", 1).await;
     let Err(Rejection::Limited { decision, .. }) = rejected else { panic!("{rejected:?}") };
     assert!(decision.retry_after <= DAY && decision.source == Source::Redis, "{decision:?}");
-}
-
-/// 50 callers while the clock passes midnight: each window admits its threshold, and each rejection names a midnight.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_over_midnight_get_their_own_day() {
-    let server = Server::start();
-    let clock = VirtualClock::at(at("2026-10-24T23:59:59+02:00"));
-    // A cached rejection counts from its reply, and all callers move the clock meanwhile.
-    let shared = RateLimiter::builder().redis(&server.url).cache_rejections(false);
-    let shared = shared.clock(Clock::Virtual(clock.clone())).on_error(OnError::Deny);
-    let shared = shared.deadline(Duration::from_secs(10)).build().expect("valid");
-    for limiter in [embedded_on(&clock), shared] {
-        clock.set(at("2026-10-24T23:59:59+02:00"));
-        let limit = Limit::fixed("calendar", 20, DAY).align(Align::zone("Europe/Berlin"));
-        let midnights = ["2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"].map(at);
-        let calls = (0..50).map(|_| {
-            let (limiter, clock) = (limiter.clone(), clock.clone());
-            tokio::spawn(async move {
-                let mut admitted = 0;
-                for _ in 0..40 {
-                    let before = clock.now();
-                    let result = limiter.check(&limit, "key", 1).await;
-                    let after = clock.now();
-                    clock.advance(Duration::from_millis(1));
-                    let Err(rejection) = result else {
-                        admitted += 1;
-                        continue;
-                    };
-                    let wait = rejection.retry_after().expect("a wait");
-                    let is_named = |midnight| before + wait <= midnight && midnight <= after + wait;
-                    assert!(midnights.into_iter().any(is_named), "{before:?} {wait:?} {after:?}");
-                }
-                admitted
-            })
-        });
-        let calls: Vec<_> = calls.collect();
-        let mut admitted = 0;
-        for call in calls {
-            admitted += call.await.expect("no panic");
-        }
-        assert_eq!(admitted, 2 * 20);
-    }
 }
 
 /// The windows around each change of the clocks of each zone from 1970 to 2040, by days, weeks and months. With
@@ -261,7 +197,8 @@ fn the_windows_of_each_zone_are_those_of_its_days() {
     let mut calls = 0_u64;
     for name in zones.available() {
         let (name, zone) = (name.as_str(), zones.get(name.as_str()).expect("a zone"));
-        let limits = [days(1, name), days(7, name), monthly(Align::zone(name).day(31))];
+        let align = Align::zone(name);
+        let limits = [days(1, align), days(7, align), monthly(align.day(31))];
         let since = Timestamp::from_second(first.as_secs() as i64).expect("in range");
         let changes = zone.following(since).map(|change| change.timestamp().as_second() as u64);
         let changes = changes.take_while(|change| *change < last.as_secs());
@@ -292,22 +229,21 @@ fn the_windows_of_each_zone_are_those_of_its_days() {
 fn a_script_decides_in_the_window_of_its_own_time() {
     let server = Server::start();
     let script = script_text("calendar").expect("a script");
-    for (clock, left) in [(10, 10), (19, 1), (20, 10), (29, 1), (30, 10), (39, 1)] {
+    let eval = |clock: u64| -> redis::RedisResult<Vec<String>> {
         let key = format!("rl:fixed:1d@Asia/Kolkata:calendar{{{clock}}}");
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(&script).arg(1).arg(key).arg(&["threshold=1", "period=1", "shift=-1"]);
-        eval.arg(&["first=10", "second=20", "third=30", "last=40"]).arg(format!("clock={clock}"));
-        let reply: Vec<String> = eval.query(&mut server.connection()).expect("a reply");
+        let windows = ["first=10", "second=20", "third=30", "last=40"];
+        let terms = ["threshold=1", "period=1", "shift=-1"];
+        let mut eval =
+            redis::cmd("EVAL").arg(&script).arg(1).arg(key).arg(&terms).arg(&windows).to_owned();
+        eval.arg(format!("clock={clock}")).query(&mut server.connection())
+    };
+    for (clock, left) in [(10, 10), (19, 1), (20, 10), (29, 1), (30, 10), (39, 1)] {
+        let reply = eval(clock).expect("a reply");
         assert!(reply.contains(&"allowed=1".to_owned()), "{reply:?}");
         assert!(reply.contains(&format!("reset={left}")), "{clock}: {reply:?}");
     }
     for clock in [9, 40] {
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(&script).arg(1).arg("rl:fixed:1d@Asia/Kolkata:calendar{off}");
-        eval.arg(&["threshold=1", "period=1", "shift=-1", "first=10", "second=20"]);
-        eval.arg(&["third=30", "last=40"]).arg(format!("clock={clock}"));
-        let reply: redis::RedisResult<Vec<String>> = eval.query(&mut server.connection());
-        let error = reply.expect_err("outside of the boundaries").to_string();
+        let error = eval(clock).expect_err("outside of the boundaries").to_string();
         assert!(error.contains("BADCLOCK"), "{error}");
         assert_eq!(server.ttls().len(), 6, "nothing was written");
     }

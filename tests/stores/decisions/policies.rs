@@ -8,26 +8,30 @@ use ratelimit_runtime::{
 use support::limits::{HOUR, limits};
 use support::server::Server;
 
-use crate::TestLimiter;
-
 const LIMIT: Limit = Limit::sliding("policies", 3, HOUR);
 
 fn without_redis() -> Builder {
     RateLimiter::builder().redis("redis://127.0.0.1:1")
 }
 
+/// Asserts what each of several calls leaves, and that the next one is rejected.
+async fn assert_admits(limiter: &RateLimiter, limit: &Limit, left: &[u64], source: Source) {
+    for left in left {
+        let decision = limiter.check(limit, "key", 1).await.expect("admitted");
+        assert_eq!((decision.remaining, decision.source), (*left, source), "{limit:?}");
+    }
+    let rejected = limiter.check(limit, "key", 1).await;
+    let Err(Rejection::Limited { decision, .. }) = rejected else { panic!("{rejected:?}") };
+    assert_eq!(decision.source, source, "{limit:?}");
+}
+
 #[tokio::test]
 async fn local_falls_back_to_a_count_in_the_process() {
     let clock = VirtualClock::new();
     let limiter = without_redis().clock(Clock::Virtual(clock.clone())).build().expect("valid");
-    for remaining in [2, 1, 0] {
-        let decision = limiter.check(&LIMIT, "key", 1).await.expect("admitted");
-        assert_eq!((decision.remaining, decision.source), (remaining, Source::Fallback));
-    }
-    let Err(Rejection::Limited { decision, .. }) = limiter.check(&LIMIT, "key", 1).await else {
-        panic!("the local count is exceeded")
-    };
-    assert_eq!((decision.source, decision.retry_after), (Source::Fallback, HOUR));
+    assert_admits(&limiter, &LIMIT, &[2, 1, 0], Source::Fallback).await;
+    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("the count is exceeded");
+    assert_eq!(rejection.retry_after(), Some(HOUR));
     assert_eq!(limiter.credit(&LIMIT, "key", 1).await.expect("local").remaining, 1);
     assert!(limiter.check(&LIMIT, "another", 3).await.is_ok());
     assert!(limiter.peek(&LIMIT, "another", 0).await.is_ok_and(|peek| peek.remaining == 0));
@@ -48,11 +52,7 @@ async fn local_admits_the_share_of_one_of_several_instances() {
     }
     drop(server);
     for limit in limits {
-        for remaining in [1, 0] {
-            let decision = limiter.check(&limit, "key", 1).await.expect("admitted");
-            assert_eq!((decision.remaining, decision.source), (remaining, Source::Fallback));
-        }
-        assert!(limiter.check(&limit, "key", 1).await.is_err());
+        assert_admits(&limiter, &limit, &[1, 0], Source::Fallback).await;
         // A call that costs more than the share takes all of it.
         assert_eq!(limiter.check(&limit, "expensive", 9).await.expect("admitted").remaining, 0);
         assert!(limiter.check(&limit, "expensive", 1).await.is_err());
@@ -61,8 +61,7 @@ async fn local_admits_the_share_of_one_of_several_instances() {
         assert!(limiter.check_all(&parts).await.is_err());
         // The share is at least one unit.
         let one = Limit::new("one", limit.algorithm(), 2, HOUR).expect("valid");
-        assert!(limiter.check(&one, "key", 1).await.is_ok());
-        assert!(limiter.check(&one, "key", 1).await.is_err());
+        assert_admits(&limiter, &one, &[0], Source::Fallback).await;
     }
 }
 
@@ -98,11 +97,7 @@ async fn process_scope_counts_in_the_process_with_any_store() {
     let redis = || server.builder().build().expect("valid");
     let limiters = [redis(), redis(), RateLimiter::embedded()];
     for limiter in &limiters {
-        for remaining in [2, 1, 0] {
-            let decision = limiter.check(&PER_PROCESS, "key", 1).await.expect("admitted");
-            assert_eq!((decision.remaining, decision.source), (remaining, Source::Embedded));
-        }
-        assert!(limiter.check(&PER_PROCESS, "key", 1).await.is_err());
+        assert_admits(limiter, &PER_PROCESS, &[2, 1, 0], Source::Embedded).await;
         limiter.reset(&PER_PROCESS, "key").await.expect("local");
         assert!(limiter.check(&PER_PROCESS, "key", 3).await.is_ok());
         limiter.credit(&PER_PROCESS, "key", 1).await.expect("local");
@@ -110,28 +105,28 @@ async fn process_scope_counts_in_the_process_with_any_store() {
     }
     assert_eq!(server.ttls(), [], "no key is on Redis");
     // The same name and key are another count of the store.
-    let global = PER_PROCESS.scope(Scope::Global);
     for (limiter, is_admitted) in limiters.iter().zip([true, false, true]) {
-        assert_eq!(limiter.check(&global, "key", 3).await.is_ok(), is_admitted);
+        assert_eq!(limiter.check(&LIMIT, "key", 3).await.is_ok(), is_admitted);
+    }
+}
+
+crate::on_both_stores! {
+    async fn a_shadow_counts_and_never_rejects(test: TestLimiter) {
+        let shadow = LIMIT.shadow(true);
+        let admitted = (1, true, Duration::ZERO);
+        let rejected = [(1, false, HOUR), (4, false, Duration::MAX)];
+        for (cost, allowed, wait) in [admitted; 3].into_iter().chain(rejected) {
+            let decided = test.limiter.check(&shadow, "key", cost).await.expect("a shadow admits");
+            assert_eq!((decided.allowed, decided.retry_after), (allowed, wait));
+        }
+        assert!(!test.allows(&LIMIT, 1).await, "the shadow counts");
     }
 }
 
 #[tokio::test]
-async fn a_shadow_counts_and_never_rejects() {
-    const SHADOW: Limit = LIMIT.shadow(true);
-    let server = Server::start();
-    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
-        let limiter = &test.limiter;
-        for expected in [(true, Duration::ZERO); 3].into_iter().chain([(false, HOUR)]) {
-            let decision = limiter.check(&SHADOW, "key", 1).await.expect("a shadow admits");
-            assert_eq!((decision.allowed, decision.retry_after), expected);
-        }
-        let never = limiter.check(&SHADOW, "key", 4).await.expect("a shadow admits");
-        assert_eq!((never.allowed, never.retry_after), (false, Duration::MAX));
-        // The shadow counts, so the limit is reached.
-        assert!(limiter.check(&LIMIT, "key", 1).await.is_err());
-    }
+async fn a_shadow_without_redis_never_rejects() {
     let limiter = without_redis().build().expect("valid");
-    let undecided = limiter.check(&SHADOW.on_error(OnError::Deny), "key", 1).await;
+    let shadow = LIMIT.shadow(true).on_error(OnError::Deny);
+    let undecided = limiter.check(&shadow, "key", 1).await;
     assert_eq!(undecided.expect("a shadow admits").source, Source::Fallback);
 }

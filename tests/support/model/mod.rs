@@ -13,7 +13,6 @@
 //! 3. In `Model::state_at`, drop the data that no longer counts at a moment.
 //! 4. In `Model::admits`, write the rule.
 //! 5. In [`Model::charge`], [`Model::refund`], [`Model::return_units`] and [`Model::settle`], take and give back units.
-//! 6. Add a test to `tests/stores/traces.rs`.
 //!
 //! Times are microseconds since the epoch. A parameter named `clock` is the time of the limiter's clock, which
 //! can step back; a variable named `now` is the time of the key, which cannot.

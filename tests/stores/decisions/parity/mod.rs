@@ -3,6 +3,7 @@
 
 mod trace;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,13 +17,67 @@ use support::clocks::embedded_on;
 use support::limits::is_bucket;
 use support::model::{ExpectedDecision, Model, ModelReceipt};
 use support::server::Server;
+use support::{ALGORITHMS, random};
+use tokio::task::JoinSet;
 
-use self::trace::{AlignedLimit, Call, KEYS, Step, Trace};
+use self::trace::{Call, KEYS, Step, Trace};
 use crate::decision;
-use crate::traces::{play_traces, test_each_algorithm};
+
+/// The decisions that are compared for each algorithm, at least: over 100,000 in all.
+const DECISIONS: u64 = 25_000;
 
 /// A bucket gives back exactly what the model says to this many charges.
 const EXACT: usize = 15;
+
+#[test]
+fn charges_rules_and_steps_of_the_clock() {
+    play_traces(trace::trace);
+}
+
+#[test]
+fn settled_charges_and_blocks() {
+    play_traces(trace::settled);
+}
+
+/// Plays random traces of each algorithm until [`DECISIONS`] were compared.
+fn play_traces<S: Strategy<Value = Trace>>(traces: fn(Algorithm) -> S) {
+    let play = |algorithm| {
+        let server = Server::start();
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let (traces, compared) = (traces(algorithm), Cell::new(0));
+        while compared.get() < DECISIONS {
+            let before = compared.get();
+            random::play(50, &traces, |trace| {
+                let decisions = runtime.block_on(Parity::new(&server, &trace).run())?;
+                compared.set(compared.get() + decisions);
+                Ok(())
+            });
+            assert!(compared.get() > before, "the traces compare no decisions");
+        }
+        println!("{algorithm}: {} decisions were compared", compared.get());
+        server.assert_all_keys_expire();
+    };
+    std::thread::scope(|scope| {
+        for algorithm in ALGORITHMS {
+            scope.spawn(move || play(algorithm));
+        }
+    });
+}
+
+/// The bucket has drained what the settlement would give back. Later it drains at the rate of the last call.
+#[tokio::test]
+async fn a_settlement_that_gives_nothing_back_is_no_change() {
+    use Step::*;
+    let limits = [(7, 21), (1_553, 1_553)].map(|(rate, burst)| {
+        Limit::leaky_bucket("settled", rate, Duration::from_millis(1)).burst(burst)
+    });
+    let acquire = |cost| Acquire(Call { key: 0, cost });
+    let first = [acquire(7), acquire(4), Wait(8, 0), acquire(9), Settle(1, 0)];
+    let later = [Wait(0, 1), Settle(0, 0), Change(1), acquire(1)];
+    let trace = Trace { limits: limits.to_vec(), steps: [&first[..], &later].concat() };
+    let compared = Parity::new(&Server::start(), &trace).run().await;
+    assert_eq!(compared.expect("the model and both stores agree"), 6);
+}
 
 type Decisions = (ExpectedDecision, Decision, Decision);
 
@@ -45,10 +100,14 @@ struct OpenCharge {
     permits: [Permit; 2],
 }
 
+/// Returns the offset of aligned windows from UTC, in minutes.
+fn align(limit: &Limit) -> Option<i64> {
+    limit.get_align()?.get_offset_minutes().map(i64::from)
+}
+
 struct Parity<'a> {
     trace: &'a Trace,
     limit: Limit,
-    align: Option<i64>,
     /// The limit of the calls; rules can change its amounts to those of `limit`.
     called: Limit,
     /// For each key, a model for each align.
@@ -66,13 +125,11 @@ impl<'a> Parity<'a> {
     fn new(server: &Server, trace: &'a Trace) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let AlignedLimit { limit, align } = trace.limits[0];
-        let models = trace.limits.iter().map(|it| (it.align, Model::new(&it.limit, it.align)));
+        let models = trace.limits.iter().map(|it| (align(it), Model::new(it, align(it))));
         Self {
             trace,
-            limit,
-            align,
-            called: limit,
+            limit: trace.limits[0],
+            called: trace.limits[0],
             models: vec![models.collect(); KEYS],
             embedded: (0..KEYS).map(|_| embedded_on(&clock)).collect(),
             redis: server.limiter_on(&clock),
@@ -139,18 +196,28 @@ impl<'a> Parity<'a> {
                 return Ok(vec![decisions]);
             }
             Step::Change(amounts) => {
-                let AlignedLimit { limit, align } = self.trace.limits[amounts];
-                (self.limit, self.called, self.align) = (limit, limit, align);
+                (self.limit, self.called) =
+                    (self.trace.limits[amounts], self.trace.limits[amounts]);
                 self.set_rules(&RuleSet::new());
             }
             Step::Rule(amounts, for_keys) => {
-                if self.trace.limits[amounts].align == self.align {
-                    self.limit = self.trace.limits[amounts].limit;
-                    self.set_rules(&self.rules(for_keys));
+                let ruled = self.trace.limits[amounts];
+                if align(&ruled) == align(&limit) {
+                    self.limit = ruled;
+                    let rule = Rule::new().threshold(ruled.threshold()).burst(ruled.capacity());
+                    let mut rules = RuleSet::new();
+                    if for_keys {
+                        for name in &self.names {
+                            rules.set_key("parity", name, rule).expect("valid");
+                        }
+                    } else {
+                        rules.set("parity", rule).expect("valid");
+                    }
+                    self.set_rules(&rules);
                 }
             }
             Step::Reset(key) => {
-                self.reset(key, self.called, self.align).await;
+                self.reset(key, self.called).await;
                 self.compared = Compared::Exactly;
             }
             Step::Check(Call { key, cost })
@@ -172,9 +239,10 @@ impl<'a> Parity<'a> {
                     self.compared = Compared::Not;
                 }
                 let model = self.model(key).refund(&limit, now, cost);
-                let (called, name) = (&self.called, &self.names[key]);
-                let store = self.embedded[key].credit(called, name, cost).await.expect("embedded");
-                let redis = self.redis.credit(called, name, cost).await.expect("Redis");
+                let credit =
+                    async |it: &RateLimiter, name: &str| it.credit(&self.called, name, cost).await;
+                let [store, redis] =
+                    self.on_stores(key, credit).await.map(|it| it.expect("a reply"));
                 return Ok(vec![(model, store, redis)]);
             }
             Step::Return(call, eighths, micros) => {
@@ -198,17 +266,15 @@ impl<'a> Parity<'a> {
             Step::Block(key, eighths, micros) => {
                 let time = limit.period().as_micros() as u64 * eighths / 8 + micros;
                 self.model(key).block(now, time);
-                for limiter in [&self.embedded[key], &self.redis] {
-                    let time = Duration::from_micros(time);
-                    limiter.block(&limit, &self.names[key], time).await.expect("blocked");
-                }
+                let time = Duration::from_micros(time);
+                let blocked =
+                    self.on_stores(key, async |it, name| it.block(&limit, name, time).await);
+                prop_assert_eq!(blocked.await, [Ok(()), Ok(())]);
             }
             Step::Unblock(key) => {
                 let was_blocked = self.model(key).unblock(now);
-                for limiter in [&self.embedded[key], &self.redis] {
-                    let opened = limiter.unblock(&limit, &self.names[key]).await;
-                    prop_assert_eq!(opened.expect("unblocked"), was_blocked);
-                }
+                let opened = self.on_stores(key, async |it, name| it.unblock(&limit, name).await);
+                prop_assert_eq!(opened.await, [Ok(was_blocked), Ok(was_blocked)]);
             }
         }
         Ok(vec![])
@@ -216,6 +282,16 @@ impl<'a> Parity<'a> {
 
     fn now(&self) -> u64 {
         self.clock.now().as_micros() as u64
+    }
+
+    /// Calls both stores about a key.
+    async fn on_stores<T>(
+        &self,
+        key: usize,
+        call: impl AsyncFn(&RateLimiter, &str) -> T,
+    ) -> [T; 2] {
+        let name = &self.names[key];
+        [call(&self.embedded[key], name).await, call(&self.redis, name).await]
     }
 
     /// Moves the clock, within the years 1970 to 2096: a virtual clock ends in 2112. A retry can have moved it further;
@@ -229,23 +305,22 @@ impl<'a> Parity<'a> {
     /// Moves the clock. Before it goes back, resets the counts with another align: the store may have reclaimed those
     /// that have ended, and the model would find them again.
     async fn wait(&mut self, micros: i64) {
-        let (trace, align) = (self.trace, self.align);
-        for other in trace.limits.iter().filter(|other| micros < 0 && other.align != align) {
+        let (trace, limit) = (self.trace, self.limit);
+        for other in trace.limits.iter().filter(|it| micros < 0 && align(it) != align(&limit)) {
             for key in 0..KEYS {
-                self.reset(key, other.limit, other.align).await;
+                self.reset(key, *other).await;
             }
         }
         self.travel(micros);
     }
 
-    async fn reset(&mut self, key: usize, limit: Limit, align: Option<i64>) {
-        self.models[key].get_mut(&align).expect("a model for each align").reset();
-        self.embedded[key].reset(&limit, &self.names[key]).await.expect("embedded");
-        self.redis.reset(&limit, &self.names[key]).await.expect("Redis");
+    async fn reset(&mut self, key: usize, limit: Limit) {
+        self.models[key].get_mut(&align(&limit)).expect("a model for each align").reset();
+        self.on_stores(key, async |it, name| it.reset(&limit, name).await.expect("a reply")).await;
     }
 
     fn model(&mut self, key: usize) -> &mut Model {
-        self.models[key].get_mut(&self.align).expect("a model for each align")
+        self.models[key].get_mut(&align(&self.limit)).expect("a model for each align")
     }
 
     fn set_rules(&self, rules: &RuleSet) {
@@ -254,32 +329,18 @@ impl<'a> Parity<'a> {
         }
     }
 
-    /// Returns rules with the amounts of the limit in force.
-    fn rules(&self, for_keys: bool) -> RuleSet {
-        let rule = Rule::new().threshold(self.limit.threshold()).burst(self.limit.capacity());
-        let mut rules = RuleSet::new();
-        if for_keys {
-            for name in &self.names {
-                rules.set_key("parity", name, rule).expect("valid");
-            }
-        } else {
-            rules.set("parity", rule).expect("valid");
-        }
-        rules
-    }
-
     async fn peek(&mut self, Call { key, cost }: Call) -> Decisions {
         let (limit, now) = (self.limit, self.now());
         let model = self.model(key).peek(&limit, now, cost);
-        let (called, name) = (&self.called, &self.names[key]);
-        let store = decision(self.embedded[key].peek(called, name, cost).await);
-        (model, store, decision(self.redis.peek(called, name, cost).await))
+        let peek = async |it: &RateLimiter, name: &str| it.peek(&self.called, name, cost).await;
+        let [store, redis] = self.on_stores(key, peek).await.map(decision);
+        (model, store, redis)
     }
 
     /// Decides a call. The model is charged what the stores admit.
     async fn check(&mut self, call: Call, settles: bool) -> Result<Decisions, TestCaseError> {
-        let (redis, limit) = (self.redis.clone(), self.called);
-        let redis = decide(&redis, &limit, &self.names[call.key], call.cost, settles).await;
+        let (called, name) = (&self.called, &self.names[call.key]);
+        let redis = decide(&self.redis, called, name, call.cost, settles).await;
         self.compare(call, settles, redis).await
     }
 
@@ -312,15 +373,11 @@ impl<'a> Parity<'a> {
     /// concurrently on Redis.
     async fn burst(&mut self, call: Call, count: usize) -> Result<Vec<Decisions>, TestCaseError> {
         let name = &self.names[call.key];
-        let calls =
-            (0..count).map(|_| tokio::spawn(self.redis.check(&self.called, name, call.cost)));
-        let calls: Vec<_> = calls.collect();
+        let check = |_| self.redis.check(&self.called, name, call.cost);
+        let calls: JoinSet<_> = (0..count).map(check).collect();
         let other = Call { key: (call.key + 1) % KEYS, cost: 1 };
         let mut decisions = vec![self.check(other, false).await?];
-        let mut results = Vec::new();
-        for call in calls {
-            results.push(call.await.expect("no panic"));
-        }
+        let mut results = calls.join_all().await;
         // The order in which Redis made them.
         results.sort_by_key(|result| {
             let made = decision(result.clone());
@@ -347,10 +404,10 @@ impl<'a> Parity<'a> {
         let chosen = chosen.copied().filter(|_| eighths.is_multiple_of(2));
         let at = chosen.unwrap_or(now.saturating_sub(ago));
         let model = self.model(key).return_units(&limit, now, cost, at);
-        let name = &self.names[key];
-        let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
-        let redis = return_units(&self.redis, &limit, name, cost, at).await;
-        (model, store.expect("embedded"), redis.expect("Redis"))
+        let give =
+            async |it: &RateLimiter, name: &str| return_units(it, &limit, name, cost, at).await;
+        let [store, redis] = self.on_stores(key, give).await.map(|it| it.expect("a reply"));
+        (model, store, redis)
     }
 }
 
@@ -370,43 +427,5 @@ async fn decide(
     match limiter.acquire(limit, key, cost).await {
         Ok(permit) => (Ok(permit.decision()), Some(permit)),
         Err(rejection) => (Err(rejection), None),
-    }
-}
-
-fn compare_traces(algorithm: Algorithm) {
-    play_traces(algorithm, &trace::trace(algorithm), &async |server, trace| {
-        Parity::new(server, trace).run().await
-    });
-}
-
-test_each_algorithm!(compare_traces);
-
-/// Charges that are settled, and keys that are blocked.
-mod settled {
-    use super::*;
-
-    fn compare_traces(algorithm: Algorithm) {
-        play_traces(algorithm, &trace::settled(algorithm), &async |server, trace| {
-            Parity::new(server, trace).run().await
-        });
-    }
-
-    test_each_algorithm!(compare_traces);
-
-    /// The bucket has drained what the settlement would give back. Later it drains at the rate of the last call.
-    #[tokio::test]
-    async fn a_settlement_that_gives_nothing_back_is_no_change() {
-        use Step::*;
-        let limit = |rate, burst| {
-            let limit = Limit::leaky_bucket("settled", rate, Duration::from_millis(1)).burst(burst);
-            AlignedLimit { limit, align: None }
-        };
-        let acquire = |cost| Acquire(Call { key: 0, cost });
-        let first = [acquire(7), acquire(4), Wait(8, 0), acquire(9), Settle(1, 0)];
-        let later = [Wait(0, 1), Settle(0, 0), Change(1), acquire(1)];
-        let steps = [&first[..], &later].concat();
-        let trace = Trace { limits: vec![limit(7, 21), limit(1_553, 1_553)], steps };
-        let compared = Parity::new(&Server::start(), &trace).run().await;
-        assert_eq!(compared.expect("the model and both stores agree"), 6);
     }
 }

@@ -6,8 +6,6 @@ use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Calendar, Limit};
 use support::limits::is_bucket;
 
-/// The steps of a trace.
-const STEPS: std::ops::Range<usize> = 1..700;
 pub(super) const KEYS: usize = 2;
 
 /// How much larger the amounts of some traces are: at this multiple, the rates of a minute are whole.
@@ -48,31 +46,10 @@ pub(super) enum Step {
     Rule(usize, bool),
 }
 
-impl Step {
-    fn scaled(mut self, scale: u64) -> Self {
-        if let Self::Check(call)
-        | Self::Burst(call, _)
-        | Self::Peek(call)
-        | Self::Refund(call)
-        | Self::Return(call, ..) = &mut self
-        {
-            call.cost *= scale;
-        }
-        self
-    }
-}
-
-/// A limit, and the offset of its aligned windows from UTC in minutes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AlignedLimit {
-    pub(super) limit: Limit,
-    pub(super) align: Option<i64>,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     /// Limits of one algorithm and period. Those of one align share a count.
-    pub(super) limits: Vec<AlignedLimit>,
+    pub(super) limits: Vec<Limit>,
     pub(super) steps: Vec<Step>,
 }
 
@@ -86,9 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (call.clone(), 2_usize..40).prop_map(|(call, count)| Step::Burst(call, count)),
         1 => call.clone().prop_map(Step::Peek),
         1 => call.clone().prop_map(Step::Refund),
-        2 => (call, 0_u64..17, 0_u64..3).prop_map(|(call, eighths, micros)| {
-            Step::Return(call, eighths, micros)
-        }),
+        2 => (call, 0_u64..17, 0_u64..3).prop_map(|(call, ago, rest)| Step::Return(call, ago, rest)),
         6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
         1 => (1_i64..11).prop_map(Step::Idle),
         3 => any::<bool>().prop_map(Step::Retry),
@@ -137,7 +112,7 @@ pub(super) fn settled(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             let period = Duration::from_micros(period);
             let limit = support::limits::limit("settled", algorithm, threshold, period);
             let burst = burst.filter(|_| is_bucket(algorithm));
-            AlignedLimit { limit: burst.map_or(limit, |burst| limit.burst(burst)), align: None }
+            burst.map_or(limit, |burst| limit.burst(burst))
         });
         Trace { limits: limits.collect(), steps }
     })
@@ -157,6 +132,7 @@ fn of_calendar(threshold: u64, kind: usize) -> Limit {
 
 /// The parts of a trace are independent of each other, so proptest can shrink a failing trace part by part.
 pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
+    use Step::{Burst, Check, Peek, Refund, Return};
     let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
     let aligns = prop_oneof![
         Just(vec![None; 3]),
@@ -176,13 +152,13 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
         prop_oneof![4 => 1_u64..12, 2 => 50_u64..2_000, 1 => Just(999), 1 => Just(1_000_000)];
     let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
     let sizes = prop::collection::vec((threshold, prop::option::of(1_u64..50)), 3);
-    let steps = prop::collection::vec(step(), STEPS);
+    let steps = prop::collection::vec(step(), 1..700);
     // Amounts above 32 bits. The model has no grain, in which a counter measures such windows.
     let large = if algorithm == Algorithm::SlidingCounter { 1 } else { LARGE };
     let scale = prop_oneof![5 => Just(1), 1 => Just(large)];
     let kind = prop::option::weighted(0.3, 0_usize..4);
     (period, days, aligns, sizes, steps, (scale, kind)).prop_map(
-        move |(period, days, mut aligns, sizes, steps, (scale, kind))| {
+        move |(period, days, mut aligns, sizes, mut steps, (scale, kind))| {
             if algorithm != Algorithm::Fixed {
                 aligns.fill(None);
             }
@@ -198,22 +174,24 @@ pub(super) fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
                 false => 60_000_000,
             };
             let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| {
-                if let Some(kind) = kind.filter(|_| algorithm == Algorithm::Fixed) {
-                    let limit = of_calendar(threshold * scale, kind);
-                    return AlignedLimit { limit, align: None };
-                }
                 let (threshold, period) = (threshold * scale, Duration::from_micros(period));
-                let mut limit = Limit::new("parity", algorithm, threshold, period).expect("valid");
-                if let Some(minutes) = align {
-                    limit = limit.align(Align::offset_minutes(minutes));
+                if let Some(kind) = kind.filter(|_| algorithm == Algorithm::Fixed) {
+                    return of_calendar(threshold, kind);
                 }
-                if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {
-                    limit = limit.burst(burst * scale);
-                }
-                AlignedLimit { limit, align: align.map(i64::from) }
+                let limit = Limit::new("parity", algorithm, threshold, period).expect("valid");
+                let limit = align.map_or(limit, |it| limit.align(Align::offset_minutes(it)));
+                let burst = burst.filter(|_| is_bucket(algorithm));
+                burst.map_or(limit, |burst| limit.burst(burst * scale))
             });
-            let steps = steps.into_iter().map(|step| step.scaled(scale));
-            Trace { limits: limits.collect(), steps: steps.collect() }
+            let limits = limits.collect();
+            for step in &mut steps {
+                if let Check(call) | Burst(call, _) | Peek(call) | Refund(call) | Return(call, ..) =
+                    step
+                {
+                    call.cost *= scale;
+                }
+            }
+            Trace { limits, steps }
         },
     )
 }
