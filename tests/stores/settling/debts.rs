@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures::future::join_all;
 use ratelimit_runtime::{Limit, VirtualClock};
 use support::clocks::embedded_on;
 use support::limits::{DAY, MINUTE, limits};
@@ -11,27 +12,7 @@ use support::server::Server;
 use super::{acquire, limiters, remaining};
 use crate::decision;
 
-/// A debt holds until it has left the window or drained. The wait is tight.
-#[tokio::test]
-async fn units_beyond_the_charge_are_a_debt() {
-    let server = Server::start();
-    let (limiters, clock) = limiters(&server);
-    for limiter in &limiters {
-        for limit in limits("permits", 100, MINUTE) {
-            acquire(limiter, &limit, 40).await.settle(150);
-            assert_eq!(remaining(limiter, &limit).await, 0, "{limit:?}");
-            let rejected = decision(limiter.peek(&limit, "key", 1).await);
-            assert!(!rejected.allowed);
-            clock.advance(rejected.retry_after - Duration::from_micros(1));
-            assert!(!decision(limiter.peek(&limit, "key", 1).await).allowed, "{limit:?}");
-            clock.advance(Duration::from_micros(1));
-            acquire(limiter, &limit, 1).await.keep();
-            clock.advance(10 * MINUTE);
-        }
-    }
-}
-
-/// The product of such a debt and its weight is above what a script counts exactly.
+/// The product of the debt and its weight is above what a script counts exactly.
 #[tokio::test]
 async fn a_debt_of_a_counter_counts_whole_over_a_long_period() {
     let server = Server::start();
@@ -41,15 +22,15 @@ async fn a_debt_of_a_counter_counts_whole_over_a_long_period() {
     for limiter in &limiters {
         acquire(limiter, &limit, 1).await.settle(5_000_000);
         limiter.flush().await.expect("settled");
-        assert_eq!(limiter.operator().usage(&limit, "key").await.expect("counted").used, 5_000_000);
     }
     // A fifth of the window before weighs as much as the limit.
-    clock.advance(DAY + 2 * DAY / 3);
-    for limiter in &limiters {
-        let usage = limiter.operator().usage(&limit, "key").await.expect("counted");
-        assert_eq!(usage.used, 1_666_667, "{:?}", limiter.source());
-        let rejected = decision(limiter.peek(&limit, "key", 1).await);
-        assert!(!rejected.allowed, "{rejected:?}");
+    for (later, used) in [(Duration::ZERO, 5_000_000), (DAY + 2 * DAY / 3, 1_666_667)] {
+        clock.advance(later);
+        for limiter in &limiters {
+            let usage = limiter.operator().usage(&limit, "key").await.expect("counted");
+            assert_eq!(usage.used, used, "{:?}", limiter.source());
+            assert!(!decision(limiter.peek(&limit, "key", 1).await).allowed);
+        }
     }
     clock.advance(DAY * 4 / 5 - 2 * DAY / 3 + MINUTE);
     for limiter in &limiters {
@@ -66,12 +47,8 @@ async fn a_debt_saturates() {
         clock.set(MINUTE);
         let mut resets = Vec::new();
         for limiter in &limiters {
-            let mut permits = Vec::new();
-            for _ in 0..3 {
-                // The permit of a call that costs nothing can be settled as well.
-                permits.push(acquire(limiter, &limit, 0).await);
-            }
-            for permit in permits {
+            // The permit of a call that costs nothing can be settled as well.
+            for permit in join_all([(); 3].map(|()| acquire(limiter, &limit, 0))).await {
                 permit.settle(u64::MAX);
                 assert_eq!(remaining(limiter, &limit).await, 0, "{limit:?}");
             }
@@ -95,22 +72,22 @@ async fn a_steady_stream_uses_the_whole_limit() {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
     let limiter = embedded_on(&clock);
     for limit in limits("permits", CALLS * 100, MINUTE) {
-        // Each call takes two ticks. A tick is a thousandth of a period.
-        let (mut running, mut used, mut ticks) = (VecDeque::new(), 0_u64, 0_u64);
-        // The first two periods fill the bucket or the window.
-        while ticks < 22 * 1_000 {
+        // Each call takes two ticks. A tick is a thousandth of a period. The first two periods fill the bucket or the
+        // window.
+        let (mut running, mut used) = (VecDeque::from([vec![], vec![]]), 0);
+        for tick in 0..22 * 1_000 {
+            let mut started = Vec::new();
             while let Ok(permit) = limiter.acquire(&limit, "key", 1_000).await {
-                running.push_back((ticks + 2, permit));
+                started.push(permit);
             }
-            while running.front().is_some_and(|(end, _)| *end <= ticks) {
-                let (_, permit) = running.pop_front().expect("a call");
+            running.push_back(started);
+            for permit in running.pop_front().expect("the calls of two ticks before") {
                 permit.settle(100);
-                used += if ticks >= 2_000 { 100 } else { 0 };
+                used += if tick >= 2_000 { 100 } else { 0 };
             }
             clock.advance(MINUTE / 1_000);
-            ticks += 1;
         }
-        let share = used as f64 / (20 * CALLS * 100) as f64;
+        let share = f64::from(used) / (20 * CALLS * 100) as f64;
         assert!((0.95..=1.001).contains(&share), "{limit:?}: {share}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, VirtualClock};
 use support::clocks::embedded_on;
-use support::limits::MINUTE;
+use support::limits::{MINUTE, limits};
 use support::server::Server;
 
 use crate::decision;
@@ -18,6 +18,14 @@ fn limiters(server: &Server) -> ([RateLimiter; 2], VirtualClock) {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
     let builder = server.builder().clock(Clock::Virtual(clock.clone())).deadline(MINUTE);
     ([embedded_on(&clock), builder.build().expect("valid")], clock)
+}
+
+/// Returns limits of each algorithm, with 100 units, on each store.
+fn on_each<'a>(
+    limiters: &'a [RateLimiter; 2],
+    name: &'static str,
+) -> impl Iterator<Item = (&'a RateLimiter, Limit)> {
+    limiters.iter().flat_map(move |limiter| limits(name, 100, MINUTE).map(move |it| (limiter, it)))
 }
 
 async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Permit {

@@ -3,80 +3,56 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::executor::block_on;
+use futures::future::join_all;
 use ratelimit_runtime::{
-    Limit, OnError, Part, Permit, RateLimiter, Rejection, Scope, Source, StoreError, VirtualClock,
+    Limit, OnError, Part, Permit, RateLimiter, Rejection, Scope, Source, StoreError,
 };
-use support::limits::{MINUTE, SECOND, is_bucket, limits};
+use support::limits::{MINUTE, SECOND, is_bucket};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{acquire, limiters, remaining};
-use crate::leases::TERM;
+use super::{acquire, limiters, on_each, remaining};
 use crate::{decision, wait_until, wait_until_idle};
-
-#[tokio::test]
-async fn a_permit_is_settled_refunded_kept_or_dropped() {
-    let server = Server::start();
-    let (limiters, _) = limiters(&server);
-    for limiter in &limiters {
-        for limit in limits("permits", 100, MINUTE) {
-            let permit = acquire(limiter, &limit, 40).await;
-            assert_eq!(permit.decision().remaining, 60);
-            permit.settle(10);
-            assert_eq!(remaining(limiter, &limit).await, 90, "{limit:?}");
-            acquire(limiter, &limit, 20).await.refund();
-            assert_eq!(remaining(limiter, &limit).await, 90, "{limit:?}");
-            acquire(limiter, &limit, 20).await.keep();
-            drop(acquire(limiter, &limit, 20).await);
-            assert_eq!(remaining(limiter, &limit).await, 50, "{limit:?}");
-            acquire(limiter, &limit, 20).await.settle(20);
-            assert_eq!(remaining(limiter, &limit).await, 30, "{limit:?}");
-        }
-    }
-    server.assert_all_keys_expire();
-}
 
 /// A meter settles to what it has counted, also if its call panics or is cancelled.
 #[tokio::test]
 async fn a_meter_settles_what_it_has_counted_when_it_is_dropped() {
     let server = Server::start();
     let (limiters, _) = limiters(&server);
-    for limiter in &limiters {
-        for limit in limits("meters", 100, MINUTE) {
-            let mut meter = acquire(limiter, &limit, 40).await.meter();
-            meter.add(4);
-            meter.add(6);
-            assert_eq!((meter.used(), meter.decision().remaining), (10, 60));
-            drop(meter);
-            assert_eq!(remaining(limiter, &limit).await, 90, "{limit:?}");
+    for (limiter, limit) in on_each(&limiters, "meters") {
+        let left = async || remaining(limiter, &limit).await;
+        let mut meter = acquire(limiter, &limit, 40).await.meter();
+        meter.add(4);
+        meter.add(6);
+        assert_eq!((meter.used(), meter.decision().remaining), (10, 60));
+        drop(meter);
+        assert_eq!(left().await, 90, "{limit:?}");
 
-            let mut meter = acquire(limiter, &limit, 20).await.meter();
-            meter.add(10);
-            let panics = tokio::spawn(async move {
-                let _meter = meter;
-                panic!("the call fails");
-            });
-            panics.await.expect_err("a panic");
-            assert_eq!(remaining(limiter, &limit).await, 80, "{limit:?}");
+        let mut meter = acquire(limiter, &limit, 20).await.meter();
+        meter.add(10);
+        let panics = async move {
+            let _meter = meter;
+            panic!("the call fails");
+        };
+        tokio::spawn(panics).await.expect_err("a panic");
+        assert_eq!(left().await, 80, "{limit:?}");
 
-            let charge = acquire(limiter, &limit, 20).await.refund_on_drop();
-            let cancelled = tokio::spawn(async move {
-                let _charge = charge;
-                std::future::pending::<()>().await;
-            });
-            tokio::task::yield_now().await;
-            cancelled.abort();
-            cancelled.await.expect_err("cancelled");
-            assert_eq!(remaining(limiter, &limit).await, 80, "{limit:?}");
+        let charge = acquire(limiter, &limit, 20).await.refund_on_drop();
+        let cancelled = tokio::spawn(async move {
+            let _charge = charge;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        cancelled.abort();
+        cancelled.await.expect_err("cancelled");
+        assert_eq!(left().await, 80, "{limit:?}");
 
-            acquire(limiter, &limit, 20).await.refund_on_drop().keep();
-            assert_eq!(remaining(limiter, &limit).await, 60, "{limit:?}");
-        }
+        acquire(limiter, &limit, 20).await.refund_on_drop().keep();
+        assert_eq!(left().await, 60, "{limit:?}");
     }
-    server.assert_all_keys_expire();
 }
 
 /// Each part of a call has a permit. Those of one count share its charge.
@@ -102,10 +78,11 @@ async fn each_of_several_limits_has_its_permit() {
         second.settle(250);
         free.settle(7);
         limiter.flush().await.expect("a reply");
-        let left = |limit: &'static Limit, key| limiter.peek(limit, key, 1);
-        assert_eq!(decision(left(&REQUESTS, "team").await).remaining, 4);
-        assert_eq!(decision(left(&TOKENS, "team").await).remaining, 650);
-        assert_eq!(decision(left(&TOKENS, "other").await).remaining, 993);
+        for (limit, key, left) in
+            [(&REQUESTS, "team", 4), (&TOKENS, "team", 650), (&TOKENS, "other", 993)]
+        {
+            assert_eq!(decision(limiter.peek(limit, key, 1).await).remaining, left);
+        }
     }
 }
 
@@ -123,8 +100,7 @@ async fn calls_that_are_not_charged_have_empty_permits() {
         acquire(limiter, &shadow, 5).await.settle(100);
         acquire(limiter, &shadow, 11).await.settle(100);
         assert_eq!(remaining(limiter, &limit).await, 0);
-        let wait = decision(limiter.peek(&limit, "key", 1).await).retry_after;
-        assert!(wait <= MINUTE);
+        assert!(decision(limiter.peek(&limit, "key", 1).await).retry_after <= MINUTE);
     }
     let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(SECOND / 20);
     let limiter = builder.on_error(OnError::Allow).build().expect("valid settings");
@@ -134,9 +110,8 @@ async fn calls_that_are_not_charged_have_empty_permits() {
     permit.settle(100);
     let local = limit.on_error(OnError::Local);
     assert_eq!(decision(limiter.peek(&local, "key", 1).await).remaining, 10);
-    let denied = limit.on_error(OnError::Deny);
-    let rejection = limiter.acquire(&denied, "key", 1).await.expect_err("no Redis");
-    assert!(matches!(rejection, Rejection::Unavailable { .. }));
+    let denied = limiter.acquire(&limit.on_error(OnError::Deny), "key", 1).await;
+    assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
 }
 
 /// Settling does not wait for Redis, which executes no script until all permits are settled. It needs no runtime.
@@ -144,34 +119,28 @@ async fn calls_that_are_not_charged_have_empty_permits() {
 fn nobody_waits_for_settlements() {
     let (server, limiter) = Server::with_limiter();
     let limit = Limit::sliding("nobody", 10_000, MINUTE);
-    let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
-    let permits: Vec<_> = runtime().block_on(async {
-        let calls: JoinSet<_> = (0..500).map(|_| limiter.acquire(&limit, "key", 10)).collect();
-        calls.join_all().await.into_iter().map(|permit| permit.expect("admitted")).collect()
-    });
+    let calls = (0..500).map(|_| limiter.acquire(&limit, "key", 10));
+    let permits = support::runtime().block_on(join_all(calls));
     let before = server.script_calls();
     server.pause_writes();
     for permit in permits {
-        permit.settle(1);
+        permit.expect("admitted").settle(1);
     }
     server.resume();
-    runtime().block_on(async {
-        limiter.shutdown().await.expect("all settled");
-        // 64 in a script, and the first one alone.
-        let scripts = server.script_calls() - before;
-        assert!(scripts <= 12, "{scripts} scripts");
-        assert_eq!(decision(limiter.peek(&limit, "key", 1).await).remaining, 9_500);
-    });
+    block_on(limiter.shutdown()).expect("all settled");
+    // 64 in a script, and the first one alone.
+    let scripts = server.script_calls() - before;
+    assert!(scripts <= 12, "{scripts} scripts");
+    assert_eq!(limiter.check_blocking(&limit, "key", 1).expect("admitted").remaining, 9_499);
 }
 
 #[tokio::test]
 async fn a_dropped_limiter_sends_its_settlements() {
     let server = Server::start();
     let limit = Limit::fixed("dropped", 100, MINUTE);
-    let limiter = server.builder().build().expect("valid settings");
+    let [limiter, other] = [(); 2].map(|()| server.builder().build().expect("valid settings"));
     acquire(&limiter, &limit, 50).await.refund();
     drop(limiter);
-    let other = server.builder().build().expect("valid settings");
     wait_until(async || decision(other.peek(&limit, "key", 1).await).remaining == 100).await;
 }
 
@@ -194,35 +163,30 @@ async fn parts_of_a_fallback_give_back_what_it_has_charged() {
     // Less than the estimate is no debt.
     acquire(&limiter, &limit, 10).await.settle(9);
     assert_eq!(remaining(&limiter, &limit).await, 0);
-    let wait = decision(limiter.peek(&limit, "key", 2).await);
-    assert!(wait.retry_after <= MINUTE);
+    assert!(decision(limiter.peek(&limit, "key", 2).await).retry_after <= MINUTE);
 }
 
 #[tokio::test]
 async fn calls_that_wait_have_permits() {
     let server = Server::start();
     let (limiters, clock) = limiters(&server);
-    for limiter in &limiters {
-        for limit in limits("permits", 100, MINUTE) {
-            let waiting = limit.wait(5 * MINUTE);
-            let first = acquire(limiter, &waiting, 100).await;
-            let mut calls: JoinSet<_> =
-                (0..2).map(|_| limiter.acquire(&waiting, "key", 10)).collect();
-            wait_until_idle(limiter).await;
-            assert!(calls.try_join_next().is_none(), "{limit:?}: the calls wait");
-            // The units go to the calls that wait.
-            first.settle(0);
-            limiter.flush().await.expect("a reply");
-            let permits = timeout(20 * SECOND, calls.join_all()).await.expect("soon");
-            for permit in permits {
-                permit.expect("admitted").refund();
-            }
-            // A bucket kept room for the moment that a call had reserved.
-            let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
-            let left = remaining(limiter, &limit).await;
-            assert!((least..=100).contains(&left), "{limit:?}: {left}");
-            clock.advance(10 * MINUTE);
+    for (limiter, limit) in on_each(&limiters, "permits") {
+        let waiting = limit.wait(5 * MINUTE);
+        let first = acquire(limiter, &waiting, 100).await;
+        let mut calls: JoinSet<_> = (0..2).map(|_| limiter.acquire(&waiting, "key", 10)).collect();
+        wait_until_idle(limiter).await;
+        assert!(calls.try_join_next().is_none(), "{limit:?}: the calls wait");
+        // The units go to the calls that wait.
+        first.settle(0);
+        limiter.flush().await.expect("a reply");
+        for permit in timeout(20 * SECOND, calls.join_all()).await.expect("soon") {
+            permit.expect("admitted").refund();
         }
+        // A bucket kept room for the moment that a call had reserved.
+        let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
+        let left = remaining(limiter, &limit).await;
+        assert!((least..=100).contains(&left), "{limit:?}: {left}");
+        clock.advance(10 * MINUTE);
     }
 }
 
@@ -230,10 +194,9 @@ async fn calls_that_wait_have_permits() {
 async fn a_charge_is_settled_where_it_was_made() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter =
-        proxy.builder().deadline(SECOND / 5).instances(2).build().expect("valid settings");
+    let builder = proxy.builder().deadline(SECOND / 5).instances(2);
+    let limiter = builder.build().expect("valid settings");
     let limit = Limit::fixed("where", 100, MINUTE);
-
     let shared = acquire(&limiter, &limit, 40).await;
     assert_eq!(shared.decision().source, Source::Redis);
     proxy.set(Network::Cut);
@@ -250,72 +213,7 @@ async fn a_charge_is_settled_where_it_was_made() {
     proxy.set(Network::Up);
     wait_until(async || limiter.ping().await.is_ok()).await;
     assert_eq!(remaining(&limiter, &limit).await, 100);
-
     let process = limit.scope(Scope::Process);
     acquire(&limiter, &process, 40).await.settle(10);
     assert_eq!(decision(limiter.peek(&process, "key", 1).await).remaining, 90);
-}
-
-/// A call can get the units that were charged for a call before it, which does not settle.
-#[tokio::test]
-async fn a_passed_grant_can_be_settled() {
-    let server = Server::start();
-    let ([_, limiter], clock) = limiters(&server);
-    let limit = Limit::fixed("passed", 100, MINUTE);
-    let waiting = limit.wait(10 * MINUTE);
-    for (used, free, left) in [(0, 10, 100), (500, 0, 0)] {
-        acquire(&limiter, &limit, 100).await.keep();
-        let mut first = Box::pin(limiter.check(&waiting, "key", 10));
-        assert!(timeout(SECOND / 20, first.as_mut()).await.is_err());
-        clock.advance(MINUTE);
-        // The background thread charges the units of the first call, which is not polled.
-        wait_until_idle(&limiter).await;
-        acquire(&limiter, &limit, 90).await.keep();
-        let mut second = Box::pin(limiter.acquire(&waiting, "key", 10));
-        assert!(timeout(SECOND / 20, second.as_mut()).await.is_err());
-        drop(first);
-        second.await.expect("admitted").settle(used);
-        assert_eq!(remaining(&limiter, &limit).await, free);
-        // A debt of 490 units is left over.
-        limiter.credit(&limit, "key", 100).await.expect("refunded");
-        assert_eq!(remaining(&limiter, &limit).await, left);
-        clock.advance(10 * MINUTE);
-    }
-}
-
-/// The clock of a process is behind that of another, and a count records its charges at the later time.
-#[tokio::test]
-async fn units_return_to_their_charge_although_the_clock_lags() {
-    let server = Server::start();
-    // A bucket gives back a little less, for the time of the lag.
-    for limit in limits("lagging", 1_000, MINUTE).filter(|limit| !is_bucket(limit.algorithm())) {
-        // The clock of `early` is at the beginning of a window and of a term, and that of `late` is not.
-        let begin = Duration::from_secs(6_060) * 300_000;
-        let clocks = [begin, begin - Duration::from_millis(5)].map(VirtualClock::at);
-        let [early, late] = [server.limiter_on(&clocks[0]), server.limiter_on(&clocks[1])];
-        let (waiting, leased) = (limit.wait(MINUTE), limit.lease(50));
-        let left =
-            async |limit: &Limit, key: &str| decision(early.peek(limit, key, 1).await).remaining;
-
-        // The units that were granted to a call which is dropped.
-        early.check(&waiting, "waits", 1).await.expect("admitted");
-        let mut check = Box::pin(late.check(&waiting, "waits", 10));
-        assert!(check.as_mut().now_or_never().is_none());
-        wait_until_idle(&late).await;
-        assert_eq!(left(&waiting, "waits").await, 1_000 - 11, "{limit:?}");
-        drop(check);
-        wait_until_idle(&late).await;
-        assert_eq!(left(&waiting, "waits").await, 1_000 - 1, "{limit:?}");
-
-        // The units of a lease that ends.
-        early.check(&leased, "leases", 1).await.expect("admitted");
-        for _ in 0..20 {
-            late.check(&leased, "leases", 1).await.expect("admitted");
-        }
-        assert!(left(&leased, "leases").await < 1_000 - 21, "units are leased");
-        for clock in &clocks {
-            clock.advance(TERM);
-        }
-        wait_until(async || left(&leased, "leases").await == 1_000 - 21).await;
-    }
 }
