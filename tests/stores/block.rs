@@ -3,17 +3,20 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::executor::block_on;
+use futures::future::join_all;
+use futures::{FutureExt, TryFutureExt};
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{on_both_stores, wait_until, wait_until_idle};
+use crate::leases::spend;
+use crate::{decision, on_both_stores, wait_until, wait_until_idle};
 
 /// Returns the wait of a call that is rejected because its key is blocked.
 #[track_caller]
@@ -48,39 +51,38 @@ on_both_stores! {
         test.limiter.reset(&limit, "key").await.expect("reset");
         test.limiter.block(&limit, "key", MINUTE).await.expect("blocked");
         assert!(test.limiter.reset(&limit, "key").await.expect("reset"), "it was blocked");
-        assert!(!test.limiter.unblock(&limit, "key").await.expect("open"), "the reset has opened it");
+        assert!(!test.limiter.unblock(&limit, "key").await.expect("open"), "it is open");
     }
 
     async fn a_blocked_key_rejects_a_call_against_several_limits(test: TestLimiter) {
         for limit in limits("blocked", 10, MINUTE) {
             let wide = Limit::sliding("wide", 100, MINUTE);
             let parts = [Part::new(&wide, &"key", 1), Part::new(&limit, &"key", 1)];
-            test.limiter.check_all(&parts).await.expect("admitted");
             test.limiter.block(&limit, "key", SECOND).await.expect("blocked");
-            let Err(Rejection::Blocked { name, .. }) = test.limiter.check_all(&parts).await else {
-                panic!("the key is blocked");
-            };
-            assert_eq!(name.as_str(), "blocked");
-            let acquired = test.limiter.acquire_all(&parts).await;
-            assert!(matches!(acquired, Err(Rejection::Blocked { .. })));
-            assert_eq!(test.limiter.peek(&wide, "key", 1).await.expect("open").remaining, 99);
+            for rejected in [
+                test.limiter.check_all(&parts).await.map(drop),
+                test.limiter.acquire_all(&parts).await.map(drop),
+            ] {
+                let Err(Rejection::Blocked { name, .. }) = rejected else { panic!("{limit:?}") };
+                assert_eq!(name.as_str(), "blocked");
+            }
+            assert_eq!(test.peek(&wide, 1).await.remaining, 100);
             test.advance(1_000_000);
             test.limiter.check_all(&parts).await.expect("open");
-            test.limiter.reset(&wide, "key").await.expect("reset");
-            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.reset(&wide).await;
         }
     }
 
     /// New keys make the embedded store reclaim what has expired.
     async fn a_count_outlives_its_block(test: TestLimiter) {
         for limit in limits("count", 10, HOUR) {
-            test.limiter.check(&limit, "key", 10).await.expect("a new key");
+            assert!(test.allows(&limit, 10).await);
             test.limiter.block(&limit, "key", SECOND).await.expect("blocked");
             test.clock.advance(2 * SECOND);
             for other in 0..2_000 {
                 test.limiter.check(&limit, other, 1).await.expect("a new key");
             }
-            test.limiter.check(&limit, "key", 10).await.expect_err("used up");
+            assert!(!test.allows(&limit, 10).await, "used up");
         }
     }
 
@@ -92,9 +94,13 @@ on_both_stores! {
         test.limiter.block(&limit, "key", 10 * SECOND).await.expect("blocked");
         test.clock.set(2 * SECOND);
         test.limiter.unblock(&limit, "key").await.expect("unblocked");
-        let peek = test.limiter.peek(&limit, "key", 10).await.expect("a decision");
+        let peek = test.peek(&limit, 10).await;
         assert!(peek.retry_after <= 10 * SECOND, "{peek:?}");
     }
+}
+
+fn ttl(server: &Server) -> Duration {
+    Duration::from_millis(server.ttls()[0].1.unsigned_abs())
 }
 
 /// A state may not expire before it equals that of an unused key. By the clock of the server: the TTL is in the state.
@@ -113,7 +119,7 @@ async fn an_early_unblock_leaves_a_ttl_that_suffices() {
             limiter.unblock(&limit, "key").await.expect("unblocked");
             for cost in [0, 8] {
                 let _ = limiter.check(&limit, "key", cost).await;
-                let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+                let ttl = ttl(&server);
                 let peek = limiter.peek(&limit, "key", 1).await.expect("a decision");
                 assert!(ttl >= peek.reset_after, "{limit:?}: {ttl:?}, {peek:?}");
                 assert!(ttl < MINUTE, "{limit:?}: {ttl:?}");
@@ -149,22 +155,18 @@ async fn corrections_do_not_lengthen_the_life_of_a_blocked_key() {
     for builder in [server.builder(), virtual_clock] {
         let limiter = builder.build().expect("valid settings");
         for limit in limits("count", 1_000, 10 * SECOND) {
-            let mut permits = Vec::new();
-            for _ in 0..400 {
-                permits.push(limiter.acquire(&limit, "key", 2).await.expect("admitted"));
-            }
+            let permits = join_all((0..400).map(|_| limiter.acquire(&limit, "key", 2))).await;
             limiter.block(&limit, "key", MINUTE).await.expect("blocked");
-            for permit in permits.drain(..300) {
-                permit.settle(1);
-            }
-            limiter.flush().await.expect("settled");
-            for permit in permits {
-                permit.settle(1);
-                limiter.flush().await.expect("settled");
+            for (number, permit) in permits.into_iter().enumerate() {
+                permit.expect("admitted").settle(1);
+                // The first 300 are settled together.
+                if number >= 299 {
+                    limiter.flush().await.expect("settled");
+                }
             }
             limiter.credit(&limit, "key", 1).await.expect("refunded");
             // The block, two periods, the slack of the TTL, and a minute if the clock is not the server's.
-            let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+            let ttl = ttl(&server);
             assert!(ttl <= 2 * MINUTE + 40 * SECOND, "{limit:?}: {ttl:?}");
             limiter.reset(&limit, "key").await.expect("reset");
         }
@@ -174,14 +176,10 @@ async fn corrections_do_not_lengthen_the_life_of_a_blocked_key() {
 #[tokio::test]
 async fn leased_units_go_back_to_a_blocked_bucket() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = || server.limiter_on(&clock);
-    let [here, there] = [limiter(), limiter()];
-    let plain = Limit::token_bucket("lease", 10_000, MINUTE).burst(10_000);
-    let leased = plain.lease(500);
-    for _ in 0..600 {
-        there.check(&leased, "key", 1).await.expect("admitted");
-    }
-    here.block(&leased, "key", MINUTE).await.expect("blocked");
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
+    let plain = Limit::token_bucket("lease", 10_000, MINUTE);
+    assert_eq!(spend(&there, &plain.lease(500), 600).await, 600);
+    here.block(&plain, "key", MINUTE).await.expect("blocked");
     clock.advance(SECOND);
     // 600 units were spent. The lease keeps back 167, and some of them drain before they go back.
     wait_until(async || {
@@ -211,9 +209,8 @@ async fn an_early_unblock_admits_no_two_calls_at_a_moment() {
     assert!(here.unblock(&limit, "key").await.expect("unblocked"));
     let mut finished = 0;
     for _ in 0..10 {
-        for limiter in [&here, &there] {
-            wait_until_idle(limiter).await;
-        }
+        wait_until_idle(&here).await;
+        wait_until_idle(&there).await;
         let now = calls.iter().filter(|call| call.is_finished()).count();
         assert!(now <= finished + 1, "{now} calls, {finished} before");
         finished = now;
@@ -227,25 +224,26 @@ async fn other_processes_obey_with_their_next_request() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     for limit in limits("blocked", 10, MINUTE) {
-        there.check(&limit, "key", 1).await.expect("admitted");
+        let check = || there.check(&limit, "key", 1);
+        check().await.expect("admitted");
         here.block(&limit, "key", 10 * SECOND).await.expect("blocked");
-        assert_eq!(blocked(there.check(&limit, "key", 1).await), 10 * SECOND);
+        assert_eq!(blocked(check().await), 10 * SECOND);
         // From the rejection cache, until the process looks again after a second.
-        let cached = there.check(&limit, "key", 1).await.expect_err("blocked");
-        let Rejection::Blocked { decision, .. } = cached else { panic!("{cached:?}") };
-        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        let cached = check().await;
+        assert_eq!(decision(cached.clone()).source, Source::Cache, "{limit:?}");
+        blocked(cached);
         assert!(here.unblock(&limit, "key").await.expect("unblocked"));
         here.check(&limit, "key", 1).await.expect("open");
         clock.advance(SECOND);
-        there.check(&limit, "key", 1).await.expect("open");
+        check().await.expect("open");
         // A cached rejection of the limit hides the block for a second at most.
-        while there.check(&limit, "key", 1).await.is_ok() {}
+        while check().await.is_ok() {}
         here.block(&limit, "key", HOUR).await.expect("blocked");
-        let cached = there.check(&limit, "key", 1).await.expect_err("limited");
-        let Rejection::Limited { decision, .. } = cached else { panic!("{cached:?}") };
-        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        let cached = check().await;
+        assert_eq!(decision(cached.clone()).source, Source::Cache, "{limit:?}");
+        assert!(matches!(cached, Err(Rejection::Limited { .. })), "{cached:?}");
         clock.advance(SECOND);
-        blocked(there.check(&limit, "key", 1).await);
+        blocked(check().await);
     }
 }
 
@@ -271,37 +269,17 @@ async fn a_fallback_obeys_the_process_that_blocked() {
     limiter.check(&limit, "key", 1).await.expect("admitted");
     limiter.block(&limit, "key", MINUTE).await.expect("blocked");
     drop(server);
-    let Err(Rejection::Blocked { decision, .. }) = limiter.check(&limit, "key", 1).await else {
-        panic!("the process knows that the key is blocked");
-    };
-    assert_eq!(decision.source, Source::Fallback);
+    let known = limiter.check(&limit, "key", 1).await;
+    assert_eq!(decision(known.clone()).source, Source::Fallback);
+    blocked(known);
     limiter.block(&limit, "another key", MINUTE).await.expect_err("Redis does not reply");
     blocked(limiter.check(&limit, "another key", 1).await);
 }
 
 /// A service that takes no calls for a minute.
-#[rate_limit(period = 60, threshold = 10, name = "upstream", block = |result| match result {
-    Err(UpstreamError::TryAgain) => Some(MINUTE),
-    _ => None,
-})]
-async fn call_upstream() -> Result<(), UpstreamError> {
-    Err(UpstreamError::TryAgain)
-}
-
-#[derive(Debug)]
-enum UpstreamError {
-    TryAgain,
-    Limited(Rejection),
-}
-
-impl From<Rejection> for UpstreamError {
-    fn from(rejection: Rejection) -> Self {
-        Self::Limited(rejection)
-    }
-}
-
-fn is_blocked(result: &Result<(), UpstreamError>) -> bool {
-    matches!(result, Err(UpstreamError::Limited(Rejection::Blocked { .. })))
+#[rate_limit(period = 60, threshold = 10, name = "upstream", block = |_| Some(MINUTE))]
+async fn call_upstream() -> Result<(), Rejection> {
+    Ok(())
 }
 
 /// Redis blocks the key in the background. A call that follows at once is rejected all the same, and an unblock comes
@@ -313,21 +291,20 @@ async fn a_process_obeys_its_own_block_at_once() {
     let limiter = proxy.builder().deadline(10 * SECOND).build().expect("valid settings");
     let upstream = Limit::sliding("upstream", 10, MINUTE);
     let there = server.builder().build().expect("valid settings");
+    let is_blocked = |result| matches!(result, Err(Rejection::Blocked { .. }));
     let run = async {
         for _ in 0..2 {
-            let first = call_upstream().await.expect_err("never succeeds");
-            assert!(matches!(first, UpstreamError::TryAgain), "{first:?}");
+            call_upstream().await.expect("open");
             for _ in 0..4 {
-                assert!(is_blocked(&call_upstream().await));
+                assert!(is_blocked(call_upstream().await));
             }
             assert!(limiter.unblock(&upstream, ()).await.expect("unblocked"));
         }
-        call_upstream().await.expect_err("never succeeds");
+        call_upstream().await.expect("open");
         limiter.flush().await.expect("sent");
     };
     limiter.scope(run).await;
-    let result = there.scope(call_upstream()).await;
-    assert!(is_blocked(&result), "blocked by the other process: {result:?}");
+    assert!(is_blocked(there.scope(call_upstream()).await), "blocked by the other process");
 }
 
 #[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", block = |_| Some(MINUTE))]
@@ -357,15 +334,10 @@ on_both_stores! {
             // As many calls as the limit admits at once can wait until the end of the block, and not much longer.
             let [waiting, few] = [10 * MINUTE, 2 * MINUTE + SECOND].map(|wait| limit.wait(wait));
             test.limiter.block(&limit, "key", 2 * MINUTE).await.expect("blocked");
-            let (sender, mut admitted) = tokio::sync::mpsc::unbounded_channel();
-            let mut calls = tokio::task::JoinSet::new();
+            let mut calls = JoinSet::new();
             for number in 0..15 {
                 let waiting = if number < 10 { &few } else { &waiting };
-                let (sender, check) = (sender.clone(), test.limiter.check(waiting, "key", 1));
-                calls.spawn(async move {
-                    check.await.expect("admitted");
-                    sender.send(number).expect("a receiver");
-                });
+                calls.spawn(test.limiter.check(waiting, "key", 1).map_ok(move |_| number));
                 tokio::task::yield_now().await;
             }
             let takes_nothing = tokio::spawn(test.limiter.check(&waiting, "key", 0));
@@ -378,20 +350,19 @@ on_both_stores! {
             assert_eq!(blocked(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
             test.clock.advance(2 * MINUTE - Duration::from_micros(1));
             wait_until_idle(&test.limiter).await;
-            assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the end of the block");
+            assert!(calls.try_join_next().is_none(), "{limit:?}: a call started before the end");
             let mut order = Vec::new();
-            for step in 0..40 {
-                let end = Duration::from_micros(1);
-                test.clock.advance(if step == 0 { end } else { limit.period() / 10 });
+            test.advance(1);
+            for _ in 0..40 {
                 wait_until_idle(&test.limiter).await;
-                while let Ok(number) = admitted.try_recv() {
-                    order.push(number);
+                while let Some(call) = calls.try_join_next() {
+                    order.push(call.expect("no panic").expect("admitted"));
                 }
+                test.clock.advance(limit.period() / 10);
             }
             assert_eq!(order, (0..15).collect::<Vec<_>>(), "{limit:?}");
-            while calls.join_next().await.is_some() {}
             takes_nothing.await.expect("no panic").expect("admitted");
-            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.reset(&limit).await;
             // An unblock ends the block as well.
             test.limiter.block(&limit, "key", 5 * MINUTE).await.expect("blocked");
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
@@ -401,46 +372,13 @@ on_both_stores! {
             timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
         }
     }
-
-    /// A bucket reserves moments ahead. After the key is blocked, no call starts at its reserved moment.
-    async fn reserved_calls_start_after_the_end_of_a_block(test: TestLimiter) {
-        for burst in [1, 10] {
-            let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);
-            let waiting = limit.wait(MINUTE);
-            test.limiter.check(&limit, "key", burst).await.expect("a new key");
-            let mut calls: Vec<_> = (0..5)
-                .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
-                .collect();
-            wait_until_idle(&test.limiter).await;
-            test.limiter.block(&limit, "key", 10 * SECOND).await.expect("blocked");
-            wait_until_idle(&test.limiter).await;
-            for _ in 0..19 {
-                test.clock.advance(SECOND / 2);
-                wait_until_idle(&test.limiter).await;
-            }
-            assert!(calls.iter().all(|call| !call.is_finished()), "a call started while blocked");
-            test.clock.advance(SECOND / 2);
-            // The bucket has refilled meanwhile.
-            for started in 0..=5 {
-                wait_until_idle(&test.limiter).await;
-                let finished = calls.iter().filter(|call| call.is_finished()).count();
-                assert_eq!(finished, (burst as usize + started).min(5), "burst {burst}");
-                test.clock.advance(SECOND / 10);
-            }
-            for call in calls.drain(..) {
-                call.await.expect("no panic").expect("admitted");
-            }
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
 }
 
 /// The block ends between the reply that it is blocked and the request that cancels the reservation.
 #[tokio::test]
 async fn a_line_does_not_ask_without_a_pause() {
-    let server = Server::start();
-    let limiter = || server.builder().build().expect("valid settings");
-    let [here, there] = [limiter(), limiter()];
+    let (server, here) = Server::with_limiter();
+    let there = server.builder().build().expect("valid settings");
     let limit = Limit::leaky_bucket("pause", 1, MINUTE);
     let waiting = limit.wait(HOUR);
     here.check(&limit, "key", 1).await.expect("a new key");
