@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Limit, VirtualClock};
 use redis::Commands;
 use serde::{Deserialize, Serialize};
 use support::ALGORITHMS;
@@ -51,20 +51,19 @@ async fn decide(server: &Server, state: &State) -> Vec<Call> {
     let mut connection = server.connection();
     let () = connection.set_ex(&state.key, &state.value, 3_600).expect("SET");
     let clock = VirtualClock::at(START);
-    let (limiter, mut permits, mut calls) = (server.limiter_on(&clock), Vec::new(), Vec::new());
-    for Call { at, cost, .. } in state.calls.iter().cloned() {
-        clock.set(START + Duration::from_micros(at));
-        let result = limiter.acquire(&state.limit, "ann", cost).await;
+    let (limiter, mut calls) = (server.limiter_on(&clock), state.calls.clone());
+    for call in &mut calls {
+        clock.set(START + Duration::from_micros(call.at));
+        let result = limiter.acquire(&state.limit, "ann", call.cost).await;
         let decided = decision(result.map(|permit| {
             let decided = permit.decision();
-            permits.push(permit);
+            std::mem::forget(permit);
             decided
         }));
-        let (allowed, remaining) = (decided.allowed, decided.remaining);
-        let [retry_after, reset_after] = [decided.retry_after, decided.reset_after].map(micros);
-        calls.push(Call { at, cost, allowed, remaining, retry_after, reset_after });
+        (call.allowed, call.remaining) = (decided.allowed, decided.remaining);
+        [call.retry_after, call.reset_after] =
+            [decided.retry_after, decided.reset_after].map(micros);
     }
-    permits.into_iter().for_each(std::mem::forget);
     let keys: Vec<String> = connection.keys("*").expect("KEYS");
     assert_eq!(keys, [&*state.key], "{}", state.what);
     let () = connection.del(&state.key).expect("DEL");
@@ -76,22 +75,20 @@ async fn state(server: &Server, limit: Limit, what: &str) -> State {
     let clock = VirtualClock::at(START - PERIOD / 4);
     let limiter = server.limiter_on(&clock);
     let most = limit.capacity();
-    let take = async |limiter: &RateLimiter, cost| {
-        limiter.acquire(&limit, "ann", cost).await.expect("admitted")
-    };
+    let take = async |cost| limiter.acquire(&limit, "ann", cost).await.expect("admitted");
     match what {
         // Records of one cell are joined.
         "joined" => {
             for _ in 0..1_100 {
                 clock.advance(SECOND / 2);
-                take(&limiter, 1).await.keep();
+                take(1).await.keep();
             }
         }
-        "held" => std::mem::forget(take(&limiter, most / 2).await),
+        "held" => std::mem::forget(take(most / 2).await),
         _ => {
-            take(&limiter, most / 4).await.keep();
+            take(most / 4).await.keep();
             clock.advance(MINUTE);
-            take(&limiter, most / 4).await.settle(if what == "indebted" { most } else { most / 5 });
+            take(most / 4).await.settle(if what == "indebted" { most } else { most / 5 });
         }
     }
     limiter.flush().await.expect("settled");
@@ -100,15 +97,13 @@ async fn state(server: &Server, limit: Limit, what: &str) -> State {
     }
     clock.set(START);
     let mut connection = server.connection();
-    let keys: Vec<String> = connection.keys("*").expect("KEYS");
-    let value: Vec<u8> = connection.get(&keys[0]).expect("GET");
-    redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+    let [(key, _)] = <[_; 1]>::try_from(server.ttls()).expect("one key");
+    let value: Vec<u8> = connection.get_del(&key).expect("GETDEL");
     let calls = [(0, most / 10), (20, most / 3), (25, most / 2), (60, most / 2), (130, most)];
     let call = |(minutes, cost)| {
         let (at, allowed) = (micros(minutes * MINUTE), false);
         Call { at, cost, allowed, remaining: 0, retry_after: 0, reset_after: 0 }
     };
-    let [key] = <[String; 1]>::try_from(keys).expect("one key");
     State { what: what.to_owned(), limit, key, value, calls: calls.map(call).to_vec() }
 }
 
@@ -126,9 +121,8 @@ async fn states(server: &Server) -> Vec<State> {
     kinds.push((Limit::in_flight("states", few).hold(PERIOD), "held"));
     let mut states = Vec::new();
     for (limit, what) in kinds {
-        let mut state = state(server, limit, what).await;
-        state.calls = decide(server, &state).await;
-        states.push(state);
+        let state = state(server, limit, what).await;
+        states.push(State { calls: decide(server, &state).await, ..state });
     }
     states
 }
