@@ -7,7 +7,7 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use futures::{FutureExt, TryFutureExt};
 use ratelimit_runtime::{
-    Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
+    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
@@ -52,25 +52,6 @@ on_both_stores! {
         test.limiter.block(&limit, "key", MINUTE).await.expect("blocked");
         assert!(test.limiter.reset(&limit, "key").await.expect("reset"), "it was blocked");
         assert!(!test.limiter.unblock(&limit, "key").await.expect("open"), "it is open");
-    }
-
-    async fn a_blocked_key_rejects_a_call_against_several_limits(test: TestLimiter) {
-        for limit in limits("blocked", 10, MINUTE) {
-            let wide = Limit::sliding("wide", 100, MINUTE);
-            let parts = [Part::new(&wide, &"key", 1), Part::new(&limit, &"key", 1)];
-            test.limiter.block(&limit, "key", SECOND).await.expect("blocked");
-            for rejected in [
-                test.limiter.check_all(&parts).await.map(drop),
-                test.limiter.acquire_all(&parts).await.map(drop),
-            ] {
-                let Err(Rejection::Blocked { name, .. }) = rejected else { panic!("{limit:?}") };
-                assert_eq!(name.as_str(), "blocked");
-            }
-            assert_eq!(test.peek(&wide, 1).await.remaining, 100);
-            test.advance(1_000_000);
-            test.limiter.check_all(&parts).await.expect("open");
-            test.reset(&wide).await;
-        }
     }
 
     /// New keys make the embedded store reclaim what has expired.
@@ -305,25 +286,6 @@ async fn a_process_obeys_its_own_block_at_once() {
     };
     limiter.scope(run).await;
     assert!(is_blocked(there.scope(call_upstream()).await), "blocked by the other process");
-}
-
-#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", block = |_| Some(MINUTE))]
-async fn close_window() -> Result<(), Rejection> {
-    Ok(())
-}
-
-/// One function leases units of a count, another one blocks its key.
-#[tokio::test]
-async fn a_process_that_blocks_a_key_spends_no_leased_units() {
-    let (_server, _clock, limiter) = Server::with_clock();
-    let limit = Limit::fixed("left", 10_000, MINUTE).lease(50);
-    for _ in 0..201 {
-        limiter.check(&limit, (), 1).await.expect("admitted");
-    }
-    let leased = limiter.check(&limit, (), 1).await.expect("admitted");
-    assert_eq!(leased.source, Source::Lease);
-    limiter.scope(close_window()).await.expect("admitted");
-    blocked(limiter.check(&limit, (), 1).await);
 }
 
 // Calls that wait for the end of a block.

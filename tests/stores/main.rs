@@ -32,7 +32,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Answer, Check, Clock, Decision, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Answer, Check, Clock, Decision, Limit, Permit, RateLimiter, VirtualClock};
 pub(crate) use support::limits::decision;
 pub(crate) use support::lines::wait_until_idle;
 use support::server::Server;
@@ -95,9 +95,13 @@ impl TestLimiter {
         self.limiter.peek(limit, "key", cost).await.expect("a decision")
     }
 
-    /// Takes `cost` units for a call that uses `used`.
-    async fn use_units(&self, limit: &Limit, cost: u64, used: u64) {
-        self.limiter.acquire(limit, "key", cost).await.expect("admitted").settle(used);
+    async fn acquire(&self, limit: &Limit, cost: u64) -> Permit {
+        self.limiter.acquire(limit, "key", cost).await.expect("admitted")
+    }
+
+    /// Settles a permit, and waits until the store has settled it.
+    async fn settle(&self, permit: Permit, used: u64) {
+        permit.settle(used);
         self.limiter.flush().await.expect("settled");
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, VirtualClock};
 use redis::{Commands, Connection};
 use support::clocks::embedded_on;
-use support::limits::{DAY, HOUR, MINUTE};
+use support::limits::{DAY, MINUTE};
 use support::model::ExpectedDecision;
 use support::server::Server;
 
@@ -149,56 +149,6 @@ async fn a_full_state_joins_its_records() {
         assert_eq!(length(&mut connection), 53);
         redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
     }
-}
-
-/// Charges 10 units four times at one time under a threshold of 100, and after `later` makes debts of two of them. The
-/// state then has a record of more than 2^32 units. Returns the other two charges.
-async fn with_large_debts(stores: &mut Stores, later: Duration) -> [Charge; 2] {
-    let charges = [stores.acquire(100, 10).await, stores.acquire(100, 10).await];
-    let indebted = [stores.acquire(100, 10).await, stores.acquire(100, 10).await];
-    stores.clock.advance(later);
-    for charge in indebted {
-        stores.settle(charge, 5_000_000_000).await;
-    }
-    charges
-}
-
-/// The last settlement makes another debt, or gives units back to the record of the debts.
-#[tokio::test]
-async fn records_of_more_than_32_bits_leave_whole() {
-    let server = Server::start();
-    for (last, left) in [(35, 50), (4, 75)] {
-        let mut stores = Stores::on(&server, DAY);
-        let charges = with_large_debts(&mut stores, Duration::ZERO).await;
-        for (charge, used) in charges.into_iter().zip([35, last]) {
-            // The first of these moves the record of the debts into the ring.
-            stores.clock.advance(HOUR);
-            stores.settle(charge, used).await;
-            stores.assert_agrees(100).await;
-        }
-        stores.clock.advance(21 * HOUR);
-        stores.assert_agrees(999_999_999_999_999).await;
-        stores.clock.advance(HOUR);
-        assert_eq!(stores.remaining(100).await, left);
-        // This charge drops the record that has left. An hour later, the debt of 25 units leaves.
-        drop(stores.acquire(100, 20).await);
-        stores.clock.advance(HOUR);
-        assert_eq!(stores.remaining(100).await, left - 20 + 25);
-        redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-    }
-}
-
-/// A record that has left does not come back when the state is written anew with longer records.
-#[tokio::test]
-async fn records_that_have_left_stay_out_of_a_wider_ring() {
-    let server = Server::start();
-    let mut stores = Stores::on(&server, DAY);
-    let [_, last] = with_large_debts(&mut stores, HOUR).await;
-    stores.clock.advance(23 * HOUR);
-    stores.settle(last, 35).await;
-    stores.assert_agrees(100).await;
-    stores.clock.advance(HOUR);
-    assert_eq!(stores.remaining(100).await, 75);
 }
 
 #[tokio::test]

@@ -40,16 +40,15 @@ on_both_stores! {
             assert!(test.allows(&open, 1).await, "{algorithm}");
             let blocked = open.try_amounts(0, None).expect("valid");
             assert_eq!((blocked.threshold(), blocked.capacity()), (0, 0));
-            let part = |limit, cost| Part::new(limit, &"key", cost);
-            let waiting = blocked.wait(MINUTE);
             for cost in [0, 1, 9] {
+                let [one, other] = [Part::new(&open, &"key", 1), Part::new(&blocked, &"key", cost)];
                 let rejected = [
                     limiter.check(&blocked, "key", cost).await.map(drop),
-                    limiter.check(&waiting, "key", cost).await.map(drop),
+                    limiter.check(&blocked.wait(MINUTE), "key", cost).await.map(drop),
                     limiter.acquire(&blocked, "key", cost).await.map(drop),
-                    limiter.check_all(&[part(&open, 1), part(&blocked, cost)]).await.map(drop),
-                    limiter.check_all(&[part(&blocked, cost)]).await.map(drop),
-                    limiter.acquire_all(&[part(&blocked, cost), part(&open, 1)]).await.map(drop),
+                    limiter.check_all(&[one, other]).await.map(drop),
+                    limiter.check_all(&[other]).await.map(drop),
+                    limiter.acquire_all(&[other, one]).await.map(drop),
                 ];
                 for (call, result) in rejected.into_iter().enumerate() {
                     let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
@@ -117,8 +116,7 @@ on_both_stores! {
                 let result = test.limiter.acquire(&limit, "key", 0).await;
                 assert_eq!(result.is_ok(), admitted < 2, "{limit:?}: {result:?}");
                 if let Ok(permit) = result {
-                    permit.settle(8);
-                    test.limiter.flush().await.expect("settled");
+                    test.settle(permit, 8).await;
                 }
             }
             let rejected = test.decide(&limit, 0).await;
@@ -144,7 +142,7 @@ on_both_stores! {
     async fn the_limit_above_which_a_count_is_rejects_a_call_of_several(test: TestLimiter) {
         for limit in limits("several", 10, HOUR) {
             let other = Limit::sliding("other", 5, HOUR);
-            test.use_units(&limit, 0, 11).await;
+            test.settle(test.acquire(&limit, 0).await, 11).await;
             let parts = [Part::new(&other, &"key", 5), Part::new(&limit, &"key", 0)];
             let rejection = test.limiter.check_all(&parts).await.expect_err("above its limit");
             assert_eq!(rejection.name(), "several", "{limit:?}");
@@ -218,7 +216,7 @@ on_both_stores! {
             }
             test.set_rules(RuleSet::new());
             // A debt of 60 units, and a blocked key.
-            test.use_units(&with(&announced, 2_000), 10, 70).await;
+            test.settle(test.acquire(&with(&announced, 2_000), 10).await, 70).await;
             test.limiter.block(&announced, "key", 90 * SECOND).await.expect("blocked");
             for _ in 0..2 {
                 let used = usage(&test, &announced).await;

@@ -45,9 +45,9 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
         for blocked in [&limit, &wide] {
             // A block that ends before the id is forgotten.
             limiter.block(blocked, 1_u64, SECOND).await.expect("blocked");
-            let rejection =
-                check(&limiter, [blocked, &SENT], (1, 7), 1).await.expect_err("blocked");
-            assert!(matches!(rejection, Rejection::Blocked { .. }), "{rejection:?}");
+            let rejected = check(&limiter, [blocked, &SENT], (1, 7), 1).await;
+            let Err(Rejection::Blocked { name, .. }) = rejected else { panic!("{rejected:?}") };
+            assert_eq!(name.as_str(), blocked.name());
             limiter.unblock(blocked, 1_u64).await.expect("unblocked");
         }
         // A decision about several others reports each.
@@ -66,19 +66,27 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
 #[tokio::test]
 async fn rules_do_not_change_how_often_an_id_is_charged() {
     let server = Server::start();
-    let limit = Limit::sliding("orders", 5, HOUR);
-    let (shadow, shadow_sent) = (limit.shadow(true), SENT.shadow(true));
+    let limit = Limit::sliding("orders", 2, HOUR);
+    let trial = Limit::sliding("orders:trial", 5, HOUR);
+    let (plain, shadows) = ([&limit, &SENT], [&limit.shadow(true), &SENT.shadow(true)]);
     for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
-        for (key, name, rule, limit, sent) in [
-            (1, "sent", Rule::new().threshold(5).trial(3), limit, SENT),
-            (2, "sent", Rule::new().shadow(true), limit, SENT),
-            (3, "orders", Rule::new().shadow(false), shadow, shadow_sent),
+        for (key, name, rule, limits, observed) in [
+            (1, "sent", Rule::new().threshold(5).trial(3), plain, &limit),
+            (2, "sent", Rule::new().shadow(true), plain, &limit),
+            (3, "orders", Rule::new().shadow(false), shadows, &limit),
+            (4, "orders", Rule::new().shadow(true), plain, &limit),
+            (5, "orders", Rule::new().trial(5), plain, &trial),
         ] {
             limiter.set_rules(ruled(name, rule)).expect("valid");
-            for _ in 0..3 {
-                check(&limiter, [&limit, &sent], (key, 7), 1).await.expect("admitted");
+            for id in [7, 7, 8, 8, 7] {
+                check(&limiter, limits, (key, id), 1).await.expect("admitted");
             }
-            assert_eq!(used(&limiter, &limit, key).await, 1, "{rule:?}");
+            assert_eq!(used(&limiter, observed, key).await, 2, "{rule:?}");
+            // The limit rejects this call, except a shadow. A trial decides about it all the same.
+            let third = check(&limiter, limits, (key, 9), 1).await;
+            assert_eq!(third.is_ok(), key == 4, "{rule:?}: {third:?}");
+            let units = if key == 5 { 3 } else { 2 };
+            assert_eq!(used(&limiter, observed, key).await, units, "{rule:?}");
         }
     }
     for rule in [Rule::new().threshold(5), Rule::new().trial(3)] {
@@ -87,28 +95,6 @@ async fn rules_do_not_change_how_often_an_id_is_charged() {
     }
     Rule::new().blocked(true).check_fits(&SENT).expect("no amounts");
     SENT.try_amounts(5, None).expect_err("amounts");
-}
-
-/// A rule makes the limit a shadow, or adds a trial.
-#[tokio::test]
-async fn shadows_and_trials_do_not_charge_repeated_calls() {
-    let server = Server::start();
-    let limit = Limit::sliding("orders", 2, HOUR);
-    let trial = Limit::sliding("orders:trial", 5, HOUR);
-    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
-        for (key, rule, observed, units) in
-            [(1, Rule::new().shadow(true), limit, 2), (2, Rule::new().trial(5), trial, 3)]
-        {
-            limiter.set_rules(ruled("orders", rule)).expect("valid");
-            for id in [7, 7, 8, 8, 7] {
-                check(&limiter, [&limit, &SENT], (key, id), 1).await.expect("admitted");
-            }
-            // A trial also decides about a call that the limit rejects.
-            let third = check(&limiter, [&limit, &SENT], (key, 9), 1).await;
-            assert_eq!(third.is_ok(), observed == limit, "{third:?}");
-            assert_eq!(used(&limiter, &observed, key).await, units, "{observed:?}");
-        }
-    }
 }
 
 /// In one process, without a thread that would have to start.

@@ -63,11 +63,10 @@ crate::on_both_stores! {
         let fast = limit(Algorithm::TokenBucket, FAST, DAY);
         let slow = limit(Algorithm::TokenBucket, 1, DAY);
         for (used, debt) in [(30, 20), (0, 0)] {
-            let permit = test.limiter.acquire(&fast, "key", 10).await.expect("admitted");
+            let permit = test.acquire(&fast, 10).await;
             test.advance(SECOND);
             assert!(test.allows(&slow, 1).await);
-            permit.settle(used);
-            test.limiter.flush().await.expect("settled");
+            test.settle(permit, used).await;
             // The bucket counts the call of the slow rate, and the debt at that rate.
             let left = test.peek(&slow, 1).await;
             let wait = Duration::from_micros((1 + debt) * DAY);

@@ -9,57 +9,47 @@ use support::clocks::embedded_on;
 use support::limits::{DAY, MINUTE, limits};
 use support::server::Server;
 
-use super::{acquire, limiters, remaining};
-use crate::decision;
+use crate::TestLimiter;
 
-/// The product of the debt and its weight is above what a script counts exactly.
-#[tokio::test]
-async fn a_debt_of_a_counter_counts_whole_over_a_long_period() {
-    let server = Server::start();
-    let (limiters, clock) = limiters(&server);
-    let limit = Limit::sliding_counter("permits", 1_000_000, DAY);
-    clock.set(20_000 * DAY);
-    for limiter in &limiters {
-        acquire(limiter, &limit, 1).await.settle(5_000_000);
-        limiter.flush().await.expect("settled");
-    }
-    // A fifth of the window before weighs as much as the limit.
-    for (later, used) in [(Duration::ZERO, 5_000_000), (DAY + 2 * DAY / 3, 1_666_667)] {
-        clock.advance(later);
-        for limiter in &limiters {
-            let usage = limiter.operator().usage(&limit, "key").await.expect("counted");
-            assert_eq!(usage.used, used, "{:?}", limiter.source());
-            assert!(!decision(limiter.peek(&limit, "key", 1).await).allowed);
+crate::on_both_stores! {
+    /// The product of the debt and its weight is above what a script counts exactly.
+    async fn a_debt_of_a_counter_counts_whole_over_a_long_period(test: TestLimiter) {
+        let limit = Limit::sliding_counter("permits", 1_000_000, DAY);
+        test.clock.set(20_000 * DAY);
+        test.settle(test.acquire(&limit, 1).await, 5_000_000).await;
+        // A fifth of the window before weighs as much as the limit.
+        for (later, used) in [(Duration::ZERO, 5_000_000), (DAY + 2 * DAY / 3, 1_666_667)] {
+            test.clock.advance(later);
+            let usage = test.limiter.operator().usage(&limit, "key").await.expect("counted");
+            assert_eq!(usage.used, used);
+            assert!(!test.peek(&limit, 1).await.allowed);
         }
-    }
-    clock.advance(DAY * 4 / 5 - 2 * DAY / 3 + MINUTE);
-    for limiter in &limiters {
-        acquire(limiter, &limit, 1).await.keep();
+        test.clock.advance(DAY * 4 / 5 - 2 * DAY / 3 + MINUTE);
+        assert!(test.allows(&limit, 1).await);
     }
 }
 
 #[tokio::test]
 async fn a_debt_saturates() {
     let server = Server::start();
-    let (limiters, clock) = limiters(&server);
+    let tests = [TestLimiter::embedded(), TestLimiter::redis(&server)];
     for limit in limits("permits", 1_000, MINUTE) {
-        // The clock ends in the year 2112, so the longest debt drains only if it starts long before.
-        clock.set(MINUTE);
         let mut resets = Vec::new();
-        for limiter in &limiters {
+        for test in &tests {
+            // The clock ends in the year 2112, so the longest debt drains only if it starts long before.
+            test.clock.set(MINUTE);
             // The permit of a call that costs nothing can be settled as well.
-            for permit in join_all([(); 3].map(|()| acquire(limiter, &limit, 0))).await {
-                permit.settle(u64::MAX);
-                assert_eq!(remaining(limiter, &limit).await, 0, "{limit:?}");
+            for permit in join_all([(); 3].map(|()| test.acquire(&limit, 0))).await {
+                test.settle(permit, u64::MAX).await;
+                assert_eq!(test.peek(&limit, 1).await.remaining, 0, "{limit:?}");
             }
-            resets.push(decision(limiter.peek(&limit, "key", 1).await).reset_after);
+            let reset = test.peek(&limit, 1).await.reset_after;
+            assert!(reset <= Duration::from_secs(36_525 * 86_400), "{limit:?}: {reset:?}");
+            test.clock.advance(reset);
+            assert_eq!(test.peek(&limit, 1).await.remaining, 1_000, "{limit:?}");
+            resets.push(reset);
         }
         assert_eq!(resets[0], resets[1], "{limit:?}");
-        assert!(resets[0] <= Duration::from_secs(36_525 * 86_400), "{limit:?}: {resets:?}");
-        clock.advance(resets[0]);
-        for limiter in &limiters {
-            assert_eq!(remaining(limiter, &limit).await, 1_000, "{limit:?}");
-        }
     }
     server.assert_all_keys_expire();
 }

@@ -8,100 +8,109 @@ use futures::future::join_all;
 use ratelimit_runtime::{
     Limit, OnError, Part, Permit, RateLimiter, Rejection, Scope, Source, StoreError,
 };
-use support::limits::{MINUTE, SECOND, is_bucket};
+use support::limits::{MINUTE, SECOND, is_bucket, limits};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{acquire, limiters, on_each, remaining};
-use crate::{decision, wait_until, wait_until_idle};
+use super::{acquire, remaining};
+use crate::{decision, on_both_stores, wait_until, wait_until_idle};
 
-/// A meter settles to what it has counted, also if its call panics or is cancelled.
-#[tokio::test]
-async fn a_meter_settles_what_it_has_counted_when_it_is_dropped() {
-    let server = Server::start();
-    let (limiters, _) = limiters(&server);
-    for (limiter, limit) in on_each(&limiters, "meters") {
-        let left = async || remaining(limiter, &limit).await;
-        let mut meter = acquire(limiter, &limit, 40).await.meter();
-        meter.add(4);
-        meter.add(6);
-        assert_eq!((meter.used(), meter.decision().remaining), (10, 60));
-        drop(meter);
-        assert_eq!(left().await, 90, "{limit:?}");
+on_both_stores! {
+    /// A meter settles to what it has counted, also if its call panics or is cancelled.
+    async fn a_meter_settles_what_it_has_counted_when_it_is_dropped(test: TestLimiter) {
+        for limit in limits("meters", 100, MINUTE) {
+            let left = async || remaining(&test.limiter, &limit).await;
+            let mut meter = test.acquire(&limit, 40).await.meter();
+            meter.add(4);
+            meter.add(6);
+            assert_eq!((meter.used(), meter.decision().remaining), (10, 60));
+            drop(meter);
+            assert_eq!(left().await, 90, "{limit:?}");
 
-        let mut meter = acquire(limiter, &limit, 20).await.meter();
-        meter.add(10);
-        let panics = async move {
-            let _meter = meter;
-            panic!("the call fails");
-        };
-        tokio::spawn(panics).await.expect_err("a panic");
-        assert_eq!(left().await, 80, "{limit:?}");
+            let mut meter = test.acquire(&limit, 20).await.meter();
+            meter.add(10);
+            let panics = async move {
+                let _meter = meter;
+                panic!("the call fails");
+            };
+            tokio::spawn(panics).await.expect_err("a panic");
+            assert_eq!(left().await, 80, "{limit:?}");
 
-        let charge = acquire(limiter, &limit, 20).await.refund_on_drop();
-        let cancelled = tokio::spawn(async move {
-            let _charge = charge;
-            std::future::pending::<()>().await;
-        });
-        tokio::task::yield_now().await;
-        cancelled.abort();
-        cancelled.await.expect_err("cancelled");
-        assert_eq!(left().await, 80, "{limit:?}");
+            let charge = test.acquire(&limit, 20).await.refund_on_drop();
+            let cancelled = tokio::spawn(async move {
+                let _charge = charge;
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
+            cancelled.abort();
+            cancelled.await.expect_err("cancelled");
+            assert_eq!(left().await, 80, "{limit:?}");
 
-        acquire(limiter, &limit, 20).await.refund_on_drop().keep();
-        assert_eq!(left().await, 60, "{limit:?}");
+            test.acquire(&limit, 20).await.refund_on_drop().keep();
+            test.acquire(&limit, 20).await.refund();
+            assert_eq!(left().await, 60, "{limit:?}");
+        }
     }
-}
 
-/// Each part of a call has a permit. Those of one count share its charge.
-#[tokio::test]
-async fn each_of_several_limits_has_its_permit() {
-    const REQUESTS: Limit = Limit::fixed("requests", 5, MINUTE);
-    const TOKENS: Limit = Limit::token_bucket("tokens", 1_000, MINUTE);
-    let server = Server::start();
-    let (limiters, _) = limiters(&server);
-    for limiter in &limiters {
-        let parts = [
-            Part::new(&REQUESTS, &"team", 1),
-            Part::new(&TOKENS, &"team", 300),
-            Part::new(&TOKENS, &"team", 200),
-            Part::new(&TOKENS, &"other", 0),
-        ];
-        let permits = limiter.acquire_all(&parts).await.expect("admitted");
-        let [requests, first, second, free] = <[Permit; 4]>::try_from(permits).expect("four");
-        assert_eq!(requests.decision().remaining, 4);
-        assert_eq!((first.decision().remaining, second.decision().remaining), (500, 500));
-        requests.keep();
-        first.settle(100);
-        second.settle(250);
-        free.settle(7);
-        limiter.flush().await.expect("a reply");
+    /// Each part of a call has a permit. Those of one count share its charge.
+    async fn each_of_several_limits_has_its_permit(test: TestLimiter) {
+        let requests = Limit::fixed("requests", 5, MINUTE);
+        let tokens = Limit::token_bucket("tokens", 1_000, MINUTE);
+        let of = |key, cost| Part::new(&tokens, key, cost);
+        let request = Part::new(&requests, &"key", 1);
+        let parts = [request, of(&"key", 300), of(&"key", 200), of(&"other", 0)];
+        let permits = test.limiter.acquire_all(&parts).await.expect("admitted");
+        let left: Vec<_> = permits.iter().map(|permit| permit.decision().remaining).collect();
+        assert_eq!(left, [4, 500, 500, 1_000]);
+        for (permit, used) in permits.into_iter().zip([1, 100, 250, 7]) {
+            permit.settle(used);
+        }
+        test.limiter.flush().await.expect("a reply");
         for (limit, key, left) in
-            [(&REQUESTS, "team", 4), (&TOKENS, "team", 650), (&TOKENS, "other", 993)]
+            [(&requests, "key", 4), (&tokens, "key", 650), (&tokens, "other", 993)]
         {
-            assert_eq!(decision(limiter.peek(limit, key, 1).await).remaining, left);
+            assert_eq!(decision(test.limiter.peek(limit, key, 1).await).remaining, left);
+        }
+    }
+
+    async fn what_a_shadow_does_not_charge_is_not_settled(test: TestLimiter) {
+        let limit = Limit::fixed("shadow", 10, MINUTE);
+        let shadow = limit.shadow(true);
+        test.acquire(&limit, 10).await.keep();
+        let permit = test.acquire(&shadow, 5).await;
+        assert!(!permit.decision().allowed);
+        permit.refund();
+        test.acquire(&shadow, 5).await.settle(100);
+        test.acquire(&shadow, 11).await.settle(100);
+        assert_eq!(remaining(&test.limiter, &limit).await, 0);
+        assert!(test.peek(&limit, 1).await.retry_after <= MINUTE);
+    }
+
+    async fn calls_that_wait_have_permits(test: TestLimiter) {
+        for limit in limits("permits", 100, MINUTE) {
+            let waiting = limit.wait(5 * MINUTE);
+            let first = test.acquire(&waiting, 100).await;
+            let mut calls: JoinSet<_> =
+                (0..2).map(|_| test.limiter.acquire(&waiting, "key", 10)).collect();
+            wait_until_idle(&test.limiter).await;
+            assert!(calls.try_join_next().is_none(), "{limit:?}: the calls wait");
+            // The units go to the calls that wait.
+            test.settle(first, 0).await;
+            for permit in timeout(20 * SECOND, calls.join_all()).await.expect("soon") {
+                permit.expect("admitted").refund();
+            }
+            // A bucket kept room for the moment that a call had reserved.
+            let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
+            let left = remaining(&test.limiter, &limit).await;
+            assert!((least..=100).contains(&left), "{limit:?}: {left}");
         }
     }
 }
 
 #[tokio::test]
 async fn calls_that_are_not_charged_have_empty_permits() {
-    let server = Server::start();
-    let (limiters, _) = limiters(&server);
-    for limiter in &limiters {
-        let limit = Limit::fixed("shadow", 10, MINUTE);
-        let shadow = limit.shadow(true);
-        acquire(limiter, &limit, 10).await.keep();
-        let permit = acquire(limiter, &shadow, 5).await;
-        assert!(!permit.decision().allowed);
-        permit.refund();
-        acquire(limiter, &shadow, 5).await.settle(100);
-        acquire(limiter, &shadow, 11).await.settle(100);
-        assert_eq!(remaining(limiter, &limit).await, 0);
-        assert!(decision(limiter.peek(&limit, "key", 1).await).retry_after <= MINUTE);
-    }
     let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(SECOND / 20);
     let limiter = builder.on_error(OnError::Allow).build().expect("valid settings");
     let limit = Limit::fixed("allowed", 10, MINUTE);
@@ -164,30 +173,6 @@ async fn parts_of_a_fallback_give_back_what_it_has_charged() {
     acquire(&limiter, &limit, 10).await.settle(9);
     assert_eq!(remaining(&limiter, &limit).await, 0);
     assert!(decision(limiter.peek(&limit, "key", 2).await).retry_after <= MINUTE);
-}
-
-#[tokio::test]
-async fn calls_that_wait_have_permits() {
-    let server = Server::start();
-    let (limiters, clock) = limiters(&server);
-    for (limiter, limit) in on_each(&limiters, "permits") {
-        let waiting = limit.wait(5 * MINUTE);
-        let first = acquire(limiter, &waiting, 100).await;
-        let mut calls: JoinSet<_> = (0..2).map(|_| limiter.acquire(&waiting, "key", 10)).collect();
-        wait_until_idle(limiter).await;
-        assert!(calls.try_join_next().is_none(), "{limit:?}: the calls wait");
-        // The units go to the calls that wait.
-        first.settle(0);
-        limiter.flush().await.expect("a reply");
-        for permit in timeout(20 * SECOND, calls.join_all()).await.expect("soon") {
-            permit.expect("admitted").refund();
-        }
-        // A bucket kept room for the moment that a call had reserved.
-        let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
-        let left = remaining(limiter, &limit).await;
-        assert!((least..=100).contains(&left), "{limit:?}: {left}");
-        clock.advance(10 * MINUTE);
-    }
 }
 
 #[tokio::test]

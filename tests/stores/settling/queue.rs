@@ -35,15 +35,36 @@ struct Outage {
 
 impl Outage {
     fn new() -> Self {
-        let server = Server::start();
-        let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let (limiter, clock) = limiter(&proxy.url());
+        Self::far(Duration::ZERO)
+    }
+
+    /// A limiter that decides by itself if Redis fails. A round trip to Redis takes this long.
+    fn far(round_trip: Duration) -> Self {
+        let (server, clock) =
+            (Server::start(), VirtualClock::at(Duration::from_secs(1_800_000_000)));
+        let proxy = Proxy::with_latency(server.port(), round_trip);
+        let builder = proxy.builder().deadline(DEADLINE).clock(Clock::Virtual(clock.clone()));
+        let limiter = builder.build().expect("valid settings");
         Self { server, proxy, limiter, clock }
     }
 
     /// Another process on the same clock.
     fn other(&self) -> RateLimiter {
         self.server.limiter_on(&self.clock)
+    }
+
+    /// Acquires units, each call a microsecond after the last one.
+    async fn acquire(&self, limit: &Limit, count: u64) -> Vec<Permit> {
+        let mut permits = Vec::new();
+        for _ in 0..count / 25 {
+            let calls = [(); 25].map(|()| async {
+                self.clock.advance(Duration::from_micros(1));
+                acquire(&self.limiter, limit, 10).await
+            });
+            permits.extend(join_all(calls).await);
+        }
+        assert!(permits.iter().all(|permit| permit.decision().source == Source::Redis));
+        permits
     }
 
     /// Cuts the network, and waits until the background thread has observed it: what it sends first can be lost.
@@ -53,32 +74,6 @@ impl Outage {
         permit.settle(0);
         sleep(SECOND / 10).await;
     }
-}
-
-/// A limiter on a virtual clock. If Redis fails, it decides by itself.
-fn limiter(url: &str) -> (RateLimiter, VirtualClock) {
-    let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-    let builder = RateLimiter::builder().redis(url).deadline(DEADLINE);
-    let limiter = builder.clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
-    (limiter, clock)
-}
-
-/// Acquires units, each call a microsecond after the last one.
-async fn acquire_many(
-    (limiter, clock): (&RateLimiter, &VirtualClock),
-    limit: &Limit,
-    count: u64,
-) -> Vec<Permit> {
-    let mut permits = Vec::new();
-    while permits.len() < count as usize {
-        let calls = (0..25.min(count)).map(|_| async {
-            clock.advance(Duration::from_micros(1));
-            acquire(limiter, limit, 10).await
-        });
-        permits.extend(join_all(calls).await);
-        assert!(permits.iter().all(|permit| permit.decision().source == Source::Redis));
-    }
-    permits
 }
 
 fn settle_all(permits: Vec<Permit>, used: u64) {
@@ -104,13 +99,11 @@ async fn flush(limiter: &RateLimiter) -> u64 {
 #[tokio::test]
 async fn a_burst_of_settlements_is_not_lost() {
     const CALLS: u64 = 10_000;
-    let server = Server::start();
+    let outage = Outage::new();
     for limit in limits("burst", 1_000_000, DAY) {
-        let (limiter, clock) = limiter(&server.url);
-        let permits = acquire_many((&limiter, &clock), &limit, CALLS).await;
-        settle_all(permits, 1);
-        assert_eq!(flush(&limiter).await, 0, "{limit:?}");
-        let used = 1_000_000 - remaining(&limiter, &limit).await;
+        settle_all(outage.acquire(&limit, CALLS).await, 1);
+        assert_eq!(flush(&outage.limiter).await, 0, "{limit:?}");
+        let used = 1_000_000 - remaining(&outage.limiter, &limit).await;
         // A bucket with many charges that are not settled keeps a part of some.
         let most = if is_bucket(limit.algorithm()) { 3 * CALLS } else { CALLS };
         assert!((CALLS..=most).contains(&used), "{limit:?}: {used}");
@@ -121,9 +114,9 @@ async fn a_burst_of_settlements_is_not_lost() {
 /// one request, because a second one waits for the reply to the first.
 #[tokio::test]
 async fn a_standstill_loses_one_request_at_most() {
-    let server = Server::start();
-    let (limiter, clock) = limiter(&server.url);
-    let permits = acquire_many((&limiter, &clock), &SLIDING, 3_000).await;
+    let outage = Outage::new();
+    let Outage { server, limiter, .. } = &outage;
+    let permits = outage.acquire(&SLIDING, 3_000).await;
     server.pause_writes();
     settle_all(permits, 1);
     let start = Instant::now();
@@ -132,10 +125,10 @@ async fn a_standstill_loses_one_request_at_most() {
     let flushed = start.elapsed();
     assert!((10 * DEADLINE..=20 * DEADLINE).contains(&flushed), "{flushed:?}");
     server.resume();
-    let lost = flush(&limiter).await;
+    let lost = flush(limiter).await;
     assert!((1..=BATCH).contains(&lost), "{lost}");
     assert_eq!(limiter.flush().await, Ok(()), "the loss was reported");
-    let used = 1_000_000 - remaining(&limiter, &SLIDING).await;
+    let used = 1_000_000 - remaining(limiter, &SLIDING).await;
     assert!((3_000..=3_000 + 9 * lost).contains(&used), "{used}, {lost} lost");
 }
 
@@ -143,7 +136,7 @@ async fn a_standstill_loses_one_request_at_most() {
 async fn settlements_wait_for_the_end_of_an_outage() {
     for fault in [Network::Cut, Network::Blackhole, Network::RepliesLost] {
         let outage = Outage::new();
-        let permits = acquire_many((&outage.limiter, &outage.clock), &SLIDING, 1_000).await;
+        let permits = outage.acquire(&SLIDING, 1_000).await;
         outage.proxy.set(fault);
         settle_all(permits, 1);
         sleep(2 * DEADLINE).await;
@@ -161,7 +154,7 @@ async fn settlements_wait_for_the_end_of_an_outage() {
 #[tokio::test]
 async fn settlements_and_blocks_wait_while_redis_refuses_writes() {
     let outage = Outage::new();
-    let Outage { server, limiter, clock, .. } = &outage;
+    let Outage { server, limiter, .. } = &outage;
     let there = outage.other();
     let refusals = [
         ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
@@ -170,7 +163,7 @@ async fn settlements_and_blocks_wait_while_redis_refuses_writes() {
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
     ];
     for (key, (refuse, accept)) in (10..).zip(refusals) {
-        let permits = acquire_many((limiter, clock), &SLIDING, 100).await;
+        let permits = outage.acquire(&SLIDING, 100).await;
         let before = remaining(&there, &SLIDING).await;
         execute(server, refuse);
         settle_all(permits, 1);
@@ -211,11 +204,11 @@ async fn a_reset_does_not_pass_a_settlement_that_redis_refuses() {
 /// The script has written before the command that the user may not run: the settlement is lost, and told once.
 #[tokio::test]
 async fn a_script_that_ends_after_a_write_is_a_loss() {
-    let server = Server::start();
+    let (server, clock, there) = Server::with_clock();
     execute(&server, "ACL SETUSER limiter on >secret ~* &* +@all -pexpire");
     let url = server.url.replace("redis://", "redis://limiter:secret@");
-    let (limiter, clock) = limiter(&url);
-    let there = server.limiter_on(&clock);
+    let builder = RateLimiter::builder().redis(url).clock(Clock::Virtual(clock));
+    let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
     let limit = Limit::token_bucket("rights", 100, MINUTE);
     acquire(&there, &limit, 1).await.keep();
     let permit = acquire(&limiter, &limit, 1).await;
@@ -307,10 +300,9 @@ async fn a_waker_that_flushes_does_not_stop_the_settlements() {
         }
     }
 
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), SECOND / 10);
+    let Outage { server: _server, limiter, .. } = Outage::far(SECOND / 10);
     // Leaked, so that a failure drops no limiter that a thread has locked.
-    let limiter = &*Box::leak(Box::new(limiter(&proxy.url()).0));
+    let limiter = &*Box::leak(Box::new(limiter));
     let permits = join_all((0..10).map(|_| acquire(limiter, &SLIDING, 10))).await;
     let mut credited = pin!(limiter.credit(&SLIDING, "other", 1));
     let waker = Arc::new(Foreign::Panics).into();
@@ -328,22 +320,18 @@ async fn a_waker_that_flushes_does_not_stop_the_settlements() {
 
 #[tokio::test]
 async fn a_reset_comes_after_the_settlements_before_it() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), SECOND / 20);
-    let (limiter, clock) = limiter(&proxy.url());
-    let permits = acquire_many((&limiter, &clock), &SLIDING, 200).await;
+    let outage = Outage::far(SECOND / 20);
     // Debts, of which the last do not fit in one request.
-    settle_all(permits, 20);
-    assert!(limiter.reset(&SLIDING, "key").await.expect("reset"));
-    limiter.flush().await.expect("settled");
-    assert_eq!(remaining(&limiter, &SLIDING).await, 1_000_000);
+    settle_all(outage.acquire(&SLIDING, 200).await, 20);
+    assert!(outage.limiter.reset(&SLIDING, "key").await.expect("reset"));
+    assert_eq!(remaining(&outage.limiter, &SLIDING).await, 1_000_000);
 }
 
 /// What is pending then is an error.
 #[tokio::test]
 async fn a_shutdown_in_an_outage_ends_within_two_deadlines() {
     let outage = Outage::new();
-    let permits = acquire_many((&outage.limiter, &outage.clock), &SLIDING, 200).await;
+    let permits = outage.acquire(&SLIDING, 200).await;
     outage.proxy.set(Network::Blackhole);
     settle_all(permits, 1);
     let start = Instant::now();

@@ -14,7 +14,7 @@ use ratelimit_runtime::{
     Algorithm, Decision, Limit, Permit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
 use support::clocks::embedded_on;
-use support::limits::is_bucket;
+use support::limits::{DAY, is_bucket};
 use support::model::{ExpectedDecision, Model, ModelReceipt};
 use support::server::Server;
 use support::{ALGORITHMS, random};
@@ -77,6 +77,36 @@ async fn a_settlement_that_gives_nothing_back_is_no_change() {
     let trace = Trace { limits: limits.to_vec(), steps: [&first[..], &later].concat() };
     let compared = Parity::new(&Server::start(), &trace).run().await;
     assert_eq!(compared.expect("the model and both stores agree"), 6);
+}
+
+/// Debts of a sliding window, above what a record of 32 bits counts. A record that has left does not come back when the
+/// state is written anew with longer records.
+#[tokio::test]
+async fn records_of_more_than_32_bits_leave_whole() {
+    use Step::*;
+    let server = Server::start();
+    let limits = [100, 999_999_999_999_999].map(|it| Limit::sliding("records", it, DAY)).to_vec();
+    let acquire = |cost| Acquire(Call { key: 0, cost });
+    let (hour, debt) = (Wait(0, 3_600_000_000), Settle(0, 5_000_000_000));
+    let charged = [acquire(10); 4];
+    let look =
+        [Change(1), Peek(Call { key: 0, cost: 1 }), Change(0), Peek(Call { key: 0, cost: 1 })];
+    // The last settlement makes another debt, or gives units back to the record of the debts.
+    let leaves = |last| {
+        // The first of these moves the record of the debts into the ring.
+        let settled = [debt, debt, hour, Settle(0, 35), hour, Settle(0, last)];
+        // This charge drops the record that has left. An hour later, the debt of 25 units leaves.
+        let charged_again = [acquire(20), hour];
+        let later = [&look[..], &[Wait(7, 0)], &look, &[hour], &look, &charged_again, &look];
+        [&charged[..], &settled, &later.concat()].concat()
+    };
+    let left = [hour, debt, debt, Wait(0, 23 * 3_600_000_000), Settle(0, 35)];
+    let stays_out = [&charged[..], &left, &look, &[hour], &look].concat();
+    for steps in [leaves(35), leaves(4), stays_out] {
+        let trace = Trace { limits: limits.clone(), steps };
+        let compared = Parity::new(&server, &trace).run().await;
+        assert!(compared.expect("the model and both stores agree") > 10);
+    }
 }
 
 type Decisions = (ExpectedDecision, Decision, Decision);
