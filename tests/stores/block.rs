@@ -6,9 +6,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 use futures::future::join_all;
 use futures::{FutureExt, TryFutureExt};
-use ratelimit_runtime::{
-    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
-};
+use ratelimit_runtime::{Decision, Limit, OnError, Rejection, Source, VirtualClock, rate_limit};
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
@@ -131,10 +129,8 @@ async fn a_key_without_a_ttl_keeps_its_count() {
 /// A blocked key lives until the end of its block, and as long after it as the state of the open key.
 #[tokio::test]
 async fn corrections_do_not_lengthen_the_life_of_a_blocked_key() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let virtual_clock = server.builder().clock(Clock::Virtual(clock.clone()));
-    for builder in [server.builder(), virtual_clock] {
-        let limiter = builder.build().expect("valid settings");
+    let (server, on_server) = Server::with_limiter();
+    for limiter in [&on_server, &server.limiter_on(&VirtualClock::new())] {
         for limit in limits("count", 1_000, 10 * SECOND) {
             let permits = join_all((0..400).map(|_| limiter.acquire(&limit, "key", 2))).await;
             limiter.block(&limit, "key", MINUTE).await.expect("blocked");
@@ -156,8 +152,8 @@ async fn corrections_do_not_lengthen_the_life_of_a_blocked_key() {
 
 #[tokio::test]
 async fn leased_units_go_back_to_a_blocked_bucket() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
+    let (server, clock, here) = Server::with_clock();
+    let there = server.limiter_on(&clock);
     let plain = Limit::token_bucket("lease", 10_000, MINUTE);
     assert_eq!(spend(&there, &plain.lease(500), 600).await, 600);
     here.block(&plain, "key", MINUTE).await.expect("blocked");
@@ -230,14 +226,10 @@ async fn other_processes_obey_with_their_next_request() {
 
 #[test]
 fn a_key_is_blocked_without_a_runtime() {
-    let server = Server::start();
+    let (_server, limiter) = Server::with_limiter();
     let limit = Limit::sliding("blocked", 10, MINUTE);
-    let here = RateLimiter::embedded();
-    assert_eq!(here.block(&limit, "key", SECOND).now_or_never(), Some(Ok(())));
-    assert_eq!(here.unblock(&limit, "key").now_or_never(), Some(Ok(true)));
-    let there = server.builder().build().expect("valid settings");
-    assert_eq!(block_on(there.block(&limit, "key", MINUTE)), Ok(()));
-    assert_eq!(block_on(there.unblock(&limit, "key")), Ok(true));
+    assert_eq!(block_on(limiter.block(&limit, "key", MINUTE)), Ok(()));
+    assert_eq!(block_on(limiter.unblock(&limit, "key")), Ok(true));
 }
 
 /// A dead Redis cannot block a key. The process obeys for the calls that it decides alone.

@@ -54,11 +54,20 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
     let short = key.to_string();
     assert!(short.len() < 256, "{short}");
+    assert_eq!(operator.peek(&LIMIT, key, 1).await.expect("read").remaining, 1);
+    // A rule names the whole text or the short one.
     for text in [&short, &long('a')] {
         assert_eq!(*key, OwnedKey::parse(text).expect("a key"));
+        let mut rules = RuleSet::default();
+        rules.set_key("names", text, Rule::new().threshold(9)).expect("valid");
+        assert_eq!(rules.key_rule("names", &long('a')), rules.key_rule("names", text));
+        operator.set_rules(rules).expect("set");
+        for (last, threshold) in [('a', 9), ('b', 2)] {
+            let peeked = operator.peek(&LIMIT, long(last), 1).await.expect("read");
+            assert_eq!(peeked.limit, threshold);
+        }
     }
 
-    assert_eq!(operator.peek(&LIMIT, key, 1).await.expect("read").remaining, 1);
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
     limiter.check(&LIMIT, long('a'), 1).await.expect_err("the threshold is 2");
     // The process that has cached the rejection obeys its own reset at once.
@@ -68,20 +77,6 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     let blocked = limiter.check(&LIMIT, long('a'), 1).await;
     assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
     limiter.check(&LIMIT, long('b'), 1).await.expect("another key");
-}
-
-#[tokio::test]
-async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
-    let (_server, limiter) = Server::with_limiter();
-    for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").to_string()] {
-        let mut rules = RuleSet::default();
-        rules.set_key("names", &key, Rule::new().threshold(9)).expect("valid");
-        assert_eq!(rules.key_rule("names", &long('a')), rules.key_rule("names", &key));
-        limiter.set_rules(rules).expect("set");
-        assert_eq!(limiter.check(&LIMIT, long('a'), 1).await.expect("admitted").limit, 9);
-        assert_eq!(limiter.check(&LIMIT, long('b'), 1).await.expect("admitted").limit, 2);
-        limiter.reset(&LIMIT, long('b')).await.expect("reset");
-    }
 }
 
 // Hashed keys: processes with the same secret share their counts.
@@ -130,22 +125,14 @@ async fn processes_with_one_secret_share_counts_that_do_not_show_the_key() {
     let names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
     assert!(names.contains(&format!("rl:sliding:1h:hashed{{{by_hand}}}")), "{names:?}");
     assert!(names.iter().all(|name| !name.contains("sk_live")), "{names:?}");
-}
-
-/// Operators name such a key by its hash.
-#[tokio::test]
-async fn a_hash_is_a_key_of_rules_and_of_calls_by_hand() {
-    let server = Server::start();
-    let limiter = with_secret(&server, SECRET);
-    let text = limiter.key_secret().expect("a secret").hash(TOKEN).to_string();
+    // Operators and rules name such a key by its hash.
+    let text = by_hand.to_string();
+    assert!(one.reset(&HASHED, OwnedKey::parse(&text).expect("a key")).await.expect("reset"));
     let mut rules = RuleSet::new();
     rules.set_key("hashed", &text, Rule::new().threshold(1)).expect("a rule");
-    limiter.set_rules(rules).expect("in force");
-    call(&limiter, TOKEN.to_owned()).await.expect("admitted");
-    call(&limiter, TOKEN.to_owned()).await.expect_err("the rule says 1");
-    let key = OwnedKey::parse(&text).expect("a key");
-    assert!(limiter.reset(&HASHED, key).await.expect("reset"));
-    call(&limiter, TOKEN.to_owned()).await.expect("a new count");
+    one.set_rules(rules).expect("in force");
+    call(&one, TOKEN.to_owned()).await.expect("a new count");
+    call(&one, TOKEN.to_owned()).await.expect_err("the rule says 1");
 }
 
 #[tokio::test]
