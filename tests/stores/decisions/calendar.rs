@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZoneDatabase;
 use ratelimit_runtime::__private::script_text;
 use ratelimit_runtime::{
-    Align, Calendar, Limit, Part, RateLimiter, Rejection, Rule, Source, VirtualClock, rate_limit,
+    Align, Calendar, Limit, RateLimiter, Rejection, Rule, Source, VirtualClock, rate_limit,
 };
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, ruled};
@@ -129,16 +129,6 @@ crate::on_both_stores! {
                 }
             }
         }
-    }
-
-    async fn a_month_and_a_bucket_are_charged_together(test: TestLimiter) {
-        let month = Limit::calendar("calendar", 5, Calendar::Month);
-        let bucket = Limit::token_bucket("bucket", 1, DAY);
-        let parts = [Part::new(&month, &"key", 2), Part::new(&bucket, &"key", 1)];
-        test.limiter.check_all(&parts).await.expect("admitted");
-        let rejected = test.limiter.check_all(&parts).await;
-        assert!(rejected.is_err_and(|it| it.name() == "bucket"));
-        assert_eq!(decision(test.limiter.peek(&month, "key", 1).await).remaining, 3);
     }
 }
 

@@ -1,96 +1,19 @@
-//! Several limits in one decision: all are charged or none, for any algorithms, periods, keys and costs. The
-//! model, the embedded store and Redis make the same decisions.
+//! Several limits in one decision: all are charged or none, for any algorithms, periods, keys and costs.
 
 use std::cmp::Reverse;
-use std::iter::zip;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use proptest::prelude::*;
+use futures::future::join_all;
 use ratelimit_runtime::{
-    Algorithm, Limit, Mistake, OnError, Part, RateLimiter, Rejection, Scope, Source, VirtualClock,
+    Align, Calendar, Limit, Mistake, OnError, Part, RateLimiter, Rejection, Scope, Source,
 };
 use support::clocks::embedded_on;
-use support::limits::{DAY, HOUR, SECOND};
-use support::model::{ExpectedDecision, Model};
-use support::random;
-use support::server::Server;
+use support::limits::{DAY, HOUR, SECOND, limit};
+use support::model::ExpectedDecision;
+use support::random::Random;
 use support::{ALGORITHMS, poll_once};
 
 use crate::decision;
-
-/// Indices of limits, each with a cost.
-type Parts = Vec<(usize, u64)>;
-
-/// Returns a call, and the microseconds between the previous one and this one.
-fn call() -> impl Strategy<Value = (Parts, u64)> {
-    let wait = prop_oneof![4 => Just(0), 3 => 0_u64..200_000, 2 => 0_u64..20_000_000];
-    let indices = prop::sample::subsequence(vec![0, 1, 2, 3, 4], 1..5).prop_shuffle();
-    let parts = (indices, prop::array::uniform5(0_u64..4))
-        .prop_map(|(indices, costs)| zip(indices, costs).collect());
-    (parts, wait)
-}
-
-fn limits() -> impl Strategy<Value = Vec<Limit>> {
-    let limit = |algorithm: Algorithm| {
-        (3_u64..12, 1_u64..100, 3_u64..6).prop_map(move |(threshold, tenths, burst)| {
-            let period = Duration::from_millis(tenths * 100);
-            let limit = Limit::new("several", algorithm, threshold, period).expect("valid");
-            if algorithm == Algorithm::LeakyBucket { limit.burst(burst) } else { limit }
-        })
-    };
-    ALGORITHMS.into_iter().map(limit).collect::<Vec<_>>()
-}
-
-/// Returns the decision of the models. If a limit rejects, nothing is charged, and the longest `retry_after`
-/// determines the decision. Otherwise, the least `remaining` does.
-fn expected(models: &mut [Model], call: &Parts, limits: &[Limit], now: u64) -> ExpectedDecision {
-    let of = |(index, cost): &(usize, u64)| models[*index].peek(&limits[*index], now, *cost);
-    let rejected = call.iter().map(of).filter(|it| !it.allowed);
-    if let Some(longest) = rejected.min_by_key(|it| Reverse(it.retry_after)) {
-        return longest;
-    }
-    let of = |(index, cost): &(usize, u64)| models[*index].check(&limits[*index], now, *cost);
-    call.iter().map(of).min_by_key(|it| it.remaining).expect("at least one limit")
-}
-
-#[test]
-fn random_traces_get_the_decisions_of_the_model() {
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (traces, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
-    let calls = prop::collection::vec(call(), 1..150);
-    random::play(120, &(limits(), calls), |(limits, calls)| {
-        let key = traces.fetch_add(1, Ordering::Relaxed);
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let (embedded, redis) = (embedded_on(&clock), server.limiter_on(&clock));
-        let mut models: Vec<_> = limits.iter().map(|limit| Model::new(limit, None)).collect();
-        let now = || clock.now().as_micros() as u64;
-        for (index, (parts, wait)) in calls.iter().enumerate() {
-            clock.advance(Duration::from_micros(*wait));
-            let part = |(index, cost): &(usize, u64)| Part::new(&limits[*index], &key, *cost);
-            let model = expected(&mut models, parts, &limits, now());
-            let parts: Vec<_> = parts.iter().map(part).collect();
-            for limiter in [&embedded, &redis] {
-                let decided = decision(runtime.block_on(limiter.check_all(&parts)));
-                prop_assert_eq!(model, decided.into(), "{:?}, call {}", decided.source, index);
-            }
-            rejected.fetch_add(u64::from(!model.allowed), Ordering::Relaxed);
-        }
-        // A rejected call charges no limit: each count equals the count of the model.
-        for (limit, model) in limits.iter().zip(&mut models) {
-            let model = model.peek(limit, now(), 1).remaining;
-            for limiter in [&embedded, &redis] {
-                let peek = runtime.block_on(limiter.peek(limit, key, 1)).expect("decided");
-                prop_assert_eq!(model, peek.remaining, "{} at the end", limit.algorithm());
-            }
-        }
-        Ok(())
-    });
-    let rejected = rejected.into_inner();
-    assert!(rejected > 1_000, "only {rejected} calls were rejected");
-    server.assert_all_keys_expire();
-}
 
 const BURST: Limit = Limit::token_bucket("burst", 10, SECOND);
 const DAILY: Limit = Limit::fixed("daily", 25, DAY);
@@ -121,6 +44,41 @@ async fn the_policies_of_the_limits_apply_to_the_call() {
 }
 
 crate::on_both_stores! {
+    /// If a limit rejects, nothing is charged, and the longest `retry_after` determines the decision. Otherwise, the least
+    /// `remaining` does. `parity` compares the decisions of single limits with the model.
+    async fn several_limits_are_decided_as_each_alone(test: TestLimiter) {
+        let alone = embedded_on(&test.clock);
+        let limits = (1_u32..).zip(ALGORITHMS).map(|(number, algorithm)| {
+            limit("several", algorithm, 3 + u64::from(number), number * SECOND)
+        });
+        let month = Limit::calendar("several", 3_000, Calendar::Month);
+        let month = month.align(Align::zone("Asia/Tokyo"));
+        let limits: Vec<_> = limits.chain([month]).collect();
+        let (mut random, mut rejected) = (Random(7), 0);
+        for call in 0..3_000 {
+            test.clock.advance(random.of(&[Duration::ZERO, SECOND / 11, SECOND / 4]));
+            let (first, count) = (random.below(6) as usize, 1 + random.below(4) as usize);
+            let chosen = limits.iter().cycle().skip(first).take(count);
+            let chosen: Vec<_> = chosen.map(|limit| (limit, random.below(4))).collect();
+            let peeks = chosen.iter().map(|(limit, cost)| alone.peek(limit, "key", *cost));
+            let peeks = join_all(peeks).await.into_iter().map(decision);
+            let rejections = peeks.filter(|peek| !peek.allowed);
+            let longest = rejections.min_by_key(|peek| Reverse(peek.retry_after));
+            let expected = if let Some(longest) = longest {
+                rejected += 1;
+                longest
+            } else {
+                let checks = chosen.iter().map(|(limit, cost)| alone.check(limit, "key", *cost));
+                let checks = join_all(checks).await.into_iter().map(decision);
+                checks.min_by_key(|decision| decision.remaining).expect("at least one limit")
+            };
+            let parts = chosen.iter().map(|(limit, cost)| Part::new(limit, &"key", *cost));
+            let decided = test.limiter.check_all(&parts.collect::<Vec<_>>()).await;
+            assert_eq!(ExpectedDecision::from(decision(decided)), expected.into(), "call {call}");
+        }
+        assert!((1_000..2_000).contains(&rejected), "{rejected}");
+    }
+
     async fn the_limit_with_the_longest_wait_names_the_rejection(test: TestLimiter) {
         let check = |cost: u64| {
             let parts = [Part::new(&BURST, &"key", cost), Part::new(&DAILY, &"key", cost)];
