@@ -159,11 +159,8 @@ async fn leased_units_go_back_to_a_blocked_bucket() {
     here.block(&plain, "key", MINUTE).await.expect("blocked");
     clock.advance(SECOND);
     // 600 units were spent. The lease keeps back 167, and some of them drain before they go back.
-    wait_until(async || {
-        let peek = here.peek(&plain, "key", 10_000).await.expect("a decision");
-        peek.retry_after < MINUTE + Duration::from_secs(4)
-    })
-    .await;
+    let used = async || here.operator().usage(&plain, "key").await.expect("counted").used;
+    wait_until(async || used().await < 600 + 167).await;
 }
 
 // Blocks of a key among several processes, and blocks that Redis has not received.
