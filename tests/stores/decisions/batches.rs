@@ -19,10 +19,9 @@ async fn concurrent_calls_with_different_keys_costs_and_amounts_get_their_own_de
     let (server, limiter) = Server::with_limiter();
     for high in limits("mixture", 50, HOUR) {
         // The buckets of both classes have one rate.
-        let low = match is_bucket(high.algorithm()) {
-            true => high.burst(40),
-            false => high.try_amounts(40, None).expect("valid"),
-        };
+        let threshold = if is_bucket(high.algorithm()) { 50 } else { 40 };
+        let burst = is_bucket(high.algorithm()).then_some(40);
+        let low = high.try_amounts(threshold, burst).expect("valid");
         let call = |number: u64| {
             let limit = if number % 7 < 4 { low } else { high };
             (format!("key {}", number * number % 40), 1 + number % 3, limit)

@@ -14,7 +14,7 @@ use ratelimit_runtime::{
     Algorithm, Decision, Limit, Permit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
 use support::clocks::embedded_on;
-use support::limits::{DAY, is_bucket};
+use support::limits::{DAY, is_bucket, ruled};
 use support::model::{ExpectedDecision, Model, ModelReceipt};
 use support::server::Server;
 use support::{ALGORITHMS, random};
@@ -231,19 +231,10 @@ impl<'a> Parity<'a> {
                 self.set_rules(&RuleSet::new());
             }
             Step::Rule(amounts, for_keys) => {
-                let ruled = self.trace.limits[amounts];
-                if align(&ruled) == align(&limit) {
-                    self.limit = ruled;
-                    let rule = Rule::new().threshold(ruled.threshold()).burst(ruled.capacity());
-                    let mut rules = RuleSet::new();
-                    if for_keys {
-                        for name in &self.names {
-                            rules.set_key("parity", name, rule).expect("valid");
-                        }
-                    } else {
-                        rules.set("parity", rule).expect("valid");
-                    }
-                    self.set_rules(&rules);
+                let other = self.trace.limits[amounts];
+                if align(&other) == align(&limit) {
+                    self.limit = other;
+                    self.set_rules(&self.rules(for_keys));
                 }
             }
             Step::Reset(key) => {
@@ -357,6 +348,19 @@ impl<'a> Parity<'a> {
         for limiter in self.embedded.iter().chain([&self.redis]) {
             limiter.set_rules(rules.clone()).expect("valid rules");
         }
+    }
+
+    /// Returns rules with the amounts of the limit in force.
+    fn rules(&self, for_keys: bool) -> RuleSet {
+        let rule = Rule::new().threshold(self.limit.threshold()).burst(self.limit.capacity());
+        if !for_keys {
+            return ruled("parity", rule);
+        }
+        let mut rules = RuleSet::new();
+        for name in &self.names {
+            rules.set_key("parity", name, rule).expect("valid");
+        }
+        rules
     }
 
     async fn peek(&mut self, Call { key, cost }: Call) -> Decisions {
