@@ -71,6 +71,12 @@ impl Server {
         self.client().get_connection().expect("the test server replies")
     }
 
+    /// Runs a command, of words between spaces.
+    pub fn run(&self, command: &str) {
+        let words: Vec<_> = command.split(' ').collect();
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut self.connection()).expect(command);
+    }
+
     /// Returns all keys with their TTLs in milliseconds, or -1 for a key without a TTL.
     pub fn ttls(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection();
@@ -111,12 +117,11 @@ impl Server {
 
     /// Makes the server hold back everything that writes, until [`Self::resume`]. It still receives.
     pub fn pause_writes(&self) {
-        let pause = redis::cmd("CLIENT").arg("PAUSE").arg(600_000).arg("WRITE").to_owned();
-        pause.exec(&mut self.connection()).expect("CLIENT PAUSE");
+        self.run("CLIENT PAUSE 600000 WRITE");
     }
 
     pub fn resume(&self) {
-        redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut self.connection()).expect("CLIENT UNPAUSE");
+        self.run("CLIENT UNPAUSE");
     }
 
     fn client(&self) -> Client {

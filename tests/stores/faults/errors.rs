@@ -1,107 +1,82 @@
 //! Errors of the server and of settings: each names what is wrong and what to write, and no password. Also what others
 //! do to the data of Redis.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use ratelimit_runtime::BuildError;
 
-use ratelimit_runtime::{BuildError, Limit, Part, RateLimiter, Rejection, StoreError};
-use redis::Commands;
-use support::limits::{DAY, MINUTE, limits};
-use support::server::Server;
-use tokio::task::JoinSet;
-
-use super::{DAILY, denying_builder, store_error, wait_briefly_until};
+use super::*;
+use crate::leases::spend;
 
 /// The scripts of single limits, of several limits and of batches report a right that only a script needs.
 #[tokio::test]
 async fn every_script_reports_a_missing_right() {
     let server = Server::start();
-    let mut connection = server.connection();
     // The name of a user can be the code of another error.
     let url = server.url.replace("redis://", "redis://OOM:any@");
+    let limits = [DAILY, Limit::fixed("rights", 40, MINUTE)];
+    let all = limits.each_ref().map(|limit| Part::new(limit, &1, 1));
     for denied in ["-get", "-getrange", "-setrange", "-time"] {
-        let mut user = redis::cmd("ACL");
-        user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~rl:*", "+@all", denied]);
-        user.exec(&mut connection).expect("ACL SETUSER");
-        let limiter =
-            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
-        let assert_advice = |error: &StoreError| {
-            let StoreError::Server { code, .. } = error else { panic!("{denied}: {error:?}") };
-            assert_eq!(&**code, "NOPERM", "{denied}: {error}");
-            assert!(error.to_string().contains("allow this user"), "{denied}: {error}");
-            assert!(error.to_string().contains("Clock::Client"), "{denied}: {error}");
-        };
-        let fixed = Limit::fixed("rights", 40, MINUTE);
-        let of = |index: u8| if index.is_multiple_of(2) { &DAILY } else { &fixed };
-        let all = [Part::new(&DAILY, &1, 1), Part::new(&fixed, &1, 1)];
-        assert_advice(&store_error(limiter.check_all(&all).await));
+        server.run(&format!("ACL SETUSER OOM reset on nopass ~rl:* +@all {denied}"));
+        let limiter = denying_builder(&url).build().expect("valid");
+        let several = limiter.check_all(&all).await;
         // Concurrent calls share scripts.
-        let mut calls = tokio::task::JoinSet::new();
-        for index in 0..32 {
-            calls.spawn(limiter.check(of(index), index, 1));
+        let calls = (0..32).map(|call| limiter.check(&limits[call % 2], call as u64, 1));
+        let mut results = calls.collect::<JoinSet<_>>().join_all().await;
+        results.retain(Result::is_err);
+        assert!(results.len() >= 16, "{denied}: {} errors", results.len());
+        for error in results.into_iter().chain([several]).map(store_error) {
+            assert_advises(&error, "NOPERM", "allow this user");
+            assert_advises(&error, "NOPERM", "Clock::Client");
         }
-        let results = calls.join_all().await;
-        let errors: Vec<_> = results.into_iter().filter(Result::is_err).map(store_error).collect();
-        assert!(errors.len() >= 16, "{denied}: {} errors", errors.len());
-        errors.iter().for_each(assert_advice);
     }
 }
 
 #[tokio::test]
 async fn errors_of_the_server_contain_advice() {
     let (server, limiter) = Server::with_limiter();
-    let mut connection = server.connection();
-    let mut run = |words: &[&str]| {
-        redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).expect("a reply");
-    };
-    let assert_error = async |code: &str, advice: &str| {
-        let error = store_error(limiter.check(&DAILY, (), 1).await);
-        let StoreError::Server { code: actual, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(&**actual, code, "{error}");
-        assert!(error.to_string().contains(advice), "{error}");
-    };
-    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
-
-    run(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_error("OOM", "maxmemory").await;
-    run(&["CONFIG", "SET", "maxmemory", "0"]);
-
-    run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    assert_error("NOREPLICAS", "min-replicas-to-write").await;
-    run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-
-    run(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_error("READONLY", "primary").await;
-    run(&["REPLICAOF", "NO", "ONE"]);
+    let check = || limiter.check(&DAILY, (), 1);
+    check().await.expect("admitted");
+    for ([command, fault, end], code, advice) in [
+        (["CONFIG SET maxmemory", "1", "0"], "OOM", "maxmemory"),
+        (["CONFIG SET min-replicas-to-write", "1", "0"], "NOREPLICAS", "min-replicas-to-write"),
+        (["REPLICAOF", "127.0.0.1 1", "NO ONE"], "READONLY", "primary"),
+    ] {
+        server.run(&format!("{command} {fault}"));
+        assert_advises(&store_error(check().await), code, advice);
+        server.run(&format!("{command} {end}"));
+    }
     // Redis receives no requests until it answers a probe.
-    wait_briefly_until(async || limiter.check(&DAILY, (), 1).await.is_ok()).await;
+    wait_until_admitted(&limiter, 5).await;
 
-    run(&["CONFIG", "SET", "lua-time-limit", "1"]);
-    let mut other = server.connection();
+    server.run("CONFIG SET lua-time-limit 1");
+    let (mut first, mut second) = (server.connection(), server.connection());
     let endless = std::thread::spawn(move || {
         let mut script = redis::cmd("EVAL");
         let script = script.arg("while true do end").arg(0);
-        script.exec(&mut other).expect_err("the script is killed");
+        script.exec(&mut first).expect_err("the script is killed");
     });
     // The server reports BUSY once the script has run for `lua-time-limit`.
     let busy = loop {
-        match limiter.check(&DAILY, (), 1).await {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            Err(Rejection::Unavailable { error, .. }) => break error,
-            Err(other) => panic!("{other:?}"),
+        match check().await {
+            Ok(_) => sleep(Duration::from_millis(1)).await,
+            undecided => break store_error(undecided),
         }
     };
-    assert!(matches!(&busy, StoreError::Server { code, .. } if &**code == "BUSY"), "{busy:?}");
-    assert!(busy.to_string().contains("SCRIPT KILL"), "{busy}");
-    run(&["SCRIPT", "KILL"]);
+    assert_advises(&busy, "BUSY", "SCRIPT KILL");
+    redis::cmd("SCRIPT").arg("KILL").exec(&mut second).expect("SCRIPT KILL");
     endless.join().expect("no panic");
-    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
+    check().await.expect("admitted");
+}
+
+/// Returns the error of an invalid URL. It has no password.
+fn url_error(url: &str) -> String {
+    let error = RateLimiter::builder().redis(url).build().err();
+    let Some(error @ BuildError::InvalidUrl { .. }) = error else { panic!("{url}: {error:?}") };
+    assert!(!format!("{error}{error:?}").contains("hunter2"), "{error:?}");
+    error.to_string()
 }
 
 #[test]
 fn errors_of_invalid_settings_name_the_setting_and_no_password() {
-    let build = |url: &str| RateLimiter::builder().redis(url).build().err();
     for url in [
         "",
         "localhost",
@@ -120,21 +95,21 @@ fn errors_of_invalid_settings_name_the_setting_and_no_password() {
         "unix:///run/redis.sock?database=3",
         "redis+cluster://user:hunter2@one,user:hunter2@other",
     ] {
-        let Some(error @ BuildError::InvalidUrl { .. }) = build(url) else {
-            panic!("{url}: {:?}", build(url))
-        };
-        assert!(error.to_string().contains("redis://"), "{error}");
-        assert!(!format!("{error}{error:?}").contains("hunter2"), "{error:?}");
+        let error = url_error(url);
+        assert!(error.contains("redis://"), "{error}");
     }
-    let builder = RateLimiter::builder().redis("redis://u:hunter2@localhost");
-    let builder = builder.client_certificate("hunter2", "hunter2").root_certificates("hunter2");
-    assert!(!format!("{builder:?}").contains("hunter2"));
-    let braces = RateLimiter::builder().redis("redis://localhost").key_prefix("{shop}").build();
-    assert_eq!(braces.err(), Some(BuildError::BracesInPrefix));
-    assert_eq!(RateLimiter::builder().max_pending(0).build().err(), Some(BuildError::ZeroPending));
-    let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
-    assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
-    assert_eq!(RateLimiter::builder().max_keys(0).build().err(), Some(BuildError::ZeroKeys));
+    let builder = RateLimiter::builder;
+    let secret = builder().redis("redis://u:hunter2@localhost").root_certificates("hunter2");
+    let secret = secret.client_certificate("hunter2", "hunter2");
+    assert!(!format!("{secret:?}").contains("hunter2"));
+    for (builder, error) in [
+        (builder().redis("redis://localhost").key_prefix("{shop}"), BuildError::BracesInPrefix),
+        (builder().max_pending(0), BuildError::ZeroPending),
+        (builder().deadline(Duration::ZERO), BuildError::ZeroDeadline),
+        (builder().max_keys(0), BuildError::ZeroKeys),
+    ] {
+        assert_eq!(builder.build().err(), Some(error));
+    }
 }
 
 #[test]
@@ -168,29 +143,27 @@ fn the_error_of_a_url_that_is_not_understood_whole_says_what_to_write() {
         ("redis+srv://host", "redis+cluster://"),
         ("redis:host", "redis://"),
     ] {
-        let error = RateLimiter::builder().redis(url).build().err();
-        let Some(error @ BuildError::InvalidUrl { .. }) = error else { panic!("{url}: {error:?}") };
-        let error = error.to_string();
+        let error = url_error(url);
         assert!(error.contains(advice), "{url}: {error}");
     }
 }
 
 #[test]
 fn urls_as_other_clients_write_them_are_accepted() {
+    let mut urls = Vec::new();
     for scheme in ["redis", "valkey", "rediss", "valkeys", "REDIS"] {
         for url in ["://host", "://host:6380/3", "://:p+s:w@host/", "+cluster://one,other:6380/3"] {
-            let url = format!("{scheme}{url}");
-            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+            urls.push(format!("{scheme}{url}"));
         }
         for separator in ['+', '-'] {
-            let url = format!(" {scheme}{separator}sentinel://one,[::1]:26380/service/3\n");
-            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
-            let url = format!("{scheme}{separator}cluster://user:word@one,other/");
-            assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
+            urls.push(format!(" {scheme}{separator}sentinel://one,[::1]:26380/service/3\n"));
+            urls.push(format!("{scheme}{separator}cluster://user:word@one,other/"));
         }
     }
     for scheme in ["unix", "redis+unix", "valkey+unix"] {
-        let url = format!("{scheme}:///run/redis.sock?db=1&user=ann&pass=word");
+        urls.push(format!("{scheme}:///run/redis.sock?db=1&user=ann&pass=word"));
+    }
+    for url in urls {
         assert!(RateLimiter::builder().redis(&*url).build().is_ok(), "{url}");
     }
 }
@@ -201,47 +174,28 @@ fn urls_as_other_clients_write_them_are_accepted() {
 async fn script_flushes_during_calls_charge_no_call_twice() {
     let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
-    let done = Arc::new(AtomicBool::new(false));
-    let is_done = Arc::clone(&done);
-    let flusher = std::thread::spawn(move || {
-        let mut flushes = 0;
-        while !is_done.load(Ordering::Relaxed) {
-            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
-            flushes += 1;
-        }
-        flushes
-    });
     let mut calls = JoinSet::new();
     for _ in 0..32 {
         let limiter = limiter.clone();
-        calls.spawn(async move {
-            let mut admitted = 0_u64;
-            for _ in 0..40 {
-                match limiter.check(&DAILY, (), 1).await {
-                    Ok(_) => admitted += 1,
-                    Err(Rejection::Limited { .. }) => {}
-                    Err(other) => panic!("{other:?}"),
-                }
-            }
-            admitted
-        });
+        calls.spawn(async move { spend(&limiter, &DAILY, 40).await });
     }
-    let admitted: u64 = calls.join_all().await.into_iter().sum();
-    done.store(true, Ordering::Relaxed);
-    assert!(flusher.join().expect("no panic") > 10);
-    assert_eq!(admitted, 500);
+    let (calls, mut flushes) = (tokio::spawn(calls.join_all()), 0);
+    while !calls.is_finished() {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
+        flushes += 1;
+    }
+    assert!(flushes > 10);
+    assert_eq!(calls.await.expect("no panic").into_iter().sum::<u64>(), 500);
 }
 
 #[tokio::test]
 async fn a_deleted_key_starts_from_zero() {
     let server = Server::start();
     let limiter = server.builder().cache_rejections(false).build().expect("valid");
-    let mut connection = server.connection();
     for limit in limits("deleted", 10, 7 * DAY) {
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        let key = format!("rl:{}:7d:deleted{{1}}", limit.algorithm());
-        let _: () = connection.del(key).expect("DEL");
+        server.run(&format!("DEL rl:{}:7d:deleted{{1}}", limit.algorithm()));
         assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
@@ -254,47 +208,33 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
     let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
     for limit in &limits {
         let key = format!("rl:{}:1m:foreign{{1}}", limit.algorithm());
+        let dump = redis::cmd("DUMP").arg(&key).to_owned();
+        let scripts = || server.script_calls() + server.stat("cmdstat_eval:calls=");
+        let mut value = || dump.query::<Vec<u8>>(&mut connection).expect("DUMP");
         // A value of another type, and strings that are shorter than a state, as long, and longer.
         for length in [0, 1, 12, 16, 26, 35, 100] {
-            let word = "x".repeat(length);
-            let _: () = match length {
-                0 => connection.hset(&key, "field", &word).expect("HSET"),
-                _ => redis::cmd("SET").arg(&key).arg(&word).query(&mut connection).expect("SET"),
-            };
+            server.run(&match length {
+                0 => format!("HSET {key} field value"),
+                _ => format!("SET {key} {}", "x".repeat(length)),
+            });
+            let (before, run) = (value(), scripts());
             let alone = store_error(limiter.check(limit, 1, 1).await);
             for error in [alone, store_error(limiter.check_all(&parts).await)] {
                 let StoreError::ForeignKey { key: named, .. } = &error else { panic!("{error:?}") };
                 assert_eq!(**named, *key);
                 assert!(error.to_string().contains(&key), "{error}");
             }
+            // Redis may have executed the script of a failed request, so none is repeated. The first ones load scripts.
+            assert!(length == 0 || scripts() - run == 2);
             limiter.block(limit, 1, MINUTE).await.expect_err("not the state of a limit");
             limiter.unblock(limit, 1).await.expect_err("not the state of a limit");
-            let value: String = match length {
-                0 => connection.hget(&key, "field").expect("HGET"),
-                _ => connection.get(&key).expect("GET"),
-            };
-            assert_eq!(value, word);
+            assert_eq!(value(), before);
             // The other keys are not charged.
-            assert_eq!(connection.keys::<_, Vec<String>>("*").expect("KEYS"), [&*key]);
+            assert_eq!(server.ttls(), [(key.clone(), -1)]);
         }
         limiter.reset(limit, 1).await.expect("a reply");
         limiter.check(limit, 1, 1).await.expect("admitted");
         limiter.reset(limit, 1).await.expect("a reply");
     }
     limiter.check_all(&parts).await.expect("admitted");
-}
-
-/// Redis may have executed the script of a failed request.
-#[tokio::test]
-async fn a_request_is_not_repeated_after_an_error() {
-    let (server, limiter) = Server::with_limiter();
-    assert!(limiter.check(&DAILY, 1, 1).await.is_ok());
-    let mut other = server.connection();
-    let _: () = other.hset("rl:sliding:1d:daily{2}", "field", 1).expect("HSET");
-    let before = server.script_calls();
-    for _ in 0..5 {
-        store_error(limiter.check(&DAILY, 2, 1).await);
-    }
-    let texts = server.stat("cmdstat_eval:calls=");
-    assert_eq!((server.script_calls() - before, texts), (5, 1));
 }

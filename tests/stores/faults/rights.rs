@@ -1,17 +1,9 @@
 //! The rights that a Redis user needs: the lines of "What Redis holds", as an operator pastes them.
 
-use std::time::Duration;
+use ratelimit_runtime::{Clock, Rule, Rules};
+use redis::{Commands, Connection, RedisResult, Value};
 
-use ratelimit_runtime::{
-    Clock, Limit, Part, RateLimiter, Rejection, Rule, Rules, StoreError, rate_limit,
-};
-use redis::{Commands, Connection, RedisResult};
-use support::ALGORITHMS;
-use support::limits::MINUTE;
-use support::server::Server;
-
-use super::denying_builder;
-use crate::wait_until;
+use super::*;
 
 const PAGE: &str = include_str!("../../../docs/redis.md");
 
@@ -22,14 +14,18 @@ fn line_of(name: &str) -> Vec<&'static str> {
     line.split(' ').collect()
 }
 
-fn run(connection: &mut Connection, words: &[&str]) -> RedisResult<redis::Value> {
-    redis::cmd(words[0]).arg(&words[1..]).query(connection)
-}
-
 /// Creates the user of a line, and returns a URL with the user.
 fn create(server: &Server, line: &[&str]) -> String {
-    run(&mut server.connection(), line).expect("ACL SETUSER");
+    server.run(&line.join(" "));
     server.url.replace("redis://", &format!("redis://{}:password@", line[2]))
+}
+
+fn open(url: &str) -> RedisResult<Connection> {
+    redis::Client::open(url).expect("a URL").get_connection()
+}
+
+fn run(connection: &mut Connection, words: &[&str]) -> RedisResult<Value> {
+    redis::cmd(words[0]).arg(&words[1..]).query(connection)
 }
 
 #[tokio::test]
@@ -37,19 +33,14 @@ async fn the_documented_rights_are_sufficient_and_necessary() {
     let server = Server::start();
     let line = line_of("limiter");
     // Without the user, the password and `reset`.
-    let is_right = |word: &&str| word.starts_with(['~', '%', '+']);
-    let all: Vec<_> = line[3..].iter().copied().filter(is_right).collect();
-    for left_out in 0..=all.len() {
-        let is_left_out = |word: &&str| all.get(left_out) == Some(word);
-        let some: Vec<_> = line.iter().copied().filter(|word| !is_left_out(word)).collect();
-        let url = create(&server, &some);
-        let limiter =
-            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
-        let result = use_all_operations(&limiter, &left_out.to_string()).await;
-        assert_eq!(result.is_ok(), left_out == all.len(), "{some:?}: {result:?}");
-        if let Err(error @ StoreError::Server { code, .. }) = &result {
-            assert_eq!(&**code, "NOPERM", "{error}");
-            assert!(error.to_string().contains("allow this user"), "{error}");
+    let rights = line[3..].iter().copied().filter(|word| word.starts_with(['~', '%', '+']));
+    for left_out in rights.map(Some).chain([None]) {
+        let some: Vec<_> = line.iter().copied().filter(|word| Some(*word) != left_out).collect();
+        let limiter = denying_builder(&create(&server, &some)).build().expect("valid");
+        let result = use_all_operations(&limiter, left_out.unwrap_or("all")).await;
+        assert_eq!(result.is_ok(), left_out.is_none(), "{some:?}: {result:?}");
+        if let Err(error @ StoreError::Server { .. }) = &result {
+            assert_advises(error, "NOPERM", "allow this user");
         }
     }
 }
@@ -58,11 +49,8 @@ async fn the_documented_rights_are_sufficient_and_necessary() {
 #[tokio::test]
 async fn the_documented_line_takes_every_other_right_away() {
     let server = Server::start();
-    let mut connection = server.connection();
-    run(&mut connection, &["ACL", "SETUSER", "limiter", "on", ">other", "~*", "+@all"])
-        .expect("ACL SETUSER");
+    server.run("ACL SETUSER limiter on >other ~* +@all");
     let url = create(&server, &line_of("limiter"));
-    let open = |url: &str| redis::Client::open(url).expect("a URL").get_connection();
     let mut connection = open(&url).expect("the new password");
     run(&mut connection, &["GET", "another key"]).expect_err("a key of another application");
     run(&mut connection, &["CONFIG", "GET", "dir"]).expect_err("another command");
@@ -81,13 +69,10 @@ async fn a_database_and_another_clock_need_one_more_right_each() {
             let mut some: Vec<_> = line.iter().copied().filter(|one| *one != "+time").collect();
             some.extend(other.into_iter().chain(Some(right).filter(|_| is_allowed)));
             let url = create(&server, &some) + database;
-            let builder =
-                denying_builder(&url).deadline(Duration::from_secs(5)).clock(clock.clone());
-            let limiter = builder.build().expect("valid");
+            let limiter = denying_builder(&url).clock(clock.clone()).build().expect("valid");
             let result = use_all_operations(&limiter, right).await;
             assert_eq!(result.is_ok(), is_allowed, "{right}: {result:?}");
-            let mut connection = server.connection();
-            run(&mut connection, &["FLUSHALL"]).expect("FLUSHALL");
+            server.run("FLUSHALL");
         }
     }
 }
@@ -102,17 +87,14 @@ async fn api(user: &str) -> Result<(), Rejection> {
 async fn a_service_reads_the_rules_and_cannot_write_them() {
     let server = Server::start();
     let known = run(&mut server.connection(), &["COMMAND", "INFO", "eval_ro"]);
-    if known.expect("COMMAND INFO") == redis::Value::Array(vec![redis::Value::Nil]) {
+    if known.expect("COMMAND INFO") == Value::Array(vec![Value::Nil]) {
         // Redis 6.2 has no right to read only, as the guide says.
         return;
     }
     let operator = create(&server, &line_of("operator"));
     let service = create(&server, &line_of("limiter"));
-    run(&mut server.connection(), &line_of("limiter %R~rl:{rules}")).expect("ACL SETUSER");
-    let build = |url: &str| {
-        let builder = denying_builder(url).deadline(Duration::from_secs(5)).rules(Rules::redis());
-        builder.build().expect("valid")
-    };
+    create(&server, &line_of("limiter %R~rl:{rules}"));
+    let build = |url: &str| denying_builder(url).rules(Rules::redis()).build().expect("valid");
 
     let tool = build(&operator);
     let share = async |limiter: &RateLimiter, key: &str| {
@@ -134,12 +116,12 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
     })
     .await;
     share(&limiter, "bob").await.expect_err("a service may not");
-    let mut connection = redis::Client::open(service).expect("a URL").get_connection().expect("on");
+    let mut connection = open(&service).expect("on");
     let by_script = "return redis.call(ARGV[1], KEYS[1])";
     for command in ["DEL", "UNLINK"] {
         run(&mut connection, &[command, "rl:{rules}"]).expect_err("a service may not");
-        run(&mut connection, &["EVAL", by_script, "1", "rl:{rules}", command])
-            .expect_err("a service may not");
+        let script = ["EVAL", by_script, "1", "rl:{rules}", command];
+        run(&mut connection, &script).expect_err("a service may not");
     }
     run(&mut connection, &["SET", "rl:{rules}:changes", "x"]).expect_err("nor the changes");
     assert!(server.connection().exists("rl:{rules}").is_ok_and(|exists: bool| exists));
@@ -170,9 +152,9 @@ async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), Stor
     limiter.ping().await?;
     // Concurrent calls share scripts.
     let bucket = Limit::token_bucket("shared", 5, MINUTE);
-    let calls = (0..32).map(|number| tokio::spawn(limiter.check(&bucket, (key, number), 1)));
-    for call in calls.collect::<Vec<_>>() {
-        call.await.expect("no panic").map(drop).or_else(undecided)?;
+    let calls = (0..32).map(|number| limiter.check(&bucket, (key, number), 1));
+    for result in calls.collect::<JoinSet<_>>().join_all().await {
+        result.map(drop).or_else(undecided)?;
     }
     // The log is long enough to be rewritten and to have a segment.
     let long = Limit::sliding("long", 5_000, MINUTE);
