@@ -1,24 +1,22 @@
 //! Some processes lease units of a bucket, and others do not: each decision equals the decision of the reference model.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::__private::{leased, return_units};
-use ratelimit_runtime::{Decision, Limit};
-use support::limits::MINUTE;
 use support::model::{ExpectedDecision, Model};
 use support::random;
-use support::server::Server;
 
-use crate::{TestLimiter, decision};
+use super::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Check(u64),
+    /// Decides a call, or charges units in advance, to be spent within a term.
+    Check {
+        cost: u64,
+        leases: bool,
+    },
     Peek(u64),
-    /// Charges units in advance, to be spent within a term.
-    Lease(u64),
     /// Returns units of the newest lease.
     Return(u64),
     Refund(u64),
@@ -27,10 +25,6 @@ enum Step {
         percent: u64,
         micros: u64,
     },
-    /// Waits for the `retry_after` of the last rejection, or a microsecond less, and peeks.
-    Retry {
-        early: bool,
-    },
     /// Applies another threshold and burst to the steps after this one.
     Change(usize),
 }
@@ -38,13 +32,12 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let cost = || prop_oneof![4 => 1_u64..4, 1 => 1_u64..40, 1 => Just(0_u64)];
     prop_oneof![
-        4 => cost().prop_map(Step::Check),
+        4 => cost().prop_map(|cost| Step::Check { cost, leases: false }),
         1 => cost().prop_map(Step::Peek),
-        3 => cost().prop_map(Step::Lease),
+        3 => cost().prop_map(|cost| Step::Check { cost, leases: true }),
         1 => cost().prop_map(Step::Return),
         3 => (prop_oneof![0_u64..120, Just(100), 0_u64..2_000], 0_u64..3)
             .prop_map(|(percent, micros)| Step::Wait { percent, micros }),
-        2 => any::<bool>().prop_map(|early| Step::Retry { early }),
         1 => (1_u64..20).prop_map(Step::Refund),
         1 => (0_usize..2).prop_map(Step::Change),
     ]
@@ -60,9 +53,9 @@ async fn play(
     let mut model = Model::new(&limits[0], None);
     // The time and the units of each lease.
     let mut leases: Vec<(u64, u64)> = Vec::new();
-    let (mut limit, mut rejected) = (limits[0], None);
+    let mut limit = limits[0];
     for (index, step) in steps.iter().enumerate() {
-        let (now, retry) = (test.clock.now().as_micros() as u64, rejected.take());
+        let now = test.clock.now().as_micros() as u64;
         let (lease, term) = leased(&limit);
         let (expected, redis): (ExpectedDecision, Decision) = match *step {
             Step::Wait { percent, micros } => {
@@ -73,28 +66,19 @@ async fn play(
                 limit = limits[index];
                 continue;
             }
-            Step::Check(cost) if cost > limit.capacity() => continue,
-            Step::Lease(cost) if cost > lease.capacity() => continue,
-            Step::Check(cost) => {
-                let redis = decision(limiter.check(&limit, name, cost).await);
-                rejected = (!redis.allowed).then_some((limit, cost, redis.retry_after));
-                (model.check(&limit, now, cost), redis)
-            }
-            Step::Lease(cost) => {
-                let redis = decision(limiter.check(&lease, name, cost).await);
-                if redis.allowed {
-                    leases.push((now, cost));
+            Step::Check { cost, leases: leases_units } => {
+                let checked = if leases_units { lease } else { limit };
+                if cost > checked.capacity() {
+                    continue;
                 }
-                rejected = (!redis.allowed).then_some((lease, cost, redis.retry_after));
-                let kept = limit.capacity() - lease.capacity();
-                (model.lease(&limit, now, cost, kept, term), redis)
-            }
-            Step::Retry { early } => {
-                let Some((limit, cost, wait)) = retry else { continue };
-                test.clock.advance(wait - Duration::from_micros(early.into()));
-                let redis = limiter.peek(&limit, name, cost).await.expect("a reply");
-                prop_assert_eq!(redis.allowed, !early, "step {}: the wait is not tight", index);
-                continue;
+                let redis = decision(limiter.check(&checked, name, cost).await);
+                if leases_units {
+                    leases.extend(redis.allowed.then_some((now, cost)));
+                    let kept = limit.capacity() - lease.capacity();
+                    (model.lease(&limit, now, cost, kept, term), redis)
+                } else {
+                    (model.check(&limit, now, cost), redis)
+                }
             }
             Step::Peek(cost) => {
                 let cost = cost.min(limit.capacity());
@@ -135,6 +119,15 @@ fn decisions_are_those_of_the_model() {
     server.assert_all_keys_expire();
 }
 
+/// Makes calls of as many units until one is rejected, and returns the units of all others.
+async fn take_all(test: &TestLimiter, limit: &Limit, cost: u64) -> u64 {
+    let mut units = 0;
+    while test.limiter.check(limit, "key", cost).await.is_ok() {
+        units += cost;
+    }
+    units
+}
+
 /// Leased units can be spent at the end of their term, at the moment at which other processes take the rest.
 #[tokio::test]
 async fn leased_and_other_units_of_one_moment_are_within_the_burst() {
@@ -142,15 +135,9 @@ async fn leased_and_other_units_of_one_moment_are_within_the_burst() {
     let test = TestLimiter::redis(&server);
     let limit = Limit::token_bucket("shared", 6_000, MINUTE).burst(10_000);
     let (lease, term) = leased(&limit);
-    let mut units = 0;
-    while test.limiter.check(&lease, "key", 50).await.is_ok() {
-        units += 50;
-    }
+    let units = take_all(&test, &lease, 50).await;
     test.advance(term);
-    let mut others = 0;
-    while test.limiter.check(&limit, "key", 1).await.is_ok() {
-        others += 1;
-    }
+    let others = take_all(&test, &limit, 1).await;
     assert!(units + others <= 10_000, "{units} + {others} at one moment");
     assert!(units + others > 9_800, "{units} + {others}: too many units are kept");
 }
@@ -170,10 +157,7 @@ async fn nothing_is_given_back_to_charges_while_units_are_leased() {
         permit.settle(0);
     }
     test.limiter.flush().await.expect("Redis");
-    let mut others = 0;
-    while test.limiter.check(&limit, "key", 1).await.is_ok() {
-        others += 1;
-    }
+    let others = take_all(&test, &limit, 1).await;
     assert!(40 + others <= 100, "40 leased units + {others} at one moment");
 
     // A lease that has ended changes nothing more.

@@ -1,31 +1,25 @@
 //! Leases: units that a process charges in advance and spends locally. The limit holds, also beside calls with other
 //! amounts, idle units return to the store within their term, and dropped callers lose no units.
 
-use std::time::Duration;
-
-use futures::FutureExt;
-use futures::future::join_all;
-use ratelimit_runtime::{
-    Align, Decision, Limit, Mistake, Part, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
-};
+use ratelimit_runtime::{Align, Mistake, Part, rate_limit};
 use support::ALGORITHMS;
-use support::limits::{MINUTE, is_bucket};
-use support::server::Server;
+use support::limits::is_bucket;
 
-use super::{LEASED, TERM, remaining, spend};
-use crate::{TestLimiter, decision, on_both_stores, wait_until};
+use super::*;
+use crate::on_both_stores;
 
 #[tokio::test]
 async fn most_calls_spend_leased_units_without_a_request() {
     let (server, _clock, limiter) = Server::with_clock();
     let mut by_redis = 0;
     for spent in 1..=300 {
-        let Decision { allowed, remaining, source, limit, retry_after, .. } =
-            limiter.check(&LEASED, "key", 1).await.expect("admitted");
-        assert_eq!((allowed, limit, retry_after), (true, 1_000, Duration::ZERO));
-        assert_eq!(remaining, 1_000 - spent, "as if Redis had decided each call");
-        by_redis += u64::from(source == Source::Redis);
-        assert!(source == Source::Redis || source == Source::Lease);
+        // A shadow spends them, too.
+        let limit = LEASED.shadow(spent % 2 == 0);
+        let admitted = limiter.check(&limit, "key", 1).await.expect("admitted");
+        assert!(admitted.allowed && admitted.limit == 1_000 && admitted.retry_after.is_zero());
+        assert_eq!(admitted.remaining, 1_000 - spent, "as if Redis had decided each call");
+        by_redis += u64::from(admitted.source == Source::Redis);
+        assert!([Source::Redis, Source::Lease].contains(&admitted.source));
     }
     // Leases of 1, 2, 4, 8, 16, 32 and then 50 units.
     assert_eq!((by_redis, server.script_calls()), (11, 11));
@@ -40,26 +34,9 @@ async fn the_embedded_store_does_not_lease() {
             assert_eq!((decision.source, decision.remaining), (Source::Embedded, 1_000 - spent));
         }
         let rejected = test.decide(&limit, 1).await;
-        assert!(!rejected.allowed);
-        assert_eq!(rejected.retry_after, MINUTE, "no term is added to the wait");
+        // No term is added to the wait.
+        assert_eq!((rejected.allowed, rejected.retry_after), (false, MINUTE));
     }
-}
-
-#[tokio::test]
-async fn idle_units_return_to_the_store_when_their_term_ends() {
-    let (server, clock, limiter) = Server::with_clock();
-    assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
-    let charged = 1_000 - remaining(&server, &clock, &LEASED).await;
-    assert_eq!(charged, 63 + 50, "leases of 1, 2, 4, 8, 16, 32 and 50 units");
-    // The units can be spent until almost the end of the term. The rest is a margin for clock drift.
-    clock.advance(TERM.mul_f64(0.99));
-    let spent = limiter.check(&LEASED, "key", 1).await.expect("admitted");
-    assert_eq!(spent.source, Source::Lease);
-    clock.advance(TERM.mul_f64(0.01));
-    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 71).await;
-    // After the term, Redis decides.
-    let next = limiter.check(&LEASED, "key", 1).await.expect("admitted");
-    assert_eq!((next.source, next.remaining), (Source::Redis, 1_000 - 72));
 }
 
 /// The second window begins before the term of the leases ends.
@@ -85,16 +62,16 @@ async fn a_retry_at_retry_after_is_admitted() {
     assert_eq!(spend(&limiter, &LEASED, 1_001).await, 1_000);
     let rejected = decision(limiter.check(&LEASED, "key", 1).await);
     assert_eq!((rejected.allowed, rejected.retry_after), (false, MINUTE + TERM));
+    let shadow = limiter.check(&LEASED.shadow(true), "key", 1).await.expect("a shadow admits");
+    assert!(!shadow.allowed);
     clock.advance(rejected.retry_after - Duration::from_micros(1));
     assert_eq!(spend(&limiter, &LEASED, 1).await, 0);
     clock.advance(Duration::from_micros(1));
     assert_eq!(spend(&limiter, &LEASED, 1_001).await, 1_000);
     // The units that a bucket keeps for a term are not available to a single call.
     let bucket = Limit::token_bucket("leases", 1_000, MINUTE).burst(500).lease(50);
-    match limiter.check(&bucket, "key", 491).await {
-        Err(Rejection::CostExceedsCapacity { capacity: 490, .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let costly = limiter.check(&bucket, "key", 491).await;
+    assert!(matches!(costly, Err(Rejection::CostExceedsCapacity { capacity: 490, .. })));
 }
 
 #[tokio::test]
@@ -142,21 +119,15 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
 async fn dropped_calls_lose_no_units() {
     let (server, clock, limiter) = Server::with_clock();
     for round in 0..50_u64 {
-        let mut calls: Vec<_> = (0..20)
-            .map(|_| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.check(&LEASED, "key", 1).await.is_ok() })
-            })
-            .collect();
+        let calls = (0..20).map(|_| tokio::spawn(limiter.check(&LEASED, "key", 1)));
+        let calls: Vec<_> = calls.collect();
         // Every second call is dropped. Some of them have been polled before.
         for _ in 0..round % 4 {
             tokio::task::yield_now().await;
         }
         calls.iter().step_by(2).for_each(tokio::task::JoinHandle::abort);
-        for call in calls.drain(..) {
-            // A call may have been admitted before it was dropped.
-            let _ = call.await;
-        }
+        // A call may have been admitted before it was dropped.
+        join_all(calls).await;
         assert_eq!(spend(&limiter, &LEASED, 1).await, 1);
         limiter.reset(&LEASED, "key").await.expect("a reset");
     }
@@ -166,20 +137,9 @@ async fn dropped_calls_lose_no_units() {
     assert!(only.as_mut().now_or_never().is_none());
     drop(only);
     server.resume();
-    wait_until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000)
-        .await;
+    wait_until_left(&server, &clock, 1_000).await;
     limiter.shutdown().await.expect("the leases are returned");
-    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000).await;
-}
-
-#[tokio::test]
-async fn a_shadow_leases_and_never_rejects() {
-    let (_server, _clock, limiter) = Server::with_clock();
-    let shadow = LEASED.shadow(true);
-    for call in 0..1_100 {
-        let decision = limiter.check(&shadow, "key", 1).await.expect("a shadow admits");
-        assert_eq!(decision.allowed, call < 1_000);
-    }
+    wait_until_left(&server, &clock, 1_000).await;
 }
 
 /// If no units are left, calls of different costs do not queue for the requests of each other.
@@ -222,17 +182,14 @@ async fn calls_do_not_spend_units_of_another_plan() {
         // Leases of 1, 2, 4, 8, 16 and 32 units: the process holds 8.
         assert_eq!(spend(&limiter, &large, 55).await, 55);
         assert_eq!(spend(&limiter, &small, 5).await, 0, "{algorithm}: 63 units are charged");
-        let too_large = limiter.check(&small, "key", 20).await;
-        assert!(
-            matches!(too_large, Err(Rejection::CostExceedsCapacity { .. })),
-            "{algorithm}: {too_large:?}"
-        );
+        let large_call = limiter.check(&small, "key", 20).await;
+        let is_refused = matches!(large_call, Err(Rejection::CostExceedsCapacity { .. }));
+        assert!(is_refused, "{algorithm}: {large_call:?}");
         let peek = decision(limiter.peek(&small, "key", 1).await);
         assert_eq!((peek.allowed, peek.remaining), (false, 0), "{algorithm}");
         // The units of the large plan are still leased, whatever a call leases at most.
         for same in [large, plan(1_000).lease(5)] {
-            let next = limiter.check(&same, "key", 1).await.expect("admitted");
-            assert_eq!(next.source, Source::Lease, "{algorithm}");
+            assert_eq!(source(&limiter, &same).await, Source::Lease, "{algorithm}");
         }
     }
 }
@@ -246,10 +203,9 @@ async fn units_of_another_plan_go_back() {
     assert_eq!(spend(&limiter, &other, 10).await, 10);
     assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 63 - 10);
     clock.advance(TERM);
-    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
+    wait_until_left(&server, &clock, 1_000 - 65).await;
     assert_eq!(spend(&limiter, &other, 20).await, 20);
-    let leased = limiter.check(&other, "key", 1).await.expect("admitted");
-    assert_eq!(leased.source, Source::Lease);
+    assert_eq!(source(&limiter, &other).await, Source::Lease);
     clock.advance(TERM);
     wait_until(async || remaining(&server, &clock, &other).await == 2_000 - 86).await;
 }
@@ -264,12 +220,11 @@ const BUCKET: Limit = Limit::token_bucket("auto", 10_000, MINUTE).burst(5_000).a
 
 /// Makes calls, and returns whether Redis has decided each of them.
 async fn are_decided_by_redis(limiter: &RateLimiter, limit: &Limit, key: &str, calls: u64) -> bool {
-    let mut by_redis = 0;
+    let mut all = true;
     for _ in 0..calls {
-        let decision = limiter.check(limit, key, 1).await.expect("admitted");
-        by_redis += u64::from(decision.source == Source::Redis);
+        all &= limiter.check(limit, key, 1).await.expect("admitted").source == Source::Redis;
     }
-    by_redis == calls
+    all
 }
 
 #[tokio::test]
@@ -317,44 +272,42 @@ async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
     assert_eq!(limiter.check(&BUCKET, "key", 5_000).await.expect("admitted").remaining, 0);
 }
 
-#[rate_limit(
-    name = "auto by plan", period = 60, algo = "token_bucket", threshold = threshold, burst = threshold,
-    key = plan, lease = "auto"
-)]
-async fn by_plan(plan: &str, threshold: u64) -> Result<(), Rejection> {
-    Ok(())
-}
-
 #[tokio::test]
 async fn limits_with_computed_amounts_lease_automatically() {
+    #[rate_limit(
+        name = "auto by plan", period = 60, algo = "token_bucket", threshold = amount,
+        burst = amount, key = amount, lease = "auto"
+    )]
+    async fn by_plan(amount: u64) -> Result<(), Rejection> {
+        Ok(())
+    }
+
     let (server, limiter) = Server::with_limiter();
-    let run = async {
-        for (plan, threshold, most) in [("free", 90, 90), ("paid", 50_000, 60)] {
-            let before = server.script_calls();
-            for _ in 0..90 {
-                by_plan(plan, threshold).await.expect("admitted");
-            }
-            let scripts = server.script_calls() - before;
-            assert!(scripts <= most && (plan == "paid" || scripts == 90), "{plan}: {scripts}");
+    for (amount, expected) in [(90, 90..=90), (50_000, 0..=60)] {
+        let before = server.script_calls();
+        for _ in 0..90 {
+            limiter.scope(by_plan(amount)).await.expect("admitted");
         }
-    };
-    limiter.scope(run).await;
+        let scripts = server.script_calls() - before;
+        assert!(expected.contains(&scripts), "{amount}: {scripts}");
+    }
 }
 
 on_both_stores! {
     /// A charge of a limit that leases cannot be settled, and another limit of its count must lease as well.
     async fn an_automatic_lease_is_a_lease(test: TestLimiter) {
         let leased = [Part::new(&LEASED, &"key", 1)];
-        let alone = test.limiter.acquire(&WINDOW, "key", 1).await.expect_err("leased");
-        let several = test.limiter.acquire_all(&leased).await.expect_err("leased");
-        for rejection in [alone, several] {
-            let Rejection::Mistake { mistake, .. } = rejection else { panic!("{rejection}") };
-            assert_eq!(mistake, Mistake::Leased);
+        let alone = test.limiter.acquire(&WINDOW, "key", 1).await.map(drop);
+        for result in [alone, test.limiter.acquire_all(&leased).await.map(drop)] {
+            let is_mistake = matches!(result, Err(Rejection::Mistake { mistake: Mistake::Leased, .. }));
+            assert!(is_mistake, "{result:?}");
         }
         let plain = Limit::sliding("auto", 9, MINUTE);
         let parts = [&WINDOW, &plain].map(|limit| Part::new(limit, &"key", 1));
         let error = test.limiter.check_all(&parts).await.expect_err("one count");
-        let Rejection::Mistake { mistake, .. } = error else { panic!("{error}") };
-        assert!(matches!(mistake, Mistake::SharedCount { .. }), "{mistake:?}");
+        assert!(
+            matches!(error, Rejection::Mistake { mistake: Mistake::SharedCount { .. }, .. }),
+            "{error:?}"
+        );
     }
 }
