@@ -3,21 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use futures::future::{join_all, poll_immediate};
-use ratelimit_runtime::{
-    BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, SharedRules,
-    StoreError,
-};
+use ratelimit_runtime::{BuildError, Rules, SharedRules};
 use redis::Commands;
-use support::limits::MINUTE;
-use support::proxy::{Network, Proxy};
-use support::server::Server;
 use tokio::task::yield_now;
-use tokio::time::sleep;
 
-use crate::wait_until;
+use super::*;
 
 const API: Limit = Limit::sliding("api", 10, MINUTE);
 
@@ -46,6 +38,12 @@ async fn until_capacity(limiter: &RateLimiter, key: &str, expected: u64) {
     assert!(started.elapsed() <= TOLERATED, "{expected} after {:?}", started.elapsed());
 }
 
+/// Asserts that the rule of `acme` stays.
+async fn assert_stays(limiter: &RateLimiter) {
+    sleep(IN_FORCE).await;
+    assert_eq!(capacity(limiter, "acme").await, 50);
+}
+
 fn set(key: &str, threshold: u64) -> RuleSet {
     let mut rules = RuleSet::new();
     rules.set_key("api", key, Rule::new().threshold(threshold)).expect("valid");
@@ -63,16 +61,12 @@ async fn share(limiter: &RateLimiter, threshold: u64) -> SharedRules {
 
 #[tokio::test]
 async fn a_changed_file_is_in_force_soon() {
-    let cases = [
-        ("rules.toml", "[api]\nthreshold = 20", "[api.keys]\nacme = { threshold = 50 }"),
-        (
-            "rules.json",
-            r#"{"api": {"threshold": 20}}"#,
-            r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#,
-        ),
-    ];
+    let json =
+        [r#"{"api": {"threshold": 20}}"#, r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#];
+    let toml = ["[api]\nthreshold = 20", "[api.keys]\nacme = { threshold = 50 }"];
+    let cases = [("rules.toml", toml), ("rules.json", json)];
     // At the same time, because each waits for most of its time.
-    join_all(cases.into_iter().map(async |(name, first, second)| {
+    join_all(cases.into_iter().map(async |(name, [first, second])| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = write(folder.path(), name, first);
         let limiter = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
@@ -86,14 +80,11 @@ async fn a_changed_file_is_in_force_soon() {
 
         // A mistake changes nothing, and neither does a file that is gone, or a pipe in its place.
         write(folder.path(), name, "{ api");
-        sleep(IN_FORCE).await;
-        assert_eq!(capacity(&limiter, "acme").await, 50);
+        assert_stays(&limiter).await;
         fs::remove_file(&path).expect("removed");
-        sleep(IN_FORCE).await;
-        assert_eq!(capacity(&limiter, "acme").await, 50);
+        assert_stays(&limiter).await;
         assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
-        sleep(IN_FORCE).await;
-        assert_eq!(capacity(&limiter, "acme").await, 50);
+        assert_stays(&limiter).await;
         write(folder.path(), name, first);
         // The read of the pipe ends after its deadline.
         wait_until(async || capacity(&limiter, "acme").await == 20).await;
@@ -142,16 +133,12 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     assert!(shared.rules.unset_key("api", "acme"));
     operator.operator().share_rules(shared, "bob").await.expect("written");
     let changes = operator.operator().rule_changes(10).await.expect("read");
-    let written =
-        changes.iter().flat_map(|it| it.what.iter().map(move |what| (&it.by[..], &what[..])));
-    assert_eq!(
-        written.collect::<Vec<_>>(),
-        [
-            ("bob", "`api`: none becomes `blocked = true`"),
-            ("bob", "`api` of `acme`: `threshold = 50` becomes none"),
-            ("alice", "`api` of `acme`: none becomes `threshold = 50`"),
-        ]
-    );
+    let written: Vec<_> =
+        changes.iter().map(|change| (&*change.by, change.what.join("; "))).collect();
+    let of_bob =
+        "`api`: none becomes `blocked = true`; `api` of `acme`: `threshold = 50` becomes none";
+    let of_alice = "`api` of `acme`: none becomes `threshold = 50`";
+    assert_eq!(written, [("bob", of_bob.to_owned()), ("alice", of_alice.to_owned())]);
     assert!(changes[0].at.elapsed().expect("the past") < MINUTE);
     assert_eq!(operator.operator().rule_changes(1).await.expect("read").len(), 1);
 
@@ -163,8 +150,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     // A limiter that starts later has them once it is ready.
     let late = limiter();
     late.ping().await.expect("ready");
-    let result = late.check(&API, "key", 1).await;
-    assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
+    blocked(&late.check(&API, "key", 1).await);
 }
 
 #[tokio::test]
@@ -176,15 +162,13 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     share(&limiter, 50).await;
     let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
     let () = server.connection().hset_multiple("rl:{rules}", &malformed).expect("HSET");
-    sleep(IN_FORCE).await;
-    assert_eq!(capacity(&limiter, "acme").await, 50);
+    assert_stays(&limiter).await;
     let error = limiter.operator().shared_rules().await.expect_err("malformed").to_string();
     assert!(error.contains("the rules in Redis have a mistake: api: "), "{error}");
 
     let port = server.port();
     drop(server);
-    sleep(IN_FORCE).await;
-    assert_eq!(capacity(&limiter, "acme").await, 50);
+    assert_stays(&limiter).await;
     // A limiter that starts now obeys the code until Redis is back.
     let late = builder.build().expect("valid");
     assert_eq!(capacity(&late, "acme").await, 10);
@@ -208,20 +192,18 @@ async fn rules_of_any_size_are_not_read() {
         let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
         let () = server.connection().hset_multiple("rl:{rules}", &hash).expect("HSET");
         let () = server.connection().lpush("rl:{rules}:changes", &large).expect("LPUSH");
-        sleep(IN_FORCE).await;
+        assert_stays(&limiter).await;
         let error = limiter.operator().shared_rules().await.expect_err("too large").to_string();
         assert!(error.contains("too large"), "{error}");
         let changes = limiter.operator().rule_changes(10).await.expect("read");
         assert_eq!(changes.len(), 1, "without those that are too large");
-        assert_eq!(capacity(&limiter, "acme").await, 50);
         let sent = sent() - before;
         assert!(sent < 1_000_000, "{sent} bytes were read");
     }
     shared.rules.set(&"k".repeat(17 << 20), Rule::new().threshold(1)).expect("valid");
     let started = Instant::now();
-    let result =
-        limiter.operator().share_rules(shared, "alice").await.expect_err("too large").to_string();
-    assert!(result.contains("too large"), "{result}");
+    let error = limiter.operator().share_rules(shared, "alice").await.expect_err("too large");
+    assert!(error.to_string().contains("too large"), "{error}");
     assert!(started.elapsed() < TOLERATED, "it waited for a reply to a request that was not sent");
 }
 
@@ -229,8 +211,8 @@ async fn rules_of_any_size_are_not_read() {
 async fn the_embedded_store_shares_no_rules() {
     let limiter = RateLimiter::embedded();
     let error = limiter.operator().shared_rules().await.expect_err("no Redis");
-    assert!(matches!(error, StoreError::NotShared));
     assert!(error.to_string().contains("`set_rules`"));
+    assert!(matches!(error, StoreError::NotShared));
     let shared = limiter.operator().share_rules(SharedRules::default(), "alice").await;
     assert!(matches!(shared, Err(StoreError::NotShared)));
 }
@@ -266,10 +248,9 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
         for number in 0..100 {
             let mut ping = Box::pin(limiter.ping());
             // Each is polled a little more often than the last one, so some have come to the rules.
-            for _ in 0..number {
-                if poll_immediate(ping.as_mut()).await.is_some() {
-                    break;
-                }
+            let mut polls = 0;
+            while polls < number && poll_immediate(ping.as_mut()).await.is_none() {
+                polls += 1;
                 yield_now().await;
             }
             pings.push(ping);
@@ -311,10 +292,13 @@ async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
 async fn the_keys_of_a_limit_are_read_page_by_page() {
     let (_server, limiter) = Server::with_limiter();
     let other = Limit::sliding("api.other", 10, MINUTE);
-    limiter.check(&API, (), 1).await.expect("admitted");
-    limiter.check(&API, "", 1).await.expect("admitted");
-    limiter.check(&API, ("a", 7), 1).await.expect("admitted");
-    limiter.check(&API, "%2A", 1).await.expect("admitted");
+    join_all([
+        limiter.check(&API, (), 1),
+        limiter.check(&API, "", 1),
+        limiter.check(&API, ("a", 7), 1),
+        limiter.check(&API, "%2A", 1),
+    ])
+    .await;
     let mut expected = ["%", "", "(a:7)", "%252A"].map(String::from).to_vec();
     for key in 0..3_000 {
         limiter.check(&API, key, 1).await.expect("admitted");
@@ -322,15 +306,13 @@ async fn the_keys_of_a_limit_are_read_page_by_page() {
         expected.push(key.to_string());
     }
     let (mut found, mut pages, mut next) = (Vec::new(), 0, None);
-    loop {
+    while pages == 0 || next.is_some() {
         let page = limiter.operator().keys(&API, next).await.expect("read");
-        pages += 1;
+        (pages, next) = (pages + 1, page.next);
         for key in page.keys {
             assert_eq!(limiter.peek(&API, &key, 1).await.expect("a decision").remaining, 9);
             found.push(key.to_string());
         }
-        let Some(cursor) = page.next else { break };
-        next = Some(cursor);
     }
     assert!(pages > 3, "{pages} pages");
     found.sort();

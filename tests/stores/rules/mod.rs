@@ -5,15 +5,27 @@ mod in_force;
 mod trials;
 mod waiting;
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use ratelimit_runtime::{Decision, Rejection, Rule, RuleSet};
-use support::limits::ruled;
+use futures::FutureExt;
+use ratelimit_runtime::{
+    Algorithm, Decision, Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, StoreError,
+    rate_limit,
+};
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits, ruled};
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+use tokio::time::{sleep, timeout};
 
-use crate::TestLimiter;
+use crate::{TestLimiter, on_both_stores, wait_until, wait_until_idle};
 
 fn of_limit(rule: Rule) -> RuleSet {
     ruled("ruled", rule)
+}
+
+/// Amounts for each algorithm.
+fn amounts(amount: u64) -> Rule {
+    Rule::new().threshold(amount).burst(amount)
 }
 
 impl TestLimiter {
@@ -21,8 +33,22 @@ impl TestLimiter {
         self.limiter.set_rules(rules).expect("valid rules");
     }
 
+    fn set_rule(&self, rule: Rule) {
+        self.set_rules(of_limit(rule));
+    }
+
     fn in_time(&self, time: Duration) -> SystemTime {
         SystemTime::UNIX_EPOCH + self.clock.now() + time
+    }
+
+    async fn check(&self, limit: &Limit, cost: u64) -> Result<Decision, Rejection> {
+        self.limiter.check(limit, "key", cost).await
+    }
+
+    /// Removes the rules and the count.
+    async fn start_over(&self, limit: &Limit) {
+        self.set_rules(RuleSet::new());
+        self.reset(limit).await;
     }
 }
 

@@ -1,21 +1,13 @@
 //! Trials: another threshold that decides each call beside the limit, and rejects nothing.
 
-use std::time::{Duration, Instant};
-
-use futures::FutureExt;
 use futures::executor::block_on;
-use ratelimit_runtime::{
-    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, rate_limit,
-};
+use futures::future::join_all;
+use ratelimit_runtime::{Builder, Scope, Source};
 use support::cluster::Cluster;
-use support::limits::{HOUR, MINUTE, SECOND, limit, limits};
-use support::proxy::{Network, Proxy};
-use support::server::Server;
-use support::{ALGORITHMS, poll_once};
+use support::poll_once;
 
-use super::{blocked, of_limit};
+use super::*;
 use crate::leases::spend;
-use crate::{TestLimiter, on_both_stores, wait_until};
 
 /// Returns how many calls of a key the limit has rejected, and how many its trial would have rejected.
 fn rejected(limiter: &RateLimiter) -> (u64, u64) {
@@ -27,51 +19,55 @@ fn rejected(limiter: &RateLimiter) -> (u64, u64) {
     (of("ruled", false), of("ruled:trial", true))
 }
 
+const NOWHERE: &str = "redis://127.0.0.1:1";
+
+fn with_rule(builder: Builder, rule: Rule) -> RateLimiter {
+    let limiter = builder.deadline(MINUTE).build().expect("valid");
+    limiter.set_rules(of_limit(rule)).expect("valid");
+    limiter
+}
+
 on_both_stores! {
     async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let enforced = limit("ruled", algorithm, 5, MINUTE);
+        for enforced in limits("ruled", 5, MINUTE) {
+            let has_burst = enforced.algorithm() == Algorithm::LeakyBucket;
             let before = rejected(&test.limiter);
             // The burst of the code stays, so a bucket tries a threshold by its rate.
-            test.set_rules(of_limit(Rule::new().trial(2)));
-            assert_eq!(spend(&test.limiter, &enforced, 8).await, 5, "{algorithm}: the limit stays");
+            test.set_rule(Rule::new().trial(2));
+            assert_eq!(spend(&test.limiter, &enforced, 8).await, 5, "{enforced:?}: the limit stays");
             let (limited, tried) = rejected(&test.limiter);
-            let has_burst = algorithm == ALGORITHMS[4];
             let expected = if has_burst { 3 } else { 6 };
-            assert_eq!((limited - before.0, tried - before.1), (3, expected), "{algorithm}");
+            assert_eq!((limited - before.0, tried - before.1), (3, expected), "{enforced:?}");
 
             // A looser one sees the calls that the limit rejects.
-            test.limiter.reset(&enforced, "key").await.expect("an answer");
-            test.set_rules(of_limit(Rule::new().threshold(1).trial(7)));
+            test.start_over(&enforced).await;
+            test.set_rule(Rule::new().threshold(1).trial(7));
             test.advance(200_000_000);
             let before = rejected(&test.limiter);
             let other = enforced.try_amounts(5, None).expect("valid");
-            let others = spend(&test.limiter, &other, 9).await;
-            assert_eq!(others, 1);
-            let (limited, tried) = rejected(&test.limiter);
-            assert_eq!(limited - before.0, 8, "{algorithm}");
+            assert_eq!(spend(&test.limiter, &other, 9).await, 1);
             // Without a burst, a leaky bucket admits one at a time.
-            assert_eq!(tried - before.1, if has_burst { 8 } else { 2 }, "{algorithm}");
-            test.limiter.reset(&enforced, "key").await.expect("an answer");
+            let (limited, tried) = rejected(&test.limiter);
+            let expected = if has_burst { 8 } else { 2 };
+            assert_eq!((limited - before.0, tried - before.1), (8, expected), "{enforced:?}");
+            test.start_over(&enforced).await;
             test.advance(200_000_000);
         }
     }
 
     async fn a_trial_is_of_limited_calls_only_and_ends_with_its_rule(test: TestLimiter) {
         let enforced = Limit::fixed("ruled", 10, HOUR);
-        let blocks = Rule::new().blocked(true);
-        for rule in [blocks, Rule::new().exempt(true)] {
-            test.set_rules(of_limit(rule.trial(1)));
-            for _ in 0..3 {
-                let result = test.limiter.check(&enforced, "key", 1).await;
-                let is_blocked = matches!(result, Err(Rejection::Blocked { .. }));
-                assert_eq!((result.is_ok(), is_blocked), (rule != blocks, rule == blocks));
-            }
-            assert_eq!(rejected(&test.limiter).1, 0, "{rule}");
+        test.set_rule(Rule::new().blocked(true).trial(1));
+        for _ in 0..3 {
+            blocked(&test.check(&enforced, 1).await);
         }
+        test.set_rule(Rule::new().exempt(true).trial(1));
+        assert_eq!(spend(&test.limiter, &enforced, 3).await, 3);
+        assert_eq!(rejected(&test.limiter).1, 0);
         // A key has the trial of its limit, unless its rule has another one.
         let mut rules = of_limit(Rule::new().trial(1));
-        rules.set_key("ruled", "key", Rule::new().trial(2).until(test.in_time(MINUTE))).expect("valid");
+        let of_key = Rule::new().trial(2).until(test.in_time(MINUTE));
+        rules.set_key("ruled", "key", of_key).expect("valid");
         rules.set_key("ruled", "other", Rule::new().threshold(20)).expect("valid");
         test.set_rules(rules);
         for (key, expected) in [("key", 1), ("other", 3)] {
@@ -81,13 +77,13 @@ on_both_stores! {
             assert_eq!(rejected(&test.limiter).1, expected, "{key}");
         }
         test.advance(61_000_000);
-        test.limiter.check(&enforced, "key", 1).await.expect("admitted");
-        assert_eq!(rejected(&test.limiter).1, 4, "the trial of the limit rejects it, as it has two units");
-        test.set_rules(RuleSet::new());
-        test.limiter.check(&enforced, "key", 1).await.expect("admitted");
+        test.check(&enforced, 1).await.expect("admitted");
+        // The trial of the limit rejects it, as it has two units.
         assert_eq!(rejected(&test.limiter).1, 4);
-        let shadow = of_limit(Rule::new().trial(1).shadow(true).threshold(1));
-        test.set_rules(shadow);
+        test.set_rules(RuleSet::new());
+        test.check(&enforced, 1).await.expect("admitted");
+        assert_eq!(rejected(&test.limiter).1, 4);
+        test.set_rule(Rule::new().trial(1).shadow(true).threshold(1));
         for _ in 0..2 {
             test.limiter.check(&enforced, "of a shadow", 1).await.expect("a shadow");
         }
@@ -95,19 +91,15 @@ on_both_stores! {
     }
 
     async fn a_trial_beside_permits_waits_leases_and_several_limits(test: TestLimiter) {
-        let rules = |limit: &str| {
-            let mut rules = of_limit(Rule::new().trial(1));
-            rules.set(limit, Rule::new().trial(3)).expect("valid");
-            rules
-        };
         let enforced = Limit::fixed("ruled", 4, HOUR);
-        test.set_rules(rules("other"));
+        let mut rules = of_limit(Rule::new().trial(1));
+        rules.set("other", Rule::new().trial(3)).expect("valid");
+        test.set_rules(rules);
         // The charge of the limit is settled; the trial keeps the cost that was expected.
-        let permit = test.limiter.acquire(&enforced, "settled", 1).await.expect("admitted");
-        permit.settle(0);
+        test.limiter.acquire(&enforced, "key", 1).await.expect("admitted").settle(0);
         test.limiter.flush().await.expect("settled");
-        assert_eq!(test.limiter.peek(&enforced, "settled", 1).await.expect("one").remaining, 4);
-        test.limiter.acquire(&enforced, "settled", 1).await.expect("admitted").keep();
+        assert_eq!(test.peek(&enforced, 0).await.remaining, 4);
+        test.limiter.acquire(&enforced, "key", 1).await.expect("admitted").keep();
         assert_eq!(rejected(&test.limiter), (0, 1));
 
         // A cost above the threshold of the trial, and a call that charges nothing.
@@ -127,7 +119,7 @@ on_both_stores! {
         assert_eq!((of_other.rejected, of_other.is_shadow), (2, true));
 
         let before = rejected(&test.limiter);
-        let waiting = enforced.wait(Duration::from_secs(1));
+        let waiting = enforced.wait(SECOND);
         for _ in 0..3 {
             test.limiter.check(&waiting, "waits", 1).await.expect("admitted");
         }
@@ -154,7 +146,7 @@ async fn a_trial_has_a_count_of_its_own() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let enforced = Limit::sliding("ruled", 5, HOUR);
-    test.set_rules(of_limit(Rule::new().trial(1)));
+    test.set_rule(Rule::new().trial(1));
     spend(&test.limiter, &enforced, 2).await;
     let mut names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
     names.sort();
@@ -165,13 +157,9 @@ async fn a_trial_has_a_count_of_its_own() {
     assert_eq!(server.script_calls(), 6);
 
     let cluster = Cluster::start(0);
-    let limiter = RateLimiter::builder().redis(cluster.url()).deadline(MINUTE).build();
-    let limiter = limiter.expect("valid");
-    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
-    for key in 0..20 {
-        for _ in 0..2 {
-            limiter.check(&enforced, key, 1).await.expect("admitted");
-        }
+    let limiter = with_rule(RateLimiter::builder().redis(cluster.url()), Rule::new().trial(1));
+    for key in 0..40 {
+        limiter.check(&enforced, key % 20, 1).await.expect("admitted");
     }
     limiter.check(&enforced, (), 1).await.expect("admitted");
     assert_eq!(rejected(&limiter), (0, 20));
@@ -185,12 +173,11 @@ async fn a_busy_trial_is_in_the_batches_of_its_limit() {
     let scripts = async |calls: u64| {
         let before = server.script_calls();
         let checks = (0..calls).map(|_| test.limiter.check(&enforced, "key", 1));
-        let admitted = futures::future::join_all(checks).await;
-        assert!(admitted.iter().all(Result::is_ok));
+        assert!(join_all(checks).await.iter().all(Result::is_ok));
         server.script_calls() - before
     };
     let without = scripts(200).await;
-    test.set_rules(of_limit(Rule::new().trial(50)));
+    test.set_rule(Rule::new().trial(50));
     let with = scripts(200).await;
     assert_eq!(rejected(&test.limiter), (0, 150));
     assert!(without < 20 && with < 20, "{without} and {with} scripts for 200 calls");
@@ -199,13 +186,9 @@ async fn a_busy_trial_is_in_the_batches_of_its_limit() {
 /// A trial neither rejects a call nor delays it for longer than the limit does, if Redis does not decide.
 #[tokio::test]
 async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
-    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(10 * MINUTE);
-    let limiter = builder.build().expect("valid");
-    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    let limiter = with_rule(RateLimiter::builder().redis(NOWHERE), Rule::new().trial(1));
     let enforced = Limit::fixed("ruled", 2, HOUR);
-    for expected in [true, true, false] {
-        assert_eq!(limiter.check(&enforced, "key", 1).await.is_ok(), expected);
-    }
+    assert_eq!(spend(&limiter, &enforced, 3).await, 2);
     assert_eq!(rejected(&limiter), (1, 2));
     let denied = limiter.check(&enforced.on_error(OnError::Deny), "key", 1).await;
     assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
@@ -218,11 +201,10 @@ async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
 #[tokio::test]
 async fn what_a_rule_adds_takes_no_second_deadline() {
     let server = Server::start();
-    let second = Duration::from_secs(1);
     let [enforced, other] = ["ruled", "other"].map(|name| Limit::fixed(name, 5, HOUR));
-    for wait in [None, Some(second / 20)] {
+    for wait in [None, Some(SECOND / 20)] {
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let limiter = proxy.builder().deadline(second).build().expect("valid");
+        let limiter = proxy.builder().deadline(SECOND).build().expect("valid");
         limiter.check(&enforced, "connects", 1).await.expect("admitted");
         let mut rules = of_limit(Rule::new().trial(1));
         rules.set("other", Rule::new().shadow(true)).expect("valid");
@@ -233,7 +215,7 @@ async fn what_a_rule_adds_takes_no_second_deadline() {
         let start = Instant::now();
         limiter.check_all(&parts).await.expect("admitted by this process");
         let took = start.elapsed();
-        assert!(took < 3 * second / 2, "{wait:?}: {took:?}");
+        assert!(took < 3 * SECOND / 2, "{wait:?}: {took:?}");
     }
 }
 
@@ -242,8 +224,7 @@ async fn what_a_rule_adds_takes_no_second_deadline() {
 async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
-    let limiter = proxy.builder().deadline(MINUTE).build().expect("valid");
-    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    let limiter = with_rule(proxy.builder(), Rule::new().trial(1));
     let waiting = Limit::fixed("ruled", 5, HOUR).wait(MINUTE);
     for expected in [0, 1] {
         let start = Instant::now();
@@ -254,17 +235,6 @@ async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
     }
 }
 
-#[test]
-fn a_trial_of_the_embedded_store_needs_no_runtime() {
-    let limiter = RateLimiter::embedded();
-    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
-    let enforced = Limit::fixed("ruled", 2, HOUR);
-    for expected in [true, true, false] {
-        assert_eq!(poll_once(limiter.check(&enforced, "key", 1)).is_ok(), expected);
-    }
-    assert_eq!(rejected(&limiter), (1, 2));
-}
-
 // Rules beside permits, leases, shadows and fallbacks, and without a runtime.
 
 on_both_stores! {
@@ -272,16 +242,16 @@ on_both_stores! {
         for limit in limits("ruled", 10, MINUTE) {
             let other = Limit::fixed("other", 5, MINUTE);
             let acquire = async |cost| test.limiter.acquire(&limit, "key", cost).await;
-            let left = async |limit| test.limiter.peek(limit, "key", 0).await.unwrap().remaining;
-            test.set_rules(of_limit(Rule::new().threshold(20).burst(20)));
+            let left = async |limit| test.peek(limit, 0).await.remaining;
+            test.set_rule(amounts(20));
             acquire(15).await.expect("admitted").settle(5);
             test.limiter.flush().await.expect("settled");
             assert_eq!(left(&limit).await, 15, "{limit:?}");
             let permit = acquire(10).await.expect("admitted");
-            test.set_rules(of_limit(Rule::new().exempt(true)));
+            test.set_rule(Rule::new().exempt(true));
             permit.settle(1);
             acquire(100).await.expect("exempt").settle(7);
-            test.set_rules(of_limit(Rule::new().blocked(true)));
+            test.set_rule(Rule::new().blocked(true));
             assert!(matches!(acquire(1).await, Err(Rejection::Blocked { .. })));
             test.set_rules(RuleSet::new());
             test.limiter.flush().await.expect("settled");
@@ -291,10 +261,10 @@ on_both_stores! {
                 (Rule::new().exempt(true), 0),
                 (Rule::new().shadow(true), 1),
                 (Rule::new().shadow(true).blocked(true), 0),
-                (Rule::new().threshold(20).burst(20), 1),
+                (amounts(20), 1),
             ] {
                 let before = (left(&limit).await, left(&other).await);
-                test.set_rules(of_limit(rule));
+                test.set_rule(rule);
                 let parts = [Part::new(&limit, &"key", 2), Part::new(&other, &"key", 2)];
                 let permits = test.limiter.acquire_all(&parts).await.expect("admitted");
                 assert_eq!(permits.len(), 2);
@@ -306,11 +276,10 @@ on_both_stores! {
                 let after = (left(&limit).await, left(&other).await);
                 assert_eq!((before.0 - after.0, before.1 - after.1), (charged, 1), "{rule:?}");
             }
-            test.limiter.reset(&limit, "key").await.expect("reset");
-            test.limiter.reset(&other, "key").await.expect("reset");
+            test.start_over(&limit).await;
+            test.start_over(&other).await;
         }
     }
-
 }
 
 /// A shadow by rule counts where its limit counts.
@@ -319,9 +288,9 @@ async fn a_limit_that_waits_does_not_lease_as_a_shadow() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let limit = Limit::sliding("ruled", 10, MINUTE).lease(5).wait(SECOND);
-    assert_eq!(test.limiter.check(&limit, "key", 4).await.expect("admitted").remaining, 6);
-    test.set_rules(of_limit(Rule::new().shadow(true)));
-    assert_eq!(test.limiter.check(&limit, "key", 1).await.expect("admitted").remaining, 5);
+    assert_eq!(test.check(&limit, 4).await.expect("admitted").remaining, 6);
+    test.set_rule(Rule::new().shadow(true));
+    assert_eq!(test.check(&limit, 1).await.expect("admitted").remaining, 5);
     assert_eq!(server.ttls().len(), 1);
 }
 
@@ -331,42 +300,34 @@ async fn leases_obey_a_rule() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let limit = Limit::sliding("ruled", 1_000, MINUTE).lease(50);
-    let check = async || test.limiter.check(&limit, "key", 1).await;
-    for _ in 0..20 {
-        check().await.expect("admitted");
-    }
-    assert_eq!(check().await.expect("admitted").source, Source::Lease);
-    test.set_rules(of_limit(Rule::new().blocked(true)));
-    assert_eq!(blocked(&check().await), None);
-    test.set_rules(of_limit(Rule::new().exempt(true)));
-    assert_eq!(check().await.expect("exempt").remaining, u64::MAX);
+    assert_eq!(spend(&test.limiter, &limit, 20).await, 20);
+    assert_eq!(test.check(&limit, 1).await.expect("admitted").source, Source::Lease);
+    test.set_rule(Rule::new().blocked(true));
+    assert_eq!(blocked(&test.check(&limit, 1).await), None);
+    test.set_rule(Rule::new().exempt(true));
+    assert_eq!(test.check(&limit, 1).await.expect("exempt").remaining, u64::MAX);
     // Its count is the same, and the units were leased under another threshold.
-    test.set_rules(of_limit(Rule::new().threshold(10)));
-    assert!(check().await.is_err(), "more than 20 are charged");
+    test.set_rule(Rule::new().threshold(10));
+    assert_eq!(spend(&test.limiter, &limit, 1).await, 0, "more than 20 are charged");
     test.advance(1_000_000);
-    assert!(check().await.is_err());
+    assert_eq!(spend(&test.limiter, &limit, 1).await, 0);
     test.set_rules(RuleSet::new());
-    assert!(check().now_or_never().is_none() || check().await.is_ok());
+    assert_eq!(spend(&test.limiter, &limit, 1).await, 1);
 }
 
 /// What a call was admitted for is not charged again if the rules change before its shadows are decided.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admitted_call_is_charged_once() {
     let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
+    let proxy = Proxy::with_latency(server.port(), SECOND / 10);
     let limiter = proxy.builder().deadline(10 * SECOND).build().expect("valid");
     let limits = ["enforced", "ruled"].map(|name| Limit::sliding(name, 100, HOUR).wait(5 * SECOND));
     limiter.ping().await.expect("connected");
     for delay in [20, 70, 120, 170, 220] {
         limiter.set_rules(of_limit(Rule::new().shadow(true))).expect("valid");
-        let call = tokio::spawn({
-            let (limiter, limits) = (limiter.clone(), limits);
-            async move {
-                let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
-                limiter.check_all(&parts).await
-            }
-        });
-        tokio::time::sleep(Duration::from_millis(delay)).await;
+        let parts = limits.each_ref().map(|limit| Part::new(limit, &"key", 1));
+        let call = tokio::spawn(limiter.check_all(&parts));
+        sleep(Duration::from_millis(delay)).await;
         limiter.set_rules(of_limit(Rule::new().shadow(true).threshold(70))).expect("valid");
         call.await.expect("no panic").expect("admitted");
     }
@@ -379,16 +340,13 @@ async fn an_admitted_call_is_charged_once() {
 
 #[tokio::test]
 async fn a_fallback_shares_the_amounts_of_the_rule() {
-    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").instances(4);
-    let limiter = builder.on_error(OnError::Local).deadline(SECOND / 5).build().expect("valid");
+    let builder = RateLimiter::builder().redis(NOWHERE).on_error(OnError::Local).instances(4);
+    let limiter = builder.deadline(SECOND / 5).build().expect("valid");
     for limit in limits("ruled", 8, MINUTE) {
-        for (threshold, share) in [(8, 2), (40, 10), (1, 1)] {
-            let rule = Rule::new().threshold(threshold).burst(threshold);
-            limiter.set_rules(of_limit(rule)).expect("valid");
-            let mut admitted = 0;
-            for _ in 0..50 {
-                admitted += u64::from(limiter.check(&limit, threshold, 1).await.is_ok());
-            }
+        let mut admitted = 0;
+        for (threshold, share) in [(1, 1), (8, 2), (40, 10)] {
+            limiter.set_rules(of_limit(amounts(threshold))).expect("valid");
+            admitted += spend(&limiter, &limit, 50).await;
             assert_eq!(admitted, share, "{limit:?}");
         }
         limiter.set_rules(of_limit(Rule::new().blocked(true))).expect("valid");
@@ -430,4 +388,11 @@ fn rules_hold_without_a_runtime() {
     for result in [at_once, block_on(limiter.scope(waits()))] {
         assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
     }
+
+    let tries = with_rule(RateLimiter::builder(), Rule::new().trial(1));
+    let limit = Limit::fixed("ruled", 2, HOUR);
+    for expected in [true, true, false] {
+        assert_eq!(poll_once(tries.check(&limit, "key", 1)).is_ok(), expected);
+    }
+    assert_eq!(rejected(&tries), (1, 2));
 }

@@ -2,21 +2,13 @@
 //! rule admits or rejects a whole line, a grant stays, and a shutdown ends all.
 
 use std::pin::Pin;
-use std::time::Duration;
 
-use futures::FutureExt;
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{
-    Algorithm, Check, Decision, Limit, Part, Rejection, Rule, RuleSet, StoreError,
-};
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits};
-use support::server::Server;
+use ratelimit_runtime::Check;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
-use super::{blocked, of_limit};
+use super::*;
 use crate::waiting::{limiters, rest};
-use crate::{TestLimiter, on_both_stores, wait_until_idle};
 
 /// Calls that wait, in the order of their arrival. A test polls them by hand, the last one first, so the order of the
 /// polls is not the order of arrival.
@@ -93,17 +85,11 @@ impl<'a> Crowd<'a> {
         admitted.map(|(number, _)| *number).collect()
     }
 
-    /// Asserts that as many calls were admitted, in the order of their arrival, and removes the rules and the count.
+    /// Asserts that as many calls were admitted, in the order of their arrival, and starts over.
     async fn end(self, limit: &Limit, admitted: usize) {
         assert_eq!(self.admitted(), (0..admitted).collect::<Vec<_>>(), "{limit:?}");
-        self.test.set_rules(RuleSet::new());
-        self.test.limiter.reset(limit, "key").await.expect("reset");
+        self.test.start_over(limit).await;
     }
-}
-
-/// Amounts for each algorithm.
-fn amounts(amount: u64) -> Rule {
-    Rule::new().threshold(amount).burst(amount)
 }
 
 fn computed(limit: &Limit, amount: u64) -> Limit {
@@ -112,23 +98,6 @@ fn computed(limit: &Limit, amount: u64) -> Limit {
 }
 
 on_both_stores! {
-    /// Rules for other keys and other limits leave the calls their places as well.
-    async fn the_order_survives_a_change_of_the_amounts(test: TestLimiter) {
-        for limit in limits("ruled", 1, SECOND) {
-            let mut crowd = Crowd::behind(&test, &limit, 10).await;
-            for amount in [2, 1, 3, 1] {
-                let mut rules = of_limit(amounts(amount));
-                crowd.set(rules.clone()).await;
-                rules.set_key("ruled", "other", amounts(7)).expect("valid");
-                rules.set("another", Rule::new().blocked(true)).expect("valid");
-                crowd.set(rules).await;
-                crowd.pass(10, SECOND / 10).await;
-            }
-            crowd.pass(10, SECOND).await;
-            crowd.end(&limit, 10).await;
-        }
-    }
-
     /// Later calls enter the line that a rule has made of both amounts, behind the calls that wait.
     async fn two_amounts_that_become_one_are_merged_by_arrival(test: TestLimiter) {
         for limit in limits("ruled", 4, SECOND) {
@@ -152,8 +121,7 @@ on_both_stores! {
                 let own = || separate.iter().filter(|number| *number % 2 == parity);
                 assert!(own().is_sorted(), "{limit:?}: {separate:?}");
             }
-            test.set_rules(RuleSet::new());
-            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.start_over(&limit).await;
         }
     }
 
@@ -162,7 +130,7 @@ on_both_stores! {
         for limit in limits("ruled", 1, SECOND) {
             let mut crowd = Crowd::behind(&test, &limit, 4).await;
             for rule in [Rule::new().exempt(true), Rule::new().blocked(true), Rule::new()] {
-                test.set_rules(of_limit(rule));
+                test.set_rule(rule);
                 wait_until_idle(&test.limiter).await;
             }
             crowd.poll().await;
@@ -182,7 +150,7 @@ on_both_stores! {
             for _ in 0..4 {
                 crowd.start(&limit.wait(MINUTE), 1).await;
             }
-            let impatient = test.limiter.check(&limit.wait(SECOND), "key", 1).await;
+            let impatient = test.check(&limit.wait(SECOND), 1).await;
             assert_eq!(blocked(&impatient), Some(5 * SECOND), "{limit:?}");
             crowd.pass(49, SECOND / 10).await;
             assert_eq!(crowd.ended.len(), 0, "{limit:?}: {:?}", crowd.ended);
@@ -191,22 +159,25 @@ on_both_stores! {
         }
     }
 
-    /// Calls that are dropped before they notice the change take nothing, and those behind them move up.
+    /// Calls that are dropped before they notice the change take nothing, and those behind them move up. Rules for other
+    /// keys and other limits leave the calls their places as well.
     async fn a_call_can_be_dropped_while_its_line_changes(test: TestLimiter) {
         for limit in limits("ruled", 1, SECOND) {
             let mut crowd = Crowd::behind(&test, &limit, 8).await;
             for (dropped, amount) in [(0, 2), (2, 1), (5, 2)] {
-                test.set_rules(of_limit(amounts(amount)));
+                let mut rules = of_limit(amounts(amount));
+                test.set_rules(rules.clone());
                 crowd.calls[dropped] = None;
                 crowd.poll().await;
+                rules.set_key("ruled", "other", amounts(7)).expect("valid");
+                rules.set("another", Rule::new().blocked(true)).expect("valid");
+                crowd.set(rules).await;
             }
             crowd.pass(60, SECOND / 4).await;
             assert_eq!(crowd.admitted(), [1, 3, 4, 6, 7], "{limit:?}");
             crowd.pass(3, SECOND).await;
-            let left = test.limiter.peek(&limit, "key", 1).await.expect("a decision").remaining;
-            assert_eq!(left, 2, "{limit:?}");
-            test.set_rules(RuleSet::new());
-            test.limiter.reset(&limit, "key").await.expect("reset");
+            assert_eq!(test.peek(&limit, 0).await.remaining, 2, "{limit:?}");
+            test.start_over(&limit).await;
         }
     }
 
@@ -217,7 +188,7 @@ on_both_stores! {
             let waiting = own.wait(MINUTE);
             let parts = [Part::new(&waiting, &"key", 1), Part::new(&other, &"key", 1)];
             test.limiter.check_all(&parts).await.expect("a new key");
-            test.limiter.check(&other, "key", 1).await.expect("a second unit");
+            test.check(&other, 1).await.expect("a second unit");
             let mut crowd = Crowd::new(&test);
             for _ in 0..9 {
                 crowd.add(test.limiter.check_all(&parts)).await;
@@ -228,51 +199,38 @@ on_both_stores! {
             }
             crowd.pass(60, SECOND / 4).await;
             crowd.end(&own, 9).await;
-            test.limiter.reset(&other, "key").await.expect("reset");
+            test.start_over(&other).await;
         }
     }
 
     /// The moments that were reserved for calls of a bucket are free again when a rule changes its amounts.
     async fn calls_that_wait_for_a_bucket_move_together(test: TestLimiter) {
         let limit = Limit::token_bucket("ruled", 10, SECOND).burst(10);
-        let waiting = limit.wait(MINUTE);
-        test.limiter.check(&limit, "key", 10).await.expect("admitted");
-        let calls: Vec<_> =
-            (0..8).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
-        wait_until_idle(&test.limiter).await;
+        let mut crowd = Crowd::behind(&test, &limit, 8).await;
         // Half of the time to the next token has passed at each change.
-        let mut threshold = 10_u64;
+        let mut threshold = 10;
         for change in 0..6 {
-            test.advance(500_000 / threshold);
-            threshold = if threshold == 10 { 20 } else { 10 };
-            test.set_rules(of_limit(Rule::new().threshold(threshold)));
-            wait_until_idle(&test.limiter).await;
-            test.advance(500_000 / threshold - 1_000);
-            wait_until_idle(&test.limiter).await;
-            let admitted = || calls.iter().filter(|call| call.is_finished()).count();
-            assert_eq!(admitted(), change, "{limit:?}");
-            test.advance(1_002);
-            wait_until_idle(&test.limiter).await;
-            assert_eq!(admitted(), change + 1, "{limit:?}");
-            assert!(calls[change].is_finished(), "in their order");
+            crowd.pass(1, SECOND / 2 / threshold).await;
+            threshold = 30 - threshold;
+            crowd.set(of_limit(Rule::new().threshold(threshold.into()))).await;
+            crowd.pass(1, SECOND / 2 / threshold - SECOND / 1_000).await;
+            assert_eq!(crowd.ended.len(), change);
+            crowd.pass(1, Duration::from_micros(1_002)).await;
+            assert_eq!(crowd.ended.len(), change + 1);
         }
-        test.advance(200_000);
-        for call in calls {
-            call.await.expect("no panic").expect("admitted");
-        }
+        crowd.pass(1, SECOND / 5).await;
+        crowd.end(&limit, 8).await;
     }
 
     async fn a_rule_decides_a_whole_line_at_once(test: TestLimiter) {
         for limit in limits("ruled", 10, HOUR) {
             let waiting = limit.wait(9 * HOUR);
-            let before = test.limiter.check(&limit, "key", 8).await.expect("a new key").remaining;
-            let blocks = Rule::new().blocked(true);
+            let before = test.check(&limit, 8).await.expect("a new key").remaining;
+            let (exempts, blocks) = (Rule::new().exempt(true), Rule::new().blocked(true));
             let until = test.in_time(10 * HOUR);
-            for (rule, retry_after) in [
-                (Rule::new().exempt(true), None),
-                (blocks, None),
-                (blocks.until(until), Some(10 * HOUR)),
-            ] {
+            for (rule, retry_after) in
+                [(exempts, None), (blocks, None), (blocks.until(until), Some(10 * HOUR))]
+            {
                 let mut crowd = Crowd::new(&test);
                 for _ in 0..3 {
                     crowd.start(&waiting, 5).await;
@@ -280,21 +238,20 @@ on_both_stores! {
                 crowd.set(of_limit(rule)).await;
                 assert_eq!(crowd.ended.len(), 3, "{limit:?}");
                 for (_, result) in &crowd.ended {
-                    if rule == Rule::new().exempt(true) {
+                    if rule == exempts {
                         assert_eq!(result.as_ref().expect("exempt").remaining, u64::MAX);
                     } else {
                         assert_eq!(blocked(result), retry_after, "{limit:?}");
                     }
                 }
                 test.set_rules(RuleSet::new());
-                let left = test.limiter.peek(&limit, "key", 0).await.expect("a decision").remaining;
-                assert_eq!(left, before, "{limit:?}");
+                assert_eq!(test.peek(&limit, 0).await.remaining, before, "{limit:?}");
             }
             let mut crowd = Crowd::new(&test);
             for cost in [5, 5, 2] {
                 crowd.start(&waiting, cost).await;
             }
-            test.set_rules(of_limit(Rule::new().shadow(true)));
+            test.set_rule(Rule::new().shadow(true));
             while crowd.ended.len() < 3 {
                 crowd.poll().await;
             }
@@ -303,8 +260,7 @@ on_both_stores! {
             // The last call fits beside the first charge. A bucket of Redis may still hold a moment of the first call.
             let fits = allowed[2] || is_bucket(limit.algorithm());
             assert_eq!((&allowed[..2], fits), (&[false, false][..], true), "{limit:?}");
-            test.set_rules(RuleSet::new());
-            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.start_over(&limit).await;
         }
     }
 
@@ -324,10 +280,8 @@ on_both_stores! {
             assert_eq!(crowd.ended[0].1.as_ref().expect("admitted").limit, 2, "{limit:?}");
             // The call behind it costs more than the new capacity.
             let behind = &crowd.ended[1].1;
-            assert!(
-                matches!(behind, Err(Rejection::CostExceedsCapacity { varies: true, .. })),
-                "{behind:?}"
-            );
+            let is_refused = matches!(behind, Err(Rejection::CostExceedsCapacity { varies: true, .. }));
+            assert!(is_refused, "{behind:?}");
             crowd.end(&limit, 1).await;
         }
     }
@@ -335,19 +289,22 @@ on_both_stores! {
     async fn a_shutdown_ends_calls_whose_line_changes(test: TestLimiter) {
         let limit = Limit::token_bucket("ruled", 10, SECOND).burst(10);
         let mut crowd = Crowd::behind(&test, &limit, 5).await;
-        test.set_rules(of_limit(Rule::new().threshold(20)));
+        test.set_rule(Rule::new().threshold(20));
         test.limiter.shutdown().await.expect("given back");
         crowd.poll().await;
         assert_eq!(crowd.ended.len(), 5);
         for (_, result) in &crowd.ended {
-            let Err(Rejection::Unavailable { error, .. }) = result else { panic!("{result:?}") };
-            assert!(matches!(error, StoreError::ShuttingDown), "{error:?}");
+            let is_ended = matches!(
+                result,
+                Err(Rejection::Unavailable { error: StoreError::ShuttingDown, .. })
+            );
+            assert!(is_ended, "{result:?}");
         }
         // A later change finds no call. All reserved moments are free again.
         test.set_rules(RuleSet::new());
         assert_eq!(lines(&test.limiter), 0);
         test.advance(100_000);
-        test.limiter.check(&limit, "key", 1).await.expect("the next token");
+        test.check(&limit, 1).await.expect("the next token");
     }
 }
 
