@@ -1,23 +1,15 @@
 //! `wait`: calls are admitted first come, first served, within their wait or not at all. A dropped call takes no units.
 
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt, stream};
-use ratelimit_runtime::__private::{lines, lines_are_idle};
+use ratelimit_runtime::__private::lines_are_idle;
+use ratelimit_runtime::Part;
 use ratelimit_runtime::stream::RateLimitStreamExt;
-use ratelimit_runtime::{
-    Algorithm, Clock, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock,
-};
 use support::ALGORITHMS;
-use support::limits::{MINUTE, SECOND, is_bucket, limits};
-use support::proxy::Proxy;
-use support::server::Server;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::yield_now;
 
-use super::{bucket, limiters, rest};
-use crate::{TestLimiter, decision, on_both_stores, wait_until, wait_until_idle};
+use super::*;
 
 fn limit(algorithm: Algorithm, threshold: u64, wait: Duration) -> Limit {
     Limit::new("waiting", algorithm, threshold, SECOND).expect("valid").wait(wait)
@@ -28,24 +20,23 @@ on_both_stores! {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 10, MINUTE);
             // Connects, so that Redis receives the calls in the order in which they are made.
-            let _ = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
-            let (mut tasks, mut admitted) = (JoinSet::new(), Vec::new());
+            test.limiter.peek(&limit, "key", 1).await.expect("a decision");
+            let mut calls = JoinSet::new();
             for number in 0..40 {
                 let (check, clock) = (test.limiter.check(&limit, "key", 1), test.clock.clone());
-                tasks.spawn(async move {
+                calls.spawn(async move {
                     check.await.expect("in time");
                     (clock.now(), number)
                 });
                 // Each call is in line before the next starts.
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
-            while !tasks.is_empty() {
+            let calls = tokio::spawn(calls.join_all());
+            while !calls.is_finished() {
                 wait_until_idle(&test.limiter).await;
-                while let Some(call) = tasks.try_join_next() {
-                    admitted.push(call.expect("no panic"));
-                }
                 test.clock.advance(Duration::from_millis(50));
             }
+            let mut admitted = calls.await.expect("no panic");
             // The runtime decides in which order calls run that were admitted at the same time.
             admitted.sort_unstable();
             let order = admitted.into_iter().map(|(_, number)| number);
@@ -56,30 +47,25 @@ on_both_stores! {
 
     async fn a_call_that_would_wait_too_long_is_rejected_at_once(test: TestLimiter) {
         let limit = limit(Algorithm::LeakyBucket, 1, Duration::from_millis(2_500));
-        let check = || test.limiter.check(&limit, "key", 1);
-        assert!(check().await.is_ok());
-        let mut tasks = JoinSet::new();
-        for number in 0..4 {
-            let check = check();
-            tasks.spawn(async move { (number, check.await) });
+        assert!(test.allows(&limit, 1).await);
+        let mut calls = Vec::new();
+        for _ in 0..4 {
+            calls.push(tokio::spawn(test.limiter.check(&limit, "key", 1)));
             wait_until_idle(&test.limiter).await;
         }
         // The first two calls wait one and two seconds. The others would wait longer than they can.
-        for number in [2, 3] {
-            let (rejected, result) = tasks.join_next().await.expect("rejected").expect("no panic");
-            assert_eq!(rejected, number);
-            assert_eq!(decision(result).retry_after, Duration::from_secs(3));
+        for rejected in calls.split_off(2) {
+            assert!(rejected.is_finished());
+            assert_eq!(decision(rejected.await.expect("no panic")).retry_after, 3 * SECOND);
         }
-        for number in [0, 1] {
+        for call in calls {
             wait_until_idle(&test.limiter).await;
-            assert!(tasks.try_join_next().is_none());
+            assert!(!call.is_finished());
             test.clock.advance(SECOND);
-            let (admitted, result) = tasks.join_next().await.expect("admitted").expect("no panic");
-            assert_eq!((admitted, result.is_ok()), (number, true));
+            call.await.expect("no panic").expect("admitted");
         }
         // No call is in line, so the decision comes from the store.
-        let impatient = limit.wait(Duration::from_millis(999));
-        let rejected = decision(test.limiter.check(&impatient, "key", 1).await);
+        let rejected = test.decide(&limit.wait(Duration::from_millis(999)), 1).await;
         assert_eq!((rejected.allowed, rejected.retry_after), (false, SECOND));
     }
 
@@ -91,7 +77,7 @@ on_both_stores! {
             let mut check = Box::pin(test.limiter.check(&limit, "full", 1));
             assert!(test.limiter.check(&limit, "full", 2).await.is_ok());
             for _ in 0..polls {
-                let _ = tokio::time::timeout(Duration::ZERO, check.as_mut()).await;
+                let _ = timeout(Duration::ZERO, check.as_mut()).await;
             }
             drop(check);
             wait_until_idle(&test.limiter).await;
@@ -109,19 +95,18 @@ on_both_stores! {
             let parts = [Part::new(&burst, &"key", 1), Part::new(&slow, &"key", 1)];
             test.limiter.check_all(&parts)
         };
-        assert!(check().await.is_ok());
-        assert!(check().await.is_ok());
-        let third = tokio::spawn(check());
-        wait_until_idle(&test.limiter).await;
-        test.clock.advance(Duration::from_millis(500));
-        assert!(third.await.expect("no panic").is_ok());
-        let fourth = tokio::spawn(check());
-        wait_until_idle(&test.limiter).await;
-        test.clock.advance(Duration::from_millis(9_499));
-        wait_until_idle(&test.limiter).await;
-        assert!(!fourth.is_finished());
-        test.clock.advance(Duration::from_millis(1));
-        assert!(fourth.await.expect("no panic").is_ok());
+        for _ in 0..2 {
+            check().await.expect("new keys");
+        }
+        for millis in [500, 9_500] {
+            let call = tokio::spawn(check());
+            wait_until_idle(&test.limiter).await;
+            test.clock.advance(Duration::from_millis(millis - 1));
+            wait_until_idle(&test.limiter).await;
+            assert!(!call.is_finished());
+            test.clock.advance(Duration::from_millis(1));
+            call.await.expect("no panic").expect("admitted");
+        }
     }
 }
 
@@ -129,27 +114,23 @@ on_both_stores! {
 /// reserves moments for a second, and asks again when half of them are left.
 #[tokio::test]
 async fn calls_in_line_share_requests() {
-    let limits = [
-        (Limit::fixed("waiting", 100, SECOND), 10..25),
-        (Limit::leaky_bucket("waiting", 100, SECOND), 5..50),
-    ];
-    for (limit, expected) in limits {
+    for (limit, expected) in [(Limit::fixed("waiting", 100, SECOND), 10..25), (bucket(100), 5..50)]
+    {
         let server = Server::start();
         let test = TestLimiter::redis(&server);
         // Otherwise, the first window admits calls as they come.
         assert!(test.allows(&limit, limit.capacity()).await);
-        let mut tasks = JoinSet::new();
-        for _ in 0..1_000 {
-            let check = test.limiter.check(&limit.wait(MINUTE), "key", 1);
-            tasks.spawn(async move { check.await.expect("in time") });
-        }
+        let check = |_| test.limiter.check(&limit.wait(MINUTE), "key", 1);
+        let mut calls: JoinSet<_> = (0..1_000).map(check).collect();
         wait_until_idle(&test.limiter).await;
         for _ in 0..100 {
             test.clock.advance(SECOND / 10);
             wait_until_idle(&test.limiter).await;
         }
-        while tasks.try_join_next().is_some() {}
-        assert!(tasks.is_empty(), "{} calls wait", tasks.len());
+        while let Some(call) = calls.try_join_next() {
+            call.expect("no panic").expect("in time");
+        }
+        assert!(calls.is_empty(), "{} calls wait", calls.len());
         let requests = server.script_calls();
         assert!(expected.contains(&requests), "{limit:?}: {requests} requests");
     }
@@ -177,14 +158,10 @@ async fn calls_that_are_alone_in_their_lines_share_scripts() {
 async fn a_clock_that_steps_back_does_not_keep_a_line_busy() {
     for limit in limits("back", 1, 3 * SECOND / 10).filter(|limit| !is_bucket(limit.algorithm())) {
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        let limiter = builder.deadline(MINUTE).build().expect("valid");
+        let limiter = on_clock(RateLimiter::builder().deadline(MINUTE), &clock);
         limiter.check(&limit, "key", 1).await.expect("a new key");
-        let waiting = limit.wait(MINUTE);
-        let mut unpolled = Box::pin(limiter.check(&waiting, "key", 1));
-        let mut call = Box::pin(limiter.check(&waiting, "key", 1));
-        assert!(futures::poll!(unpolled.as_mut()).is_pending());
-        assert!(futures::poll!(call.as_mut()).is_pending());
+        let unpolled = waiting(&limiter, &limit, "key", 1).await;
+        let mut call = waiting(&limiter, &limit, "key", 1).await;
         clock.advance(2 * SECOND);
         assert!(futures::poll!(call.as_mut()).is_pending(), "{limit:?}");
         clock.set(clock.now() - SECOND / 10);
@@ -201,33 +178,23 @@ async fn a_clock_that_steps_back_does_not_keep_a_line_busy() {
 async fn a_call_that_is_not_polled_does_not_hold_up_others() {
     let server = Server::start();
     for limiter in limiters(&server) {
-        let limits = [
-            bucket(10),
-            Limit::sliding("unpolled", 1, Duration::from_millis(300)),
-            Limit::fixed("unpolled", 1, Duration::from_millis(300)),
-            Limit::sliding_counter("unpolled", 1, Duration::from_millis(300)),
-        ];
-        for limit in limits {
+        let limits = limits("unpolled", 1, 3 * SECOND / 10);
+        let windows = limits.filter(|limit| !is_bucket(limit.algorithm()));
+        for limit in windows.chain([bucket(10)]) {
             let limit = limit.wait(20 * SECOND);
             for unpolled in [1, 30] {
                 let key = (unpolled, "key");
                 limiter.check(&limit, key, 1).await.expect("admitted at once");
-                let mut kept = Vec::new();
-                for _ in 0..unpolled {
-                    let mut check = Box::pin(limiter.check(&limit, key, 1));
-                    assert!(futures::poll!(check.as_mut()).is_pending());
-                    kept.push(check);
-                }
-                let start = Instant::now();
-                let result = timeout(6 * SECOND, limiter.check(&limit, key, 1)).await;
-                let took = start.elapsed();
-                result.expect("within its wait").expect("admitted");
+                let check = || Box::pin(limiter.check(&limit, key, 1));
+                let mut kept: Vec<_> = (0..unpolled).map(|_| check()).collect();
+                assert!(kept.iter_mut().all(|call| call.now_or_never().is_none()));
                 // A grant passes on after a deadline at most.
-                assert!(took < if unpolled == 1 { 2 * SECOND } else { 5 * SECOND }, "{took:?}");
+                let longest = if unpolled == 1 { 2 * SECOND } else { 5 * SECOND };
+                timeout(longest, check()).await.expect("within its wait").expect("admitted");
                 // A call that is polled again is admitted, too.
-                let mut first = kept.swap_remove(0);
+                let first = kept.swap_remove(0);
                 drop(kept);
-                timeout(6 * SECOND, first.as_mut()).await.expect("in time").expect("admitted");
+                timeout(6 * SECOND, first).await.expect("in time").expect("admitted");
             }
         }
         rest(&limiter).await;
@@ -238,12 +205,11 @@ async fn a_call_that_is_not_polled_does_not_hold_up_others() {
 #[tokio::test]
 async fn a_call_that_slept_beyond_its_wait_is_decided_by_redis() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-    let limiter = builder.deadline(SECOND / 5).build().expect("valid settings");
+    let limiter = on_clock(server.builder().deadline(DEADLINE), &clock);
     let limit = Limit::sliding("slept", 1, SECOND);
     limiter.check(&limit, "key", 1).await.expect("a new key");
     let mut call = Box::pin(limiter.check(&limit.wait(2 * SECOND), "key", 1));
-    assert!(futures::poll!(call.as_mut()).is_pending());
+    assert!(call.as_mut().now_or_never().is_none());
     wait_until(async || lines_are_idle(&limiter)).await;
     clock.advance(SECOND);
     for left in [0, 1] {
@@ -251,22 +217,20 @@ async fn a_call_that_slept_beyond_its_wait_is_decided_by_redis() {
         wait_until(async || peek().await == left).await;
     }
     clock.advance(MINUTE);
-    let decision = call.await.expect("a unit is free");
-    assert_eq!(decision.source, Source::Redis);
+    assert_eq!(call.await.expect("a unit is free").source, Source::Redis);
 }
 
 #[tokio::test]
 async fn a_clock_that_moves_while_a_request_is_pending_wakes_the_call() {
     let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
+    let proxy = Proxy::with_latency(server.port(), SECOND / 10);
     let clock = VirtualClock::new();
-    let builder = proxy.builder().clock(Clock::Virtual(clock.clone())).deadline(5 * SECOND);
-    let limiter = builder.build().expect("valid settings");
+    let limiter = on_clock(proxy.builder().deadline(5 * SECOND), &clock);
     for limit in [bucket(1), Limit::sliding("moved", 1, SECOND)] {
         let limit = limit.wait(MINUTE);
         limiter.check(&limit, "key", 1).await.expect("admitted at once");
         let mut call = Box::pin(limiter.check(&limit, "key", 1));
-        assert!(timeout(Duration::from_millis(50), call.as_mut()).await.is_err());
+        assert!(timeout(SECOND / 20, call.as_mut()).await.is_err());
         clock.advance(2 * SECOND);
         timeout(SECOND, call).await.expect("its moment has come").expect("admitted");
     }
@@ -279,10 +243,10 @@ fn units_that_are_not_taken_in_time_are_not_used() {
     for limiter in limiters(&server) {
         let runtime = support::runtime();
         let limit = bucket(100).wait(MINUTE);
-        let mut calls: JoinSet<_> = runtime.block_on(async {
-            let calls = (0..90).map(|_| limiter.check(&limit, "key", 1)).collect();
-            sleep(Duration::from_millis(50)).await;
-            calls
+        let mut calls = JoinSet::new();
+        runtime.block_on(async {
+            (0..90).for_each(|_| drop(calls.spawn(limiter.check(&limit, "key", 1))));
+            sleep(SECOND / 20).await;
         });
         std::thread::sleep(SECOND);
         runtime.block_on(async {
@@ -321,15 +285,15 @@ on_both_stores! {
     }
 
     async fn an_item_that_is_rejected_is_kept(test: TestLimiter) {
-        let limit = Limit::fixed("kept", 1, SECOND * 60).wait(SECOND);
+        let limit = Limit::fixed("kept", 1, MINUTE).wait(SECOND);
         let mut items = stream::iter(["a", "b"]).rate_limited(&limit, "key").limiter(test.limiter.clone());
         assert_eq!(items.next().await.expect("an item").expect("a unit"), "a");
         assert_eq!(items.size_hint(), (1, None));
         let rejection = items.next().await.expect("a rejection").expect_err("the wait is too short");
-        assert_eq!(rejection.retry_after(), Some(SECOND * 60));
+        assert_eq!(rejection.retry_after(), Some(MINUTE));
         // A consumer that only reports errors does not spin: the stream asks again when it helps.
         assert!(futures::poll!(items.next()).is_pending());
-        test.clock.advance(SECOND * 60);
+        test.clock.advance(MINUTE);
         assert_eq!(items.next().await.expect("an item").expect("a unit"), "b");
         assert!(items.next().await.is_none());
     }
@@ -338,7 +302,7 @@ on_both_stores! {
 #[tokio::test]
 async fn no_unit_is_taken_while_there_is_no_item() {
     let (limiter, mut polls) = (RateLimiter::embedded(), 0);
-    let limit = Limit::fixed("empty", 1, SECOND * 60);
+    let limit = Limit::fixed("empty", 1, MINUTE);
     let empty = stream::poll_fn(|_| -> Poll<Option<()>> {
         polls += 1;
         Poll::Pending
@@ -354,7 +318,7 @@ async fn no_unit_is_taken_while_there_is_no_item() {
 #[tokio::test]
 async fn a_stream_uses_the_limiter_of_its_scope() {
     let limiter = RateLimiter::embedded();
-    let limit = Limit::fixed("scoped", 1, SECOND * 60).wait(Duration::ZERO);
+    let limit = Limit::fixed("scoped", 1, MINUTE).wait(Duration::ZERO);
     let mut items = stream::iter(0..2).rate_limited(&limit, "key");
     let results = limiter.scope(async { (items.next().await, items.next().await) }).await;
     assert!(matches!(results, (Some(Ok(0)), Some(Err(_)))), "{results:?}");
@@ -375,12 +339,6 @@ async fn a_dead_server_loses_no_item() {
         assert!(matches!(rejection, Rejection::Unavailable { .. }), "{rejection:?}");
     }
     let _restarted = Server::start_on(port);
-    let second = loop {
-        if let Ok(item) = items.next().await.expect("an item, or a rejection") {
-            break item;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    assert_eq!(second, 1);
+    wait_until(async || items.next().await.expect("an item, or a rejection") == Ok(1)).await;
     assert!(items.next().await.is_none());
 }

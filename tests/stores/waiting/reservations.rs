@@ -1,27 +1,14 @@
 //! `wait` on a bucket: a process reserves the moments of its waiting calls, up to a second ahead. Calls are admitted in
 //! the order of their arrival and within their waits, and a dropped call cancels its reservation.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use tokio::task::{AbortHandle, JoinError};
 
-use ratelimit_runtime::{
-    Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
-};
-use support::limits::{MINUTE, SECOND};
-use support::server::Server;
-use tokio::task::JoinHandle;
-
-use crate::{TestLimiter, decision, wait_until_idle};
+use super::*;
 
 const TICK: Duration = Duration::from_millis(10);
 
 /// The time at which a fleet starts.
 const START: Duration = Duration::from_secs(1_800_000_000);
-
-/// A bucket that refills a token each 100 ms.
-fn limit(burst: u64) -> Limit {
-    Limit::token_bucket("reservations", 10, SECOND).burst(burst)
-}
 
 /// A call that has ended.
 #[derive(Debug)]
@@ -38,75 +25,61 @@ struct Ended {
 struct Fleet {
     processes: Vec<RateLimiter>,
     clock: VirtualClock,
-    key: String,
-    calls: usize,
-    waiting: BTreeMap<usize, JoinHandle<Ended>>,
+    calls: Vec<AbortHandle>,
+    waiting: JoinSet<Ended>,
     ended: Vec<Ended>,
 }
 
 impl Fleet {
-    async fn new(processes: Vec<RateLimiter>, clock: VirtualClock, key: &str) -> Self {
+    async fn new(processes: Vec<RateLimiter>, clock: VirtualClock) -> Self {
         for process in &processes {
             // Connects.
-            process.peek(&limit(1), "connect", 1).await.expect("a decision");
+            process.peek(&tokens(1), "connect", 1).await.expect("a decision");
         }
-        let (key, waiting, ended) = (key.to_owned(), BTreeMap::new(), Vec::new());
-        Self { processes, clock, key, calls: 0, waiting, ended }
+        Self { processes, clock, calls: Vec::new(), waiting: JoinSet::new(), ended: Vec::new() }
     }
 
-    async fn embedded(key: &str) -> Self {
+    async fn embedded() -> Self {
         let TestLimiter { limiter, clock } = TestLimiter::embedded();
         clock.set(START);
-        Self::new(vec![limiter], clock, key).await
+        Self::new(vec![limiter], clock).await
     }
 
-    async fn redis(server: &Server, processes: usize, key: &str) -> Self {
+    async fn redis(server: &Server, processes: usize) -> Self {
         let clock = VirtualClock::at(START);
-        let processes = (0..processes).map(|_| server.limiter_on(&clock)).collect();
-        Self::new(processes, clock, key).await
+        Self::new((0..processes).map(|_| server.limiter_on(&clock)).collect(), clock).await
     }
 
     /// Starts a process that decides itself once the server is dead.
     async fn with_fallback(server: &Server) -> Self {
         let clock = VirtualClock::at(START);
-        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-        let builder = builder.on_error(OnError::Local).deadline(SECOND);
-        Self::new(vec![builder.build().expect("valid settings")], clock, "key").await
+        let builder = server.builder().on_error(OnError::Local).deadline(SECOND);
+        Self::new(vec![on_clock(builder, &clock)], clock).await
     }
 
     /// Starts a call in a process, and lets it reserve its moment.
     async fn start(&mut self, process: usize, limit: &Limit, wait: Duration, cost: u64) {
-        let check = self.processes[process].check(&limit.wait(wait), &*self.key, cost);
-        let (clock, started, number) = (self.clock.clone(), self.clock.now(), self.calls);
-        let task = tokio::spawn(async move {
-            let result = check.await;
-            Ended { number, wait, started, at: clock.now(), result }
-        });
-        self.calls += 1;
-        self.waiting.insert(number, task);
+        let check = self.processes[process].check(&limit.wait(wait), "key", cost);
+        let (clock, started, number) = (self.clock.clone(), self.clock.now(), self.calls.len());
+        let call =
+            check.map(move |result| Ended { number, wait, started, at: clock.now(), result });
+        self.calls.push(self.waiting.spawn(call));
         self.run_until_idle().await;
     }
 
-    /// Drops a call.
     async fn drop_call(&mut self, number: usize) {
-        let task = self.waiting.remove(&number).expect("it waits");
-        task.abort();
-        let _ = task.await;
+        self.calls[number].abort();
         self.run_until_idle().await;
     }
 
-    /// Runs all tasks until they wait for the clock, and records the calls that have ended.
+    /// Runs all tasks until they wait for the clock, and records the calls that have ended and were not dropped.
     async fn run_until_idle(&mut self) {
         for process in &self.processes {
             wait_until_idle(process).await;
         }
-        let done = self.waiting.iter().filter(|(_, task)| task.is_finished());
-        let done: Vec<_> = done.map(|(number, _)| *number).collect();
-        let mut ended = Vec::new();
-        for number in done {
-            let task = self.waiting.remove(&number).expect("it was waiting");
-            ended.push(task.await.expect("no panic"));
-        }
+        let calls = std::iter::from_fn(|| self.waiting.try_join_next());
+        let calls = calls.filter(|call| !call.as_ref().is_err_and(JoinError::is_cancelled));
+        let mut ended: Vec<_> = calls.map(|call| call.expect("no panic")).collect();
         ended.sort_by_key(|call| (call.at, call.number));
         self.ended.extend(ended);
     }
@@ -135,7 +108,7 @@ impl Fleet {
     }
 
     async fn peek(&self, limit: &Limit) -> Decision {
-        decision(self.processes[0].peek(limit, &*self.key, 1).await)
+        decision(self.processes[0].peek(limit, "key", 1).await)
     }
 
     /// Returns the admitted calls, and how many milliseconds after the start of the fleet they were admitted.
@@ -156,14 +129,14 @@ impl Fleet {
 #[tokio::test]
 async fn calls_of_several_processes_are_admitted_in_the_order_of_arrival() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 3, "key").await;
-    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+    let mut fleet = Fleet::redis(&server, 3).await;
+    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
     // Some calls that arrive one after the other belong to the same process.
     for process in [0, 0, 1, 2, 2, 2, 1, 0, 1, 1] {
-        fleet.start(process, &limit(1), MINUTE, 1).await;
+        fleet.start(process, &tokens(1), MINUTE, 1).await;
     }
     // A call without `wait` does not overtake. Its `retry_after` is the moment after all reservations.
-    let unqueued = decision(fleet.processes[1].check(&limit(1), "key", 1).await);
+    let unqueued = decision(fleet.processes[1].check(&tokens(1), "key", 1).await);
     assert_eq!((unqueued.allowed, unqueued.retry_after), (false, Duration::from_millis(1_100)));
     fleet.advance(120).await;
     assert!(fleet.admitted().into_iter().eq((0..10).zip((100..).step_by(100))));
@@ -172,13 +145,13 @@ async fn calls_of_several_processes_are_admitted_in_the_order_of_arrival() {
 #[tokio::test]
 async fn a_process_reserves_what_refills_in_a_second() {
     let server = Server::start();
-    for mut fleet in [Fleet::embedded("key").await, Fleet::redis(&server, 1, "key").await] {
+    for mut fleet in [Fleet::embedded().await, Fleet::redis(&server, 1).await] {
         for _ in 0..40 {
-            fleet.start(0, &limit(1), MINUTE, 1).await;
+            fleet.start(0, &tokens(1), MINUTE, 1).await;
         }
         // The first call is admitted at once, and ten calls have moments.
         assert_eq!(fleet.order(), [0]);
-        assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(1_100));
+        assert_eq!(fleet.peek(&tokens(1)).await.retry_after, Duration::from_millis(1_100));
         for cost in [2, 3] {
             let slow = Limit::token_bucket("slow", 1, SECOND).burst(3);
             fleet.start(0, &slow, MINUTE, cost).await;
@@ -191,17 +164,17 @@ async fn a_process_reserves_what_refills_in_a_second() {
 #[tokio::test]
 async fn calls_behind_a_dropped_call_move_up() {
     let server = Server::start();
-    for mut fleet in [Fleet::embedded("key").await, Fleet::redis(&server, 1, "key").await] {
-        assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+    for mut fleet in [Fleet::embedded().await, Fleet::redis(&server, 1).await] {
+        assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
         for _ in 0..6 {
-            fleet.start(0, &limit(1), MINUTE, 1).await;
+            fleet.start(0, &tokens(1), MINUTE, 1).await;
         }
         for number in [1, 4, 0] {
             fleet.drop_call(number).await;
         }
         // Three calls wait, and the next call will be the fourth.
-        assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
-        fleet.start(0, &limit(1), MINUTE, 1).await;
+        assert_eq!(fleet.peek(&tokens(1)).await.retry_after, Duration::from_millis(400));
+        fleet.start(0, &tokens(1), MINUTE, 1).await;
         fleet.advance(40).await;
         assert_eq!(fleet.admitted(), [(2, 100), (3, 200), (5, 300), (6, 400)]);
     }
@@ -212,15 +185,15 @@ async fn calls_behind_a_dropped_call_move_up() {
 #[tokio::test]
 async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2, "key").await;
-    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
-    fleet.start(0, &limit(1), MINUTE, 1).await;
-    fleet.start(1, &limit(1), MINUTE, 1).await;
+    let mut fleet = Fleet::redis(&server, 2).await;
+    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
+    fleet.start(0, &tokens(1), MINUTE, 1).await;
+    fleet.start(1, &tokens(1), MINUTE, 1).await;
     fleet.drop_call(0).await;
-    fleet.start(0, &limit(1), MINUTE, 1).await;
-    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
+    fleet.start(0, &tokens(1), MINUTE, 1).await;
+    assert_eq!(fleet.peek(&tokens(1)).await.retry_after, Duration::from_millis(400));
     fleet.drop_call(2).await;
-    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(300));
+    assert_eq!(fleet.peek(&tokens(1)).await.retry_after, Duration::from_millis(300));
     fleet.advance(20).await;
     assert_eq!(fleet.order(), [1]);
 }
@@ -229,21 +202,21 @@ async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
 #[tokio::test]
 async fn near_moments_stay_where_they_are() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2, "key").await;
-    assert!(fleet.processes[0].check(&limit(1), "key", 1).await.is_ok());
+    let mut fleet = Fleet::redis(&server, 2).await;
+    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
     for process in [0, 1, 1, 0] {
-        fleet.start(process, &limit(1), MINUTE, 1).await;
+        fleet.start(process, &tokens(1), MINUTE, 1).await;
     }
-    fleet.processes[0].credit(&limit(1), "key", 1).await.expect("a decision");
+    fleet.processes[0].credit(&tokens(1), "key", 1).await.expect("a decision");
     fleet.run_until_idle().await;
-    assert_eq!(fleet.peek(&limit(1)).await.retry_after, Duration::from_millis(400));
+    assert_eq!(fleet.peek(&tokens(1)).await.retry_after, Duration::from_millis(400));
     fleet.advance(40).await;
     assert_eq!(fleet.admitted(), [(0, 100), (1, 200), (2, 300), (3, 400)]);
 }
 
 /// Starts a call that waits ten seconds for its moment, beside calls of another process.
 async fn start_far_call(server: &Server) -> (Fleet, Limit) {
-    let mut fleet = Fleet::redis(server, 3, "key").await;
+    let mut fleet = Fleet::redis(server, 3).await;
     let limit = Limit::token_bucket("far", 100, Duration::from_secs(100)).burst(10);
     fleet.processes[0].check(&limit, "key", 10).await.expect("a new key");
     fleet.start(0, &limit, MINUTE, 10).await;
@@ -305,7 +278,7 @@ async fn a_far_moment_before_another_goes_back_when_another_process_blocks_the_k
 async fn calls_end_in_time_after_another_process_resets_the_count_or_refunds_units() {
     let server = Server::start();
     for refunded in 0..=8 {
-        let (mut fleet, limit) = (Fleet::redis(&server, 2, "key").await, limit(1));
+        let (mut fleet, limit) = (Fleet::redis(&server, 2).await, tokens(1));
         let other = fleet.processes[1].clone();
         other.reset(&limit, "key").await.expect("a reply");
         fleet.processes[0].check(&limit, "key", 1).await.expect("a new key");
@@ -340,26 +313,23 @@ async fn calls_end_in_time_after_another_process_resets_the_count_or_refunds_uni
 async fn calls_end_in_time_behind_moments_of_a_dead_server() {
     let server = Server::start();
     let mut fleet = Fleet::with_fallback(&server).await;
-    fleet.processes[0].check(&limit(1), "key", 1).await.expect("a new key");
+    fleet.processes[0].check(&tokens(1), "key", 1).await.expect("a new key");
     for _ in 0..8 {
-        fleet.start(0, &limit(1), 20 * SECOND, 1).await;
+        fleet.start(0, &tokens(1), 20 * SECOND, 1).await;
     }
     drop(server);
     for wait in [50, 500, 5_000, 50, 5_000] {
-        fleet.start(0, &limit(1), Duration::from_millis(wait), 1).await;
+        fleet.start(0, &tokens(1), Duration::from_millis(wait), 1).await;
     }
     fleet.finish().await;
     assert_eq!(fleet.order(), [0, 1, 2, 3, 4, 5, 6, 7, 10, 12], "{:?}", fleet.ended);
     for call in &fleet.ended[8..] {
         let decided = decision(call.result.clone());
-        if decided.allowed {
-            assert_eq!(decided.source, Source::Fallback);
-        } else {
-            assert!(call.at == call.started && decided.remaining == 0, "{call:?}");
-        }
+        let is_at_once = call.at == call.started && decided.remaining == 0;
+        assert!(is_at_once || decided.source == Source::Fallback && decided.allowed, "{call:?}");
     }
     // Three units were charged for rejected calls, and are given back.
-    let left = fleet.peek(&limit(1)).await;
+    let left = fleet.peek(&tokens(1)).await;
     assert!(left.reset_after <= SECOND / 10, "{left:?}");
 }
 
@@ -369,7 +339,7 @@ async fn moments_of_a_fallback_follow_those_of_redis() {
     let server = Server::start();
     let mut fleet = Fleet::with_fallback(&server).await;
     for _ in 0..30 {
-        fleet.start(0, &limit(1), 20 * SECOND, 1).await;
+        fleet.start(0, &tokens(1), 20 * SECOND, 1).await;
     }
     drop(server);
     fleet.finish().await;
