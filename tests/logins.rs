@@ -1,7 +1,6 @@
 //! A day of guesses at the password of Ann, on a virtual clock. It makes the table of the guide `recipes.md`, "How do I
 //! protect a login?".
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use ratelimit_runtime::{Client, RateLimiter, Rejection, VirtualClock, rate_limit
 use support::clocks::embedded_on;
 use support::poll_once;
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes.md");
+const GUIDE: &str = include_str!("../docs/recipes.md");
 
 /// A try to log in as Ann.
 struct Try {
@@ -17,13 +16,6 @@ struct Try {
     /// The device whose cookie the request has.
     device: Option<u64>,
     is_right: bool,
-}
-
-impl Try {
-    /// A try from an address of its own.
-    fn from(number: u8, device: Option<u64>, is_right: bool) -> Self {
-        Self { client: IpAddr::V4(Ipv4Addr::new(203, 0, 113, number)).into(), device, is_right }
-    }
 }
 
 /// Whether the password is right.
@@ -84,8 +76,10 @@ fn day(
 ) -> (usize, usize) {
     let clock = VirtualClock::new();
     let limiter = embedded_on(&clock);
-    let ann = Try::from(0, device, true);
-    let guesses: Vec<Try> = (1..=addresses).map(|number| Try::from(number, None, false)).collect();
+    let client = |number| Client::from(IpAddr::V4(Ipv4Addr::new(203, 0, 113, number)));
+    let ann = Try { client: client(0), device, is_right: true };
+    let guess = |number| Try { client: client(number), device: None, is_right: false };
+    let guesses: Vec<Try> = (1..=addresses).map(guess).collect();
     let (mut checked, mut rejected) = (0, 0);
     for second in 0..24 * 3600 {
         let results = guesses.iter().map(|guess| poll_once(log_in(&limiter, guess)));
@@ -100,16 +94,15 @@ fn day(
 
 #[test]
 fn a_day_of_guesses_costs_what_the_guide_says() {
-    let guide = fs::read_to_string(GUIDE).expect("the guide");
-    let row = |name: &str, days: [(usize, usize); 3]| {
-        let days = days.map(|(checked, rejected)| format!("{checked} / {rejected}"));
+    let row = |name: &str, day: &dyn Fn(u8) -> (usize, usize)| {
+        let days = [1, 2, 3].map(day).map(|(checked, rejected)| format!("{checked} / {rejected}"));
         let row = format!("| {name} | {} |", days.join(" | "));
-        assert!(guide.contains(&row), "not in the guide:\n{row}");
+        assert!(GUIDE.contains(&row), "not in the guide:\n{row}");
     };
-    let addresses = [1, 2, 3];
-    row("`user`: 5 in 15 minutes", addresses.map(|it| day(&by_user, it, None)));
-    let days = addresses.map(|it| day(&by_user_and_client, it, None));
-    row("`(user, client)`: 5 in 15 minutes", days);
-    row("and `user`: 1,000 a day", addresses.map(|it| day(&with_a_day, it, None)));
-    row("and counts of known devices", addresses.map(|it| day(&with_devices, it, Some(7))));
+    row("`user`: 5 in 15 minutes", &|addresses| day(&by_user, addresses, None));
+    row("`(user, client)`: 5 in 15 minutes", &|addresses| {
+        day(&by_user_and_client, addresses, None)
+    });
+    row("and `user`: 1,000 a day", &|addresses| day(&with_a_day, addresses, None));
+    row("and counts of known devices", &|addresses| day(&with_devices, addresses, Some(7)));
 }

@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, Rules, StoreError};
+use support::limits::MINUTE;
 use support::log::Log;
 use support::server::Server;
 use support::wait::wait_until;
 
-const API: Limit = Limit::sliding("api", 10, Duration::from_secs(60));
+const API: Limit = Limit::sliding("api", 10, MINUTE);
 
 async fn capacity(limiter: &RateLimiter) -> u64 {
     limiter.peek(&API, "acme", 1).await.expect("a decision").limit
 }
 
-async fn write(limiter: &RateLimiter, rule: Option<Rule>) {
+async fn write(limiter: &RateLimiter, threshold: Option<u64>) {
     loop {
         let Ok(mut shared) = limiter.operator().shared_rules().await else { continue };
-        match rule {
-            Some(rule) => shared.rules.set_key("api", "acme", rule).expect("valid"),
-            None => drop(shared.rules.unset_key("api", "acme")),
+        shared.rules.unset_key("api", "acme");
+        if let Some(threshold) = threshold {
+            shared.rules.set_key("api", "acme", Rule::new().threshold(threshold)).expect("valid");
         }
         match limiter.operator().share_rules(shared, "alice").await {
             Ok(()) => return,
@@ -32,11 +33,11 @@ async fn write(limiter: &RateLimiter, rule: Option<Rule>) {
 
 /// Returns the gauge of lost rules, if it was set.
 fn gauge(snapshotter: &Snapshotter) -> Option<f64> {
-    let snapshot = snapshotter.snapshot().into_vec();
-    let gauge = snapshot.into_iter().find(|(key, ..)| key.key().name() == "ratelimit_rules_lost");
-    gauge.map(|(.., value)| match value {
-        DebugValue::Gauge(value) => value.into_inner(),
-        other => panic!("{other:?}"),
+    snapshotter.snapshot().into_vec().into_iter().find_map(|(key, .., value)| match value {
+        DebugValue::Gauge(value) if key.key().name() == "ratelimit_rules_lost" => {
+            Some(value.into())
+        }
+        _ => None,
     })
 }
 
@@ -54,18 +55,16 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
     let limiter = builder.clone().build().expect("valid");
 
     // Rules without an entry have a version, too. Without rules, nothing is lost.
-    write(&limiter, Some(Rule::new().threshold(50))).await;
-    wait_until(async || capacity(&limiter).await == 50).await;
-    write(&limiter, None).await;
-    wait_until(async || capacity(&limiter).await == 10).await;
-    write(&limiter, Some(Rule::new().threshold(50))).await;
-    wait_until(async || capacity(&limiter).await == 50).await;
+    for (rule, expected) in [(Some(50), 50), (None, 10), (Some(50), 50)] {
+        write(&limiter, rule).await;
+        wait_until(async || capacity(&limiter).await == expected).await;
+    }
     assert_eq!((warnings(), gauge(&snapshotter)), (0, None));
 
     let port = server.port();
     for (losses, threshold) in [(1, 60), (2, 70)] {
         if losses == 1 {
-            redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+            server.run("FLUSHALL");
         } else {
             drop(server);
             server = Server::start_on(port);
@@ -81,9 +80,10 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
         late.ping().await.expect("ready");
         assert_eq!(capacity(&late).await, 10, "a process that starts follows the code");
 
-        write(&limiter, Some(Rule::new().threshold(threshold))).await;
-        wait_until(async || capacity(&limiter).await == threshold).await;
-        wait_until(async || capacity(&late).await == threshold).await;
+        write(&limiter, Some(threshold)).await;
+        for limiter in [&limiter, &late] {
+            wait_until(async || capacity(limiter).await == threshold).await;
+        }
         assert_eq!(gauge(&snapshotter), Some(0.0));
     }
     assert_eq!(warnings(), 2);

@@ -5,14 +5,16 @@
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the fleet, or an operator.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, SharedRules, StoreError};
+use ratelimit_runtime::{
+    Builder, Decision, Limit, RateLimiter, Rejection, Rule, Rules, SharedRules, StoreError,
+};
 use support::history::{AdmittedCall, machine_time};
 use support::judge::Judge;
-use support::limits::DAY;
+use support::limits::{DAY, decision};
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -27,16 +29,16 @@ const LAST: u64 = 1 + OPERATORS.len() as u64 * CHANGES;
 /// A day refills it, so every call is rejected once the bucket has a debt.
 const API: Limit = Limit::token_bucket("api", 1, DAY);
 
-fn main() {
+#[tokio::main]
+async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     match &arguments[..] {
-        [role, url] if role == "process" => runtime.block_on(obey(url)),
-        [role, url, name] if role == "operator" => runtime.block_on(operate(url, name)),
+        [role, url] if role == "process" => obey(url).await,
+        [role, url, name] if role == "operator" => operate(url, name).await,
         // `cargo test -- <filter>` passes a filter for other tests.
         _ => {
             println!("\nrunning 1 test");
-            runtime.block_on(test());
+            test().await;
             println!("\ntest result: ok. 1 passed; 0 failed; 0 ignored\n");
         }
     }
@@ -48,32 +50,27 @@ async fn test() {
     limiter.acquire(&API, "key", 1).await.expect("a new key").settle(50_000);
     limiter.flush().await.expect("settled");
     let spawn = |arguments: &[&str]| {
-        let program = std::env::current_exe().expect("this program has a path");
-        let mut command = Command::new(program);
+        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         command.args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
     };
     let mut processes = [(); 4].map(|()| spawn(&["process", &server.url]));
     for process in &mut processes {
         assert_eq!(line(process), "ready");
     }
+    let end = |mut process: Child| {
+        let at: u128 = line(&mut process).parse().expect("a time");
+        let output = process.wait_with_output().expect("an end");
+        assert!(output.status.success(), "a process failed");
+        (at, String::from_utf8(output.stdout).expect("its calls"))
+    };
     let operators = OPERATORS.map(|name| spawn(&["operator", &server.url, name]));
-    let mut changed_at = 0;
-    for mut operator in operators {
-        let last: u128 = line(&mut operator).parse().expect("a time");
-        assert!(operator.wait().expect("an end").success(), "an operator failed");
-        changed_at = last.max(changed_at);
-    }
-    let mut delays = Vec::new();
+    let changed_at = operators.map(|operator| end(operator).0).into_iter().max().expect("two");
     let mut judge = Judge::new(&API, None);
-    for mut process in processes {
-        let obeyed: u128 = line(&mut process).parse().expect("a time");
-        let mut calls = String::new();
-        let output = process.stdout.as_mut().expect("piped");
-        output.read_to_string(&mut calls).expect("its calls");
+    let delays = processes.map(|process| {
+        let (obeyed_at, calls) = end(process);
         judge.admitted_all(&AdmittedCall::parse_all(&calls));
-        assert!(process.wait().expect("an end").success(), "a process failed");
-        delays.push(obeyed.saturating_sub(changed_at));
-    }
+        obeyed_at.saturating_sub(changed_at)
+    });
     // The promise is two seconds. A busy test machine may take longer.
     assert!(delays.iter().all(|delay| *delay <= 10_000), "obeyed after {delays:?} ms");
     // Each process has called until the last rule rejected it, so no unit is left. Some minutes refill less than two.
@@ -100,12 +97,15 @@ fn api_with_burst(burst: u64) -> Limit {
     Limit::token_bucket("api", burst.div_ceil(2), DAY).burst(burst)
 }
 
+fn builder(url: &str) -> Builder {
+    RateLimiter::builder().redis(url).deadline(Duration::from_secs(30))
+}
+
 /// Calls until the last rule is in force and no unit is left. Prints when that was, and the calls that were admitted.
 async fn obey(url: &str) {
-    let builder = RateLimiter::builder().redis(url).rules(Rules::redis());
     // Without cached rejections, each call is decided by Redis.
-    let builder = builder.deadline(Duration::from_secs(30)).cache_rejections(false);
-    let limiter = builder.build().expect("valid");
+    let limiter =
+        builder(url).rules(Rules::redis()).cache_rejections(false).build().expect("valid");
     limiter.ping().await.expect("ready");
     println!("ready");
     let mut tasks = JoinSet::new();
@@ -124,16 +124,11 @@ async fn obey(url: &str) {
                 assert!(quota.threshold() >= present, "an older rule came back");
                 present = quota.threshold();
                 let from = machine_time();
-                let result = limiter.check(&API, "a key without debt", 1).await;
-                has_units = result.is_ok();
-                match result {
-                    Ok(decision) => {
-                        let limit = api_with_burst(decision.limit);
-                        admitted.push(AdmittedCall::since(from, &limit, 1));
-                    }
-                    Err(Rejection::Limited { .. }) => {}
-                    Err(other) => panic!("{other:?}"),
-                }
+                let Decision { allowed, limit, .. } =
+                    decision(limiter.check(&API, "a key without debt", 1).await);
+                has_units = allowed;
+                let call = || AdmittedCall::since(from, &api_with_burst(limit), 1);
+                admitted.extend(allowed.then(call));
             }
             admitted
         });
@@ -147,8 +142,7 @@ async fn obey(url: &str) {
 
 /// Raises the threshold of the limit, and a counter of the operator. Prints when it has ended.
 async fn operate(url: &str, name: &str) {
-    let builder = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
-    let limiter = builder.build().expect("valid");
+    let limiter = builder(url).build().expect("valid");
     for change in 1..=CHANGES {
         loop {
             let mut shared = limiter.operator().shared_rules().await.expect("read");
@@ -168,11 +162,9 @@ async fn operate(url: &str, name: &str) {
 }
 
 fn line(process: &mut Child) -> String {
-    let output = process.stdout.as_mut().expect("piped");
-    let mut line = String::new();
     // A process prints its next line only later.
-    BufReader::with_capacity(1, output).read_line(&mut line).expect("a line");
-    line.trim().to_owned()
+    let output = BufReader::with_capacity(1, process.stdout.as_mut().expect("piped"));
+    output.lines().next().expect("a line").expect("a text")
 }
 
 fn now() -> u128 {

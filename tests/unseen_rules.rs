@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Name, RateLimiter, Rejection, Rules, rate_limit};
+use ratelimit_runtime::{Name, RateLimiter, Rejection, RuleSet, Rules, rate_limit};
 use redis::Commands;
 use support::log::Log;
 use support::server::Server;
@@ -24,30 +24,28 @@ async fn search() -> Result<(), Rejection> {
 
 /// What other processes have announced: the last of many has the limit `elsewhere`, and some are hostile.
 fn announce(server: &Server) {
-    let announcement = |id: &str, names: &mut dyn Iterator<Item = String>| {
+    let mut connection = server.connection();
+    let mut add = |id: &str, set: &dyn Fn(&str) -> redis::Cmd| {
+        set(&format!("rl:{{rules}}:process:{id}")).exec(&mut connection).expect("written");
+        let () = connection.zadd("rl:{rules}:processes", id, 4_000_000_000_000_u64).expect("added");
+    };
+    let mut announce = |id: &str, names: &[String]| {
         let limit = |name| {
             let limit = format!(r#"{{"name":"{name}","threshold":1,"period":"1m"}}"#);
             format!(r#"{{"limit":{limit},"place":"lib.rs:1:1","is_computed":false}}"#)
         };
-        let limits: Vec<_> = names.map(limit).collect();
-        format!(r#"{{"id":"{id}","rules":"","limits":[{}]}}"#, limits.join(","))
+        let limits = names.iter().map(limit).collect::<Vec<_>>().join(",");
+        let text = format!(r#"{{"id":"{id}","rules":"","limits":[{limits}]}}"#);
+        add(id, &|key| redis::Cmd::set(key, &text));
     };
-    let mut connection = server.connection();
-    let mut add = |id: &str, value: redis::Cmd| {
-        value.exec(&mut connection).expect("written");
-        let () = connection.zadd("rl:{rules}:processes", id, 4_000_000_000_000_u64).expect("added");
-    };
-    let key = |id: &str| format!("rl:{{rules}}:process:{id}");
     for process in 0..120 {
-        let id = format!("~{process:03}");
-        let names = &mut (0..100).map(|name| format!("made-{process}-{name}"));
-        add(&id, redis::Cmd::set(key(&id), announcement(&id, names)));
+        let names: Vec<_> = (0..100).map(|name| format!("made-{process}-{name}")).collect();
+        announce(&format!("~{process:03}"), &names);
     }
-    add("~large", redis::Cmd::set(key("~large"), "x".repeat(20_000_000)));
-    add("~bytes", redis::Cmd::set(key("~bytes"), b"\xff".as_slice()));
-    add("~list", redis::Cmd::rpush(key("~list"), "x"));
-    let id = "~other";
-    add(id, redis::Cmd::set(key(id), announcement(id, &mut ["elsewhere".to_owned()].into_iter())));
+    announce("~other", &["elsewhere".to_owned()]);
+    add("~large", &|key| redis::Cmd::set(key, "x".repeat(20_000_000)));
+    add("~bytes", &|key| redis::Cmd::set(key, b"\xff".as_slice()));
+    add("~list", &|key| redis::Cmd::rpush(key, "x"));
 }
 
 #[tokio::test]
@@ -56,14 +54,16 @@ async fn rules_of_no_limit_are_reported_once() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.writer()).finish();
     tracing::subscriber::set_global_default(subscriber).expect("the only test");
     let server = Server::start();
-    let path = std::env::temp_dir().join(format!("unseen-{}.json", std::process::id()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("unseen.json");
     fs::write(&path, RULES).expect("written");
-    let by_file = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
-    let by_redis = server.builder().rules(Rules::redis()).build().expect("valid");
-    let others = [(); 3].map(|()| server.builder().rules(Rules::redis()).build().expect("valid"));
-    let mut shared = by_redis.operator().shared_rules().await.expect("read");
-    shared.rules = ratelimit_runtime::RuleSet::from_json(RULES).expect("valid");
-    by_redis.operator().share_rules(shared, "alice").await.expect("written");
+    let by_redis = || server.builder().rules(Rules::redis());
+    let by_file = RateLimiter::builder().rules(Rules::file(&path));
+    let limiters = [by_file, by_redis(), by_redis(), by_redis(), by_redis()];
+    let limiters = limiters.map(|builder| builder.build().expect("valid"));
+    let mut shared = limiters[1].operator().shared_rules().await.expect("read");
+    shared.rules = RuleSet::from_json(RULES).expect("valid");
+    limiters[1].operator().share_rules(shared, "alice").await.expect("written");
     announce(&server);
     let sent = server.stat("total_net_output_bytes:");
     let started = Instant::now();
@@ -73,7 +73,7 @@ async fn rules_of_no_limit_are_reported_once() {
         lines.map(|line| line.split_once(": ").expect("a target").1.to_owned()).collect()
     };
     while reports().len() < 7 && started.elapsed() < Duration::from_secs(120) {
-        for limiter in [&by_file, &by_redis].into_iter().chain(&others) {
+        for limiter in &limiters {
             limiter.scope(search()).await.ok();
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -81,7 +81,6 @@ async fn rules_of_no_limit_are_reported_once() {
     assert!(started.elapsed() >= Duration::from_secs(59), "before all limits were called");
     // Each process looks at its own moment: all within two seconds, and later on a busy machine.
     tokio::time::sleep(started.elapsed() / 10).await;
-    fs::remove_file(path).expect("removed");
     let reports = reports();
     let reported = |words: &str, rule: &str, nearest: &str| {
         let end = format!("the name of this rule rule=\"{rule}\"{nearest}");
