@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use futures::TryFutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use ratelimit_runtime::Decision;
@@ -63,15 +64,13 @@ fn a_runtime_that_does_not_connect_stops_no_other() {
     let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
     let (first, second) = (runtime(), runtime());
     block_until("a decision", || decide(&first, &limiter).is_ok());
+    let both = || {
+        decide(&first, &limiter).expect("a connection that replies is used");
+        decide(&second, &limiter)
+    };
     set_clients(2);
-    block_until("a decision", || {
-        decide(&first, &limiter).expect("a connection that replies is used");
-        is_open(&decide(&second, &limiter))
-    });
-    for _ in 0..100 {
-        decide(&first, &limiter).expect("a connection that replies is used");
-        decide(&second, &limiter).expect_err("no connection");
-    }
+    block_until("a decision", || is_open(&both()));
+    (0..100).for_each(|_| drop(both().expect_err("no connection")));
     set_clients(100);
     block_until("a decision", || decide(&second, &limiter).is_ok());
 }
@@ -87,11 +86,11 @@ fn a_slow_server_is_asked_by_probes_alone() {
         thread::sleep(4 * DEADLINE);
     }
     // Late replies arrive between the calls.
-    let timeouts = (0..10).filter(|_| {
+    let waits = |_: &u64| {
         thread::sleep(4 * DEADLINE);
         !is_open(&decide(&runtime, &limiter))
-    });
-    let timeouts = timeouts.count();
+    };
+    let timeouts = (0..10).filter(waits).count();
     assert!(timeouts <= 1, "{timeouts} calls have waited");
 }
 
@@ -103,13 +102,11 @@ fn a_blocked_runtime_opens_no_breaker() {
     block_until("a decision", || decide(&runtime, &limiter).is_ok());
     for _ in 0..3 {
         runtime.block_on(async {
-            let calls = (0..5).map(|key| Box::pin(limiter.check(&HOURLY, key, 1)));
-            let mut calls: Vec<_> = calls.collect();
+            let check = |key| Box::pin(limiter.check(&HOURLY, key, 1));
+            let mut calls: Vec<_> = (0..5).map(check).collect();
             assert!(calls.iter_mut().all(|call| call.now_or_never().is_none()));
             thread::sleep(2 * DEADLINE);
-            for call in calls {
-                call.await.expect_err("no reply");
-            }
+            assert!(join_all(calls).await.iter().all(Result::is_err));
         });
         decide(&runtime, &limiter).expect("admitted");
     }
@@ -174,11 +171,8 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
         let times = async |calls: usize, pause| {
             let mut tasks = JoinSet::new();
             for call in 0..calls {
-                let limiter = limiter.clone();
-                tasks.spawn(async move {
-                    let start = Instant::now();
-                    limiter.check(&limit, call % keys, 1).await.map(|_| start.elapsed())
-                });
+                let (check, start) = (limiter.check(&limit, call % keys, 1), Instant::now());
+                tasks.spawn(check.map_ok(move |_| start.elapsed()));
                 sleep(pause).await;
             }
             tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
@@ -211,11 +205,10 @@ async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), DEADLINE / 5);
     let limiter = denying_builder(&proxy.url()).deadline(DEADLINE).build().expect("valid");
-    let mut first = Box::pin(limiter.check(&HOURLY, "first", 1));
-    let mut kept = Box::pin(limiter.check(&HOURLY, "kept", 1));
-    assert!(first.as_mut().now_or_never().is_none());
-    assert!(kept.as_mut().now_or_never().is_none());
-    assert!(first.await.is_ok());
+    let mut calls = ["first", "kept"].map(|key| Box::pin(limiter.check(&HOURLY, key, 1)));
+    assert!(calls.iter_mut().all(|call| call.now_or_never().is_none()));
+    let [first, kept] = calls;
+    first.await.expect("admitted");
     proxy.set(Network::Cut);
     while is_admitted(&limiter).await {}
     proxy.set(Network::Up);
@@ -267,10 +260,8 @@ fn a_connection_closes_with_the_runtime_that_opened_it() {
     let (server, limiter) = Server::with_limiter();
     let mut connection = server.connection();
     for left in (480..500).rev() {
-        let runtime = runtime();
-        let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
+        let decision = runtime().block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
         assert_eq!(decision.remaining, left);
-        drop(runtime);
         // The connection of this test remains.
         block_until("a decision", || {
             let clients = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection);
@@ -306,15 +297,12 @@ fn calls_are_decided_without_a_runtime() {
     block_on(limiter.ping()).expect("a reply");
     let checks = join_all((0..20).map(|_| limiter.check(&DAILY, (), 1)));
     assert!(block_on(checks).iter().all(Result::is_ok));
-    let permit = block_on(limiter.acquire(&DAILY, (), 10)).expect("admitted");
-    permit.settle(4);
+    block_on(limiter.acquire(&DAILY, (), 10)).expect("admitted").settle(4);
     block_on(limiter.flush()).expect("settled");
     let decision = limiter.check_blocking(&DAILY, (), 1).expect("admitted");
     assert_eq!((decision.remaining, decision.source), (500 - 25, Source::Redis));
-    let peeked = block_on(limiter.peek(&DAILY, (), 1)).expect("a peek");
-    assert_eq!(peeked.remaining, 500 - 25);
-    let usage = block_on(limiter.operator().usage(&DAILY, ())).expect("a reply");
-    assert_eq!(usage.used, 25);
+    assert_eq!(block_on(limiter.peek(&DAILY, (), 1)).expect("a peek").remaining, 500 - 25);
+    assert_eq!(block_on(limiter.operator().usage(&DAILY, ())).expect("a reply").used, 25);
     block_on(limiter.scope(async { synchronous(1) })).expect("admitted");
     // Calls that are dropped keep nothing from ending.
     for _ in 0..20 {

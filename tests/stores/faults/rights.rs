@@ -127,26 +127,29 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
     assert!(server.connection().exists("rl:{rules}").is_ok_and(|exists: bool| exists));
 }
 
+/// Returns the error of a call that was not decided.
+fn decided<T>(result: Result<T, Rejection>) -> Result<(), StoreError> {
+    match result {
+        Err(Rejection::Unavailable { error, .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Uses all operations of a limiter.
 async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), StoreError> {
-    let undecided = |rejection| match rejection {
-        Rejection::Unavailable { error, .. } => Err(error),
-        _ => Ok(()),
-    };
     for algorithm in ALGORITHMS {
         let limit = Limit::new("least", algorithm, 40, MINUTE).expect("valid");
         for cost in [1, 1, limit.capacity()] {
-            limiter.check(&limit, key, cost).await.map(drop).or_else(undecided)?;
+            decided(limiter.check(&limit, key, cost).await)?;
         }
         limiter.credit(&limit, key, 100).await?;
-        let parts = [Part::new(&limit, &key, 1)];
-        limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
+        decided(limiter.check_all(&[Part::new(&limit, &key, 1)]).await)?;
         limiter.reset(&limit, key).await?;
     }
     let in_flight = Limit::in_flight("least", 2).hold(MINUTE);
     match limiter.acquire(&in_flight, key, 1).await {
         Ok(permit) => permit.release().await?,
-        Err(rejection) => undecided(rejection)?,
+        undecided => decided(undecided)?,
     }
     limiter.reset(&in_flight, key).await?;
     limiter.ping().await?;
@@ -154,12 +157,12 @@ async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), Stor
     let bucket = Limit::token_bucket("shared", 5, MINUTE);
     let calls = (0..32).map(|number| limiter.check(&bucket, (key, number), 1));
     for result in calls.collect::<JoinSet<_>>().join_all().await {
-        result.map(drop).or_else(undecided)?;
+        decided(result)?;
     }
     // The log is long enough to be rewritten and to have a segment.
     let long = Limit::sliding("long", 5_000, MINUTE);
     for _ in 0..4_200 {
-        limiter.check(&long, key, 1).await.map(drop).or_else(undecided)?;
+        decided(limiter.check(&long, key, 1).await)?;
     }
     limiter.reset(&long, key).await.map(drop)
 }

@@ -5,7 +5,7 @@ mod in_force;
 mod trials;
 mod waiting;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use ratelimit_runtime::{

@@ -7,6 +7,7 @@ use support::cluster::Cluster;
 use support::poll_once;
 
 use super::*;
+use crate::faults::store_error;
 use crate::leases::spend;
 
 /// Returns how many calls of a key the limit has rejected, and how many its trial would have rejected.
@@ -22,7 +23,7 @@ fn rejected(limiter: &RateLimiter) -> (u64, u64) {
 const NOWHERE: &str = "redis://127.0.0.1:1";
 
 fn with_rule(builder: Builder, rule: Rule) -> RateLimiter {
-    let limiter = builder.deadline(MINUTE).build().expect("valid");
+    let limiter = builder.deadline(10 * MINUTE).build().expect("valid");
     limiter.set_rules(of_limit(rule)).expect("valid");
     limiter
 }
@@ -31,25 +32,20 @@ on_both_stores! {
     async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
         for enforced in limits("ruled", 5, MINUTE) {
             let has_burst = enforced.algorithm() == Algorithm::LeakyBucket;
-            let before = rejected(&test.limiter);
             // The burst of the code stays, so a bucket tries a threshold by its rate.
             test.set_rule(Rule::new().trial(2));
             assert_eq!(spend(&test.limiter, &enforced, 8).await, 5, "{enforced:?}: the limit stays");
-            let (limited, tried) = rejected(&test.limiter);
-            let expected = if has_burst { 3 } else { 6 };
-            assert_eq!((limited - before.0, tried - before.1), (3, expected), "{enforced:?}");
+            let expected = (3, if has_burst { 3 } else { 6 });
+            assert_eq!(rejected(&test.limiter), expected, "{enforced:?}");
 
-            // A looser one sees the calls that the limit rejects.
+            // A looser one sees the calls that the limit rejects. Without a burst, a leaky bucket admits one at a time.
             test.start_over(&enforced).await;
             test.set_rule(Rule::new().threshold(1).trial(7));
             test.advance(200_000_000);
-            let before = rejected(&test.limiter);
             let other = enforced.try_amounts(5, None).expect("valid");
             assert_eq!(spend(&test.limiter, &other, 9).await, 1);
-            // Without a burst, a leaky bucket admits one at a time.
-            let (limited, tried) = rejected(&test.limiter);
-            let expected = if has_burst { 8 } else { 2 };
-            assert_eq!((limited - before.0, tried - before.1), (8, expected), "{enforced:?}");
+            let expected = (8, if has_burst { 8 } else { 2 });
+            assert_eq!(rejected(&test.limiter), expected, "{enforced:?}");
             test.start_over(&enforced).await;
             test.advance(200_000_000);
         }
@@ -190,10 +186,8 @@ async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
     let enforced = Limit::fixed("ruled", 2, HOUR);
     assert_eq!(spend(&limiter, &enforced, 3).await, 2);
     assert_eq!(rejected(&limiter), (1, 2));
-    let denied = limiter.check(&enforced.on_error(OnError::Deny), "key", 1).await;
-    assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
-    let allowed = limiter.check(&enforced.on_error(OnError::Allow), "key", 1).await;
-    assert!(allowed.is_ok());
+    store_error(limiter.check(&enforced.on_error(OnError::Deny), "key", 1).await);
+    limiter.check(&enforced.on_error(OnError::Allow), "key", 1).await.expect("admitted");
     assert_eq!(rejected(&limiter), (1, 2), "no store has decided");
 }
 
@@ -212,10 +206,8 @@ async fn what_a_rule_adds_takes_no_second_deadline() {
         proxy.set(Network::Blackhole);
         let limits = [enforced, other].map(|limit| wait.map_or(limit, |wait| limit.wait(wait)));
         let parts = limits.each_ref().map(|limit| Part::new(limit, &"key", 1));
-        let start = Instant::now();
-        limiter.check_all(&parts).await.expect("admitted by this process");
-        let took = start.elapsed();
-        assert!(took < 3 * SECOND / 2, "{wait:?}: {took:?}");
+        let result = timeout(3 * SECOND / 2, limiter.check_all(&parts)).await.expect("in time");
+        result.expect("admitted by this process");
     }
 }
 
@@ -226,13 +218,10 @@ async fn a_call_that_has_waited_does_not_wait_for_its_trial() {
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
     let limiter = with_rule(proxy.builder(), Rule::new().trial(1));
     let waiting = Limit::fixed("ruled", 5, HOUR).wait(MINUTE);
-    for expected in [0, 1] {
-        let start = Instant::now();
-        limiter.check(&waiting, "key", 1).await.expect("admitted");
-        let took = start.elapsed();
-        assert!(expected == 0 || took < Duration::from_millis(390), "{took:?}");
-        wait_until(async || rejected(&limiter).1 >= expected).await;
-    }
+    limiter.check(&waiting, "key", 1).await.expect("admitted");
+    let second = timeout(39 * SECOND / 100, limiter.check(&waiting, "key", 1)).await;
+    second.expect("in time").expect("admitted");
+    wait_until(async || rejected(&limiter).1 == 1).await;
 }
 
 // Rules beside permits, leases, shadows and fallbacks, and without a runtime.
@@ -333,8 +322,7 @@ async fn an_admitted_call_is_charged_once() {
     }
     let direct = server.builder().build().expect("valid");
     for limit in &limits {
-        let left = direct.peek(limit, "key", 1).await.expect("a decision").remaining;
-        assert_eq!(left, 95, "{limit:?}");
+        assert_eq!(direct.peek(limit, "key", 1).await.expect("a decision").remaining, 95);
     }
 }
 

@@ -50,6 +50,13 @@ impl Fleet {
         Self::new((0..processes).map(|_| server.limiter_on(&clock)).collect(), clock).await
     }
 
+    /// Starts processes whose key has no token left.
+    async fn exhausted(server: &Server, processes: usize) -> Self {
+        let fleet = Self::redis(server, processes).await;
+        fleet.processes[0].check(&tokens(1), "key", 1).await.expect("a new key");
+        fleet
+    }
+
     /// Starts a process that decides itself once the server is dead.
     async fn with_fallback(server: &Server) -> Self {
         let clock = VirtualClock::at(START);
@@ -129,8 +136,7 @@ impl Fleet {
 #[tokio::test]
 async fn calls_of_several_processes_are_admitted_in_the_order_of_arrival() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 3).await;
-    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
+    let mut fleet = Fleet::exhausted(&server, 3).await;
     // Some calls that arrive one after the other belong to the same process.
     for process in [0, 0, 1, 2, 2, 2, 1, 0, 1, 1] {
         fleet.start(process, &tokens(1), MINUTE, 1).await;
@@ -185,8 +191,7 @@ async fn calls_behind_a_dropped_call_move_up() {
 #[tokio::test]
 async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2).await;
-    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
+    let mut fleet = Fleet::exhausted(&server, 2).await;
     fleet.start(0, &tokens(1), MINUTE, 1).await;
     fleet.start(1, &tokens(1), MINUTE, 1).await;
     fleet.drop_call(0).await;
@@ -202,8 +207,7 @@ async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
 #[tokio::test]
 async fn near_moments_stay_where_they_are() {
     let server = Server::start();
-    let mut fleet = Fleet::redis(&server, 2).await;
-    assert!(fleet.processes[0].check(&tokens(1), "key", 1).await.is_ok());
+    let mut fleet = Fleet::exhausted(&server, 2).await;
     for process in [0, 1, 1, 0] {
         fleet.start(process, &tokens(1), MINUTE, 1).await;
     }
