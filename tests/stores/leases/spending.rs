@@ -137,7 +137,8 @@ async fn dropped_calls_lose_no_units() {
     assert!(only.as_mut().now_or_never().is_none());
     drop(only);
     server.resume();
-    wait_until_left(&server, &clock, 1_000).await;
+    wait_until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000)
+        .await;
     limiter.shutdown().await.expect("the leases are returned");
     wait_until_left(&server, &clock, 1_000).await;
 }

@@ -32,22 +32,22 @@ on_both_stores! {
     async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
         for enforced in limits("ruled", 5, MINUTE) {
             let has_burst = enforced.algorithm() == Algorithm::LeakyBucket;
-            // The burst of the code stays, so a bucket tries a threshold by its rate.
-            test.set_rule(Rule::new().trial(2));
-            assert_eq!(spend(&test.limiter, &enforced, 8).await, 5, "{enforced:?}: the limit stays");
-            let expected = (3, if has_burst { 3 } else { 6 });
-            assert_eq!(rejected(&test.limiter), expected, "{enforced:?}");
-
-            // A looser one sees the calls that the limit rejects. Without a burst, a leaky bucket admits one at a time.
-            test.start_over(&enforced).await;
-            test.set_rule(Rule::new().threshold(1).trial(7));
-            test.advance(200_000_000);
+            // The burst of the code stays, so a bucket tries a threshold by its rate. A looser trial sees the calls that
+            // the limit rejects. Without a burst, a leaky bucket admits one at a time.
             let other = enforced.try_amounts(5, None).expect("valid");
-            assert_eq!(spend(&test.limiter, &other, 9).await, 1);
-            let expected = (8, if has_burst { 8 } else { 2 });
-            assert_eq!(rejected(&test.limiter), expected, "{enforced:?}");
-            test.start_over(&enforced).await;
-            test.advance(200_000_000);
+            for (limit, rule, calls, admitted, tried) in [
+                (enforced, Rule::new().trial(2), 8, 5, if has_burst { 3 } else { 6 }),
+                (other, Rule::new().threshold(1).trial(7), 9, 1, if has_burst { 8 } else { 2 }),
+            ] {
+                let before = rejected(&test.limiter);
+                test.set_rule(rule);
+                assert_eq!(spend(&test.limiter, &limit, calls).await, admitted, "{limit:?}");
+                let after = rejected(&test.limiter);
+                let new = (after.0 - before.0, after.1 - before.1);
+                assert_eq!(new, (calls - admitted, tried), "{limit:?}");
+                test.start_over(&enforced).await;
+                test.advance(200_000_000);
+            }
         }
     }
 
