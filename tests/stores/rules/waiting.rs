@@ -280,8 +280,8 @@ on_both_stores! {
             assert_eq!(crowd.ended[0].1.as_ref().expect("admitted").limit, 2, "{limit:?}");
             // The call behind it costs more than the new capacity.
             let behind = &crowd.ended[1].1;
-            let is_refused = matches!(behind, Err(Rejection::CostExceedsCapacity { varies: true, .. }));
-            assert!(is_refused, "{behind:?}");
+            let costly = matches!(behind, Err(Rejection::CostExceedsCapacity { varies: true, .. }));
+            assert!(costly, "{behind:?}");
             crowd.end(&limit, 1).await;
         }
     }
