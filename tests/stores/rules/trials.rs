@@ -32,8 +32,8 @@ on_both_stores! {
     async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
         for enforced in limits("ruled", 5, MINUTE) {
             let has_burst = enforced.algorithm() == Algorithm::LeakyBucket;
-            // The burst of the code stays, so a bucket tries a threshold by its rate. A looser trial sees the calls that
-            // the limit rejects. Without a burst, a leaky bucket admits one at a time.
+            // The burst of the code stays, so a bucket tries a threshold by its rate. A looser trial sees the calls
+            // that the limit rejects. Without a burst, a leaky bucket admits one at a time.
             let other = enforced.try_amounts(5, None).expect("valid");
             for (limit, rule, calls, admitted, tried) in [
                 (enforced, Rule::new().trial(2), 8, 5, if has_burst { 3 } else { 6 }),

@@ -159,8 +159,8 @@ on_both_stores! {
         }
     }
 
-    /// Calls that are dropped before they notice the change take nothing, and those behind them move up. Rules for other
-    /// keys and other limits leave the calls their places as well.
+    /// Calls that are dropped before they notice the change take nothing, and those behind them move up. Rules for
+    /// other keys and other limits leave the calls their places as well.
     async fn a_call_can_be_dropped_while_its_line_changes(test: TestLimiter) {
         for limit in limits("ruled", 1, SECOND) {
             let mut crowd = Crowd::behind(&test, &limit, 8).await;
