@@ -1,5 +1,5 @@
-//! Wrong uses of the attribute, with the message and the place of each error that the compiler shows. Most wrong
-//! arguments are in `tests/shapes/mistakes.rs`, which compiles nothing. Valid uses are in `tests/shapes`.
+//! Wrong uses of the attribute, with the message and the place of each error that the compiler shows. Most are in
+//! `tests/shapes/mistakes.rs`, which compiles nothing. Valid uses are in `tests/shapes`.
 //!
 //! After a change of a message, `TRYBUILD=overwrite tests/run --test attribute` rewrites the expected errors. Read the
 //! difference before you commit it.

@@ -6,47 +6,31 @@
     reason = "spans are larger with their places, which tests read"
 )]
 
-#[path = "../../ratelimit-macros/src/after_call.rs"]
-mod after_call;
-#[path = "../../ratelimit-macros/src/algorithm.rs"]
-mod algorithm;
-#[path = "../../ratelimit-macros/src/args.rs"]
-mod args;
-#[path = "../../ratelimit-macros/src/argument.rs"]
-mod argument;
-#[path = "../../ratelimit-macros/src/boxed.rs"]
-mod boxed;
-#[path = "../../ratelimit-macros/src/diagnostics.rs"]
-mod diagnostics;
-#[path = "../../ratelimit-macros/src/exclusions.rs"]
-mod exclusions;
-#[path = "../../ratelimit-macros/src/expand/mod.rs"]
-mod expand;
-#[path = "../../ratelimit-macros/src/format.rs"]
-mod format;
-#[path = "../../ratelimit-macros/src/function.rs"]
-mod function;
-#[path = "../../ratelimit-macros/src/guard.rs"]
-mod guard;
-#[path = "../../ratelimit-macros/src/key.rs"]
-mod key;
-#[path = "../../ratelimit-macros/src/key_macro.rs"]
-mod key_macro;
-#[path = "../../ratelimit-macros/src/limit.rs"]
-mod limit;
-#[path = "../../ratelimit-macros/src/policy.rs"]
-mod policy;
-#[path = "../../ratelimit-macros/src/rewrite.rs"]
-mod rewrite;
-#[path = "../../ratelimit-macros/src/spans.rs"]
-mod spans;
-#[path = "../../ratelimit-macros/src/text/mod.rs"]
-mod text;
-#[path = "../../ratelimit-macros/src/values.rs"]
-mod values;
-#[path = "../../ratelimit-macros/src/words.rs"]
-mod words;
+#[path = "../../ratelimit-macros/src"]
+mod modules {
+    pub(crate) mod after_call;
+    pub(crate) mod algorithm;
+    pub(crate) mod args;
+    pub(crate) mod argument;
+    pub(crate) mod boxed;
+    pub(crate) mod diagnostics;
+    pub(crate) mod exclusions;
+    pub(crate) mod expand;
+    pub(crate) mod format;
+    pub(crate) mod function;
+    pub(crate) mod guard;
+    pub(crate) mod key;
+    pub(crate) mod key_macro;
+    pub(crate) mod limit;
+    pub(crate) mod policy;
+    pub(crate) mod rewrite;
+    pub(crate) mod spans;
+    pub(crate) mod text;
+    pub(crate) mod values;
+    pub(crate) mod words;
+}
 
+use modules::*;
 use proc_macro2::TokenStream;
 
 /// Returns what the attribute with these arguments makes of an item. The compiler passes only sequences of tokens to a
@@ -57,21 +41,25 @@ pub fn expand(arguments: &str, item: &str) -> Option<String> {
     Some(rewrite::rewrite(&arguments, &item.parse().ok()?).to_string())
 }
 
-/// Returns the errors of the attribute with these arguments on one line: the columns of each, and its message.
+/// Returns the errors of the attribute with these arguments on one line: whether the item has the mistake, the columns
+/// of each, and its message.
 #[cfg(feature = "places")]
 #[must_use]
-pub fn errors(arguments: &str, item: &str) -> Option<Vec<(std::ops::Range<usize>, String)>> {
+pub fn errors(arguments: &str, item: &str) -> Option<Vec<(bool, std::ops::Range<usize>, String)>> {
     use proc_macro2::TokenTree;
-    use syn::LitStr;
 
-    let arguments: TokenStream = arguments.parse().ok()?;
-    let output: Vec<_> = rewrite::rewrite(&arguments, &item.parse().ok()?).into_iter().collect();
+    // In one text, so that the lines of the errors differ.
+    let mut tokens = format!("(\n{arguments}\n)\n{item}").parse::<TokenStream>().ok()?.into_iter();
+    let Some(TokenTree::Group(arguments)) = tokens.next() else { return None };
+    let output: Vec<_> =
+        rewrite::rewrite(&arguments.stream(), &tokens.collect()).into_iter().collect();
     let errors = output.windows(3).filter_map(|tokens| match tokens {
         [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Group(message)]
             if name == "compile_error" =>
         {
-            let columns = name.span().start().column..message.span().end().column;
-            Some((columns, syn::parse2::<LitStr>(message.stream()).ok()?.value()))
+            let (start, end) = (name.span().start(), message.span().end());
+            let text = syn::parse2::<syn::LitStr>(message.stream()).ok()?.value();
+            Some((start.line > 3, start.column..end.column, text))
         }
         _ => None,
     });

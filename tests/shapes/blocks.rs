@@ -46,7 +46,10 @@ async fn block_and_counting(host: &str, wait: u64) -> Answer {
     answer(wait)
 }
 
-#[rate_limit(limit = TOKENS, key = host, block = retry_after, cost = 9, permit = tokens)]
+const CEILING: Duration = Duration::from_secs(5 * 3600);
+
+#[rate_limit(limit = TOKENS, key = host, block = retry_after, block_at_most = CEILING, cost = 9,
+    permit = tokens)]
 async fn block_by_result(host: &str, wait: u64) -> Answer {
     tokens.settle(2);
     answer(wait)
@@ -59,13 +62,6 @@ async fn block_by_result(host: &str, wait: u64) -> Answer {
     key = host
 )]
 async fn block_one_of_two(host: &str, wait: u64) -> Answer {
-    answer(wait)
-}
-
-const CEILING: Duration = Duration::from_secs(5 * 3600);
-
-#[rate_limit(limit = TOKENS, key = host, block_at_most = CEILING, block = retry_after)]
-async fn block_for_hours(host: &str, wait: u64) -> Answer {
     answer(wait)
 }
 
@@ -84,39 +80,31 @@ fn assert_blocked(result: Answer, expected: Duration) {
     }
 }
 
-/// Each call but the first says that it takes no more; the last is rejected.
+/// The second call says that it takes no more, and the third is rejected.
 #[tokio::test]
 async fn a_result_blocks_the_key() {
     let run = async {
         let limiter = current().expect("a limiter");
-        let left = async |host: &'static str| {
-            limiter.unblock(&TOKENS, host).await.expect("unblocked");
-            limiter.peek(&TOKENS, host, 1).await.expect("a decision").remaining
-        };
-        let end = Duration::from_secs(30);
-        block("a", 0).await.expect("open");
-        block("a", 30).await.expect_err("its own error");
-        assert_blocked(block("a", 0).await, end);
-        block("another", 0).await.expect("open");
-        assert_eq!(left("a").await, 98);
-
-        block_and_counting("b", 0).await.expect("open");
-        block_and_counting("b", 30).await.expect_err("its own error");
-        assert_blocked(block_and_counting("b", 0).await, end);
-        assert_eq!(left("b").await, 99);
-
-        block_by_result("c", 30).await.expect_err("its own error");
-        assert_blocked(block_by_result("c", 0).await, end);
-        assert_eq!(left("c").await, 98);
-
-        block_one_of_two("d", 30).await.expect_err("its own error");
-        assert_blocked(block_one_of_two("d", 0).await, end);
-        block_one_of_two("not d", 0).await.expect("the key of all hosts is open");
-        assert!(!limiter.unblock(&REQUESTS, ()).await.expect("unblocked"));
-        assert_eq!(left("d").await, 99);
-
+        macro_rules! assert_blocks {
+            ($($function:ident $host:literal leaves $left:literal,)*) => {$(
+                $function($host, 0).await.expect("open");
+                $function($host, 30).await.expect_err("its own error");
+                assert_blocked($function($host, 0).await, Duration::from_secs(30));
+                $function(concat!("not ", $host), 0).await.expect("open");
+                limiter.unblock(&TOKENS, $host).await.expect("unblocked");
+                let left = limiter.peek(&TOKENS, $host, 1).await.expect("a decision").remaining;
+                assert_eq!(left, $left, "{}", stringify!($function));
+            )*};
+        }
+        assert_blocks! {
+            block "a" leaves 98,
+            block_and_counting "b" leaves 99,
+            block_by_result "c" leaves 96,
+            block_one_of_two "d" leaves 98,
+        }
+        assert!(!limiter.unblock(&REQUESTS, ()).await.expect("the key of all hosts is open"));
         block_at_once("e", 30).expect_err("its own error");
-        assert_blocked(block_at_once("e", 0), end);
+        assert_blocked(block_at_once("e", 0), Duration::from_secs(30));
     };
     embedded_on(&VirtualClock::new()).scope(run).await;
 }
@@ -131,8 +119,8 @@ async fn a_result_blocks_its_key_for_at_most_an_hour_or_the_ceiling() {
         }
         block_one_of_two("c", 3_600).await.expect_err("its own error");
         assert_blocked(block_one_of_two("c", 0).await, MINUTE);
-        block_for_hours("d", u64::MAX).await.expect_err("its own error");
-        assert_blocked(block_for_hours("d", 0).await, CEILING);
+        block_by_result("d", u64::MAX).await.expect_err("its own error");
+        assert_blocked(block_by_result("d", 0).await, CEILING);
     };
     embedded_on(&VirtualClock::new()).scope(run).await;
 }

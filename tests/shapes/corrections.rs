@@ -20,14 +20,8 @@ fn used(answer: &Answer) -> u64 {
 #[derive(Debug)]
 struct Failure;
 
-impl From<Rejection> for Failure {
-    fn from(_: Rejection) -> Self {
-        Self
-    }
-}
-
-impl From<fmt::Error> for Failure {
-    fn from(_: fmt::Error) -> Self {
+impl<T: std::error::Error> From<T> for Failure {
+    fn from(_: T) -> Self {
         Self
     }
 }
@@ -36,9 +30,7 @@ async fn left() -> u64 {
     current().expect("a limiter").peek(&TOKENS, (), 1).await.expect("a decision").remaining
 }
 
-#[rate_limit(limit = TOKENS, cost = estimate, settle = |answer| {
-    answer.as_ref().map_or(0, |tokens| *tokens)
-})]
+#[rate_limit(limit = TOKENS, cost = estimate, settle = |answer| answer.as_ref().map_or(0, |it| *it))]
 async fn by_closure(estimate: u64, tokens: u64) -> Answer {
     if tokens == 0 {
         return Ok(0);
@@ -47,18 +39,11 @@ async fn by_closure(estimate: u64, tokens: u64) -> Answer {
     Ok(tokens)
 }
 
-#[rate_limit(limit = TOKENS, cost = 50, settle = used)]
-async fn by_path() -> Answer {
-    Ok(10)
-}
-
-/// The `?` of the body converts the error, and the closure knows the type.
-#[rate_limit(limit = TOKENS, cost = 50, count_if = |result| matches!(result, Err(Failure)))]
-async fn counted(fails: bool) -> Result<u64, Failure> {
-    if fails {
-        Err(fmt::Error)?;
-    }
-    Ok(1)
+limited! {
+    (limit = TOKENS, cost = 50, settle = used) async fn by_path() -> Answer { Ok(10) }
+    // The `?` of the body converts the error, and the closure knows the type.
+    (limit = TOKENS, cost = 50, count_if = |result| matches!(result, Err(Failure)))
+        async fn counted(number: &str) -> Result<u64, Failure> { Ok(number.parse()?) }
 }
 
 #[rate_limit(limit = TOKENS, cost = 50, permit = tokens)]
@@ -84,9 +69,9 @@ async fn charges_are_corrected() {
         assert_eq!(left().await, 90);
         by_path().await.expect("admitted");
         assert_eq!(left().await, 80);
-        counted(false).await.expect("admitted");
+        counted("1").await.expect("admitted");
         assert_eq!(left().await, 80);
-        counted(true).await.expect_err("fails");
+        counted("x").await.expect_err("fails");
         assert_eq!(left().await, 30);
         by_path().await.expect_err("a rejected call has nothing to settle");
         assert_eq!(left().await, 30);
@@ -110,9 +95,9 @@ async fn the_body_corrects_its_charge() {
     RateLimiter::embedded().scope(run).await;
 }
 
-#[rate_limit(limit(limit = REQUESTS), limit(limit = TOKENS, cost = 40, settle = used))]
-async fn several(tokens: u64) -> Answer {
-    Ok(tokens)
+limited! {
+    (limit(limit = REQUESTS), limit(limit = TOKENS, cost = 40, settle = used))
+        async fn several(tokens: u64) -> Answer { Ok(tokens) }
 }
 
 #[rate_limit(
@@ -133,9 +118,9 @@ async fn each_of_several_limits_is_corrected() {
         }
         assert!(several(0).await.is_err(), "the requests are used");
         assert_eq!(left().await, 70);
-    };
-    RateLimiter::embedded().scope(run).await;
-    let run = async {
+        for limit in [&TOKENS, &REQUESTS] {
+            current().expect("a limiter").reset(limit, ()).await.expect("a reply");
+        }
         for counts in [false, false, false, false, true, true, true] {
             assert_eq!(mixed(counts).await.is_some(), counts);
         }
@@ -153,10 +138,10 @@ fn synchronous(used: u64) -> Option<u64> {
     Some(used)
 }
 
-/// The reference to a `Vec` becomes one to a slice, as without the attribute.
-#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
-async fn borrowed(texts: &Vec<String>) -> Result<&[String], Rejection> {
-    Ok(texts)
+limited! {
+    // The reference to a `Vec` becomes one to a slice, as without the attribute.
+    (limit = TOKENS, count_if = Result::is_err)
+        async fn borrowed(texts: &Vec<String>) -> Result<&[String], Rejection> { Ok(texts) }
 }
 
 struct Service {
@@ -204,7 +189,6 @@ async fn functions_of_every_shape_settle() {
         let process = TOKENS.scope(ratelimit_runtime::Scope::Process);
         let limiter = current().expect("a limiter");
         assert_eq!(limiter.peek(&process, (), 1).await.expect("a decision").remaining, 90);
-
         assert_eq!(borrowed(&vec![String::new(); 2]).await.expect("admitted").len(), 2);
         let mut service = Service { tokens: 1 };
         assert_eq!(service.method(&2).await, Ok(&3));

@@ -3,20 +3,15 @@
 use std::time::SystemTime;
 
 use futures::FutureExt;
-use ratelimit_runtime::{
-    CallCounts, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, limits, rate_limit,
-};
+use ratelimit_runtime::{RateLimiter, Rule, RuleSet, VirtualClock, limits};
 use support::clocks::embedded_on;
 use support::limits::MINUTE;
 
 /// Returns the rule of the limit with this name, and its admitted, rejected and undecided calls.
 fn counted(name: &str) -> (Option<Rule>, [u64; 3]) {
-    let limits = limits();
-    let mut named = limits.iter().filter(|it| it.limit.name() == name);
-    let limit = named.next().expect("it was called");
-    assert!(named.next().is_none(), "one function");
-    let CallCounts { admitted, rejected, undecided, .. } = limit.calls;
-    (limit.rule, [admitted, rejected, undecided])
+    let named: Vec<_> = limits().into_iter().filter(|it| it.limit.name() == name).collect();
+    let [limit] = &named[..] else { panic!("one function was called: {named:?}") };
+    (limit.rule, [limit.calls.admitted, limit.calls.rejected, limit.calls.undecided])
 }
 
 #[track_caller]
@@ -26,29 +21,30 @@ fn assert_counted(counts: &[(&str, [u64; 3])]) {
     }
 }
 
+limited! {
+    (name = "counted.plain", period = "1h", threshold = 3, key = user) async fn plain(user: &str);
+    (name = "counted.shadow", period = "1h", threshold = 3, shadow = true) async fn shadow();
+    (name = "counted.sync", scope = "process", period = "1h", threshold = 3) fn sync();
+    (name = "counted.settled", period = "1h", threshold = 3, settle = |_| 1) async fn settled();
+    (name = "counted.computed", period = "1h", threshold = threshold)
+        async fn computed(threshold: Option<u64>);
+    (name = "counted.ruled", period = "1m", threshold = 5, key = user) async fn ruled(user: &str);
+    (name = "counted.waits", period = "1m", threshold = 1, wait = "2m") async fn waits();
+    (
+        name = "counted.group",
+        limit(period = "1m", threshold = 2),
+        limit(name = "counted.hour", period = "1h", threshold = threshold)
+    ) async fn group(threshold: u64);
+    (
+        scope = "process",
+        limit(name = "counted.first", period = "1m", threshold = 9, settle = |_| 1),
+        limit(name = "counted.second", period = "1h", threshold = 2)
+    ) fn settled_group();
+}
+
+/// In a group, the limit that rejects counts the rejection.
 #[tokio::test]
 async fn each_call_counts_once_it_is_decided() {
-    #[rate_limit(name = "counted.plain", period = "1h", threshold = 3, key = user)]
-    async fn plain(user: &str) -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(name = "counted.shadow", period = "1h", threshold = 3, shadow = true)]
-    async fn shadow() -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(name = "counted.sync", scope = "process", period = "1h", threshold = 3)]
-    fn sync() -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(name = "counted.settled", period = "1h", threshold = 3, settle = |_| 1)]
-    async fn settled() -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(name = "counted.computed", period = "1h", threshold = threshold)]
-    async fn computed(threshold: Option<u64>) -> Result<(), Rejection> {
-        Ok(())
-    }
-
     let run = async {
         let not_polled = plain("alice");
         for _ in 0..5 {
@@ -56,6 +52,10 @@ async fn each_call_counts_once_it_is_decided() {
         }
         for threshold in [Some(1), Some(1), None, Some(0)] {
             let _ = computed(threshold).await;
+        }
+        // The second and the last call are rejected by the hour, the fourth by the minute.
+        for threshold in [1, 1, 2, 3, 0] {
+            let _ = (group(threshold).await, settled_group());
         }
         drop(not_polled);
     };
@@ -66,30 +66,6 @@ async fn each_call_counts_once_it_is_decided() {
         ("counted.sync", [3, 2, 0]),
         ("counted.settled", [3, 2, 0]),
         ("counted.computed", [2, 2, 0]),
-    ]);
-}
-
-#[tokio::test]
-async fn the_limit_that_rejects_a_group_counts_the_rejection() {
-    #[rate_limit(name = "counted.group", limit(period = "1m", threshold = 2),
-        limit(name = "counted.hour", period = "1h", threshold = threshold))]
-    async fn group(threshold: u64) -> Result<(), Rejection> {
-        Ok(())
-    }
-    #[rate_limit(scope = "process", limit(name = "counted.first", period = "1m", threshold = 9, settle = |_| 1),
-        limit(name = "counted.second", period = "1h", threshold = 2))]
-    fn settled() -> Result<(), Rejection> {
-        Ok(())
-    }
-
-    let run = async {
-        for threshold in [1, 1, 2, 3, 0] {
-            let _ = (group(threshold).await, settled());
-        }
-    };
-    RateLimiter::embedded().scope(run).await;
-    // The second and the last call are rejected by the hour, the fourth by the minute.
-    assert_counted(&[
         ("counted.group#1", [2, 1, 0]),
         ("counted.hour", [2, 2, 0]),
         ("counted.first", [2, 0, 0]),
@@ -99,11 +75,6 @@ async fn the_limit_that_rejects_a_group_counts_the_rejection() {
 
 #[tokio::test]
 async fn calls_that_wait_or_were_dropped_are_not_decided() {
-    #[rate_limit(name = "counted.waits", period = "1m", threshold = 1, wait = "2m")]
-    async fn waits() -> Result<(), Rejection> {
-        Ok(())
-    }
-
     let clock = VirtualClock::new();
     let run = async {
         waits().await.expect("admitted");
@@ -120,15 +91,9 @@ async fn calls_that_wait_or_were_dropped_are_not_decided() {
 
 #[tokio::test]
 async fn the_rule_in_force_is_that_of_the_limit() {
-    #[rate_limit(name = "counted.ruled", period = "1m", threshold = 5, key = user)]
-    async fn ruled(user: &str) -> Result<(), Rejection> {
-        Ok(())
-    }
-
     let clock = VirtualClock::new();
     let limiter = embedded_on(&clock);
-    let end = SystemTime::UNIX_EPOCH + clock.now() + MINUTE;
-    let rule = Rule::new().threshold(7).until(end);
+    let rule = Rule::new().threshold(7).until(SystemTime::UNIX_EPOCH + clock.now() + MINUTE);
     let mut rules = RuleSet::new();
     rules.set("counted.ruled/1m", rule).expect("valid");
     rules.set_key("counted.ruled/1m", "acme", Rule::new().blocked(true)).expect("valid");

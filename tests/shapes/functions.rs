@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use axum::extract::Path;
-use ratelimit_runtime::{Key, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Key, Rejection, rate_limit};
 
 struct Tenant {
     name: String,
@@ -84,28 +84,23 @@ impl Mailer for Tenant {
 
 #[tokio::test]
 async fn limits_methods_with_every_receiver() {
-    let run = async {
-        let mut a = Tenant::new("a");
-        assert_eq!((a.by_reference().await, a.by_reference().await), (Some("a"), None));
-        assert!(Tenant::new("b").by_reference().await.is_some());
-        assert_eq!(a.by_mutable_reference().await, Some(1));
-        assert_eq!(a.by_mutable_reference().await, None);
-        assert_eq!(a.calls, 1, "a rejected call does not run");
-        assert_eq!(Tenant::new("a").by_value().await.as_deref(), Some("a!"));
-        assert!(Tenant::new("a").by_value().await.is_none());
-        let shared = Arc::new(Tenant::new("a"));
-        assert_eq!((Arc::clone(&shared).by_arc().await, shared.by_arc().await), (Some(0), None));
-        assert_eq!(Pin::new(&mut a).by_pin().await, Some(1));
-        assert_eq!(Pin::new(&mut a).by_pin().await, None);
-        assert!(Tenant::associated().await.is_some());
-        assert!(Tenant::associated().await.is_none());
+    let mut a = Tenant::new("a");
+    assert_eq!((a.by_reference().await, a.by_reference().await), (Some("a"), None));
+    assert!(Tenant::new("b").by_reference().await.is_some());
+    assert_eq!((a.by_mutable_reference().await, a.by_mutable_reference().await), (Some(1), None));
+    assert_eq!(a.calls, 1, "a rejected call does not run");
+    let by_value = || Tenant::new("a").by_value();
+    assert_eq!((by_value().await.as_deref(), by_value().await), (Some("a!"), None));
+    let shared = Arc::new(Tenant::new("a"));
+    assert_eq!((Arc::clone(&shared).by_arc().await, shared.by_arc().await), (Some(0), None));
+    let pinned = (Pin::new(&mut a).by_pin().await, Pin::new(&mut a).by_pin().await);
+    assert_eq!(pinned, (Some(1), None));
+    assert!(Tenant::associated().await.is_some() && Tenant::associated().await.is_none());
 
-        assert_eq!(a.send("ann").await.as_deref(), Some("ann@a"));
-        assert!(a.send("ann").await.is_none());
-        assert!(a.send("bob").await.is_some());
-        assert_eq!((a.ping().await, a.ping().await, a.ping().await), (Some(1), Some(1), None));
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!(a.send("ann").await.as_deref(), Some("ann@a"));
+    assert!(a.send("ann").await.is_none());
+    assert!(a.send("bob").await.is_some());
+    assert_eq!((a.ping().await, a.ping().await, a.ping().await), (Some(1), Some(1), None));
 }
 
 #[rate_limit(period = "1h", threshold = 1, key = (id, first, std::any::type_name::<T>()))]
@@ -136,21 +131,18 @@ impl<T: AsRef<str>> Pool<T> {
 
 #[tokio::test]
 async fn limits_generic_functions() {
-    let run = async {
-        assert_eq!(borrowed(1_u8, "", "b").await, Some((1, "b")));
-        assert_eq!(borrowed(1_u8, "", "c").await, None);
-        assert!(borrowed(1_u16, "", "b").await.is_some(), "the key has the type");
+    assert_eq!(borrowed(1_u8, "", "b").await, Some((1, "b")));
+    assert_eq!(borrowed(1_u8, "", "c").await, None);
+    assert!(borrowed(1_u16, "", "b").await.is_some(), "the key has the type");
 
-        assert_eq!(counted::<1>(7).await.as_deref(), Some("7"));
-        assert!(counted::<1>("7").await.is_none(), "7 and \"7\" are one key of one function");
-        assert!(counted::<2>(7).await.is_some());
-        assert!(counted::<2>(7).await.is_some());
-        assert!(counted::<2>(7).await.is_none());
+    assert_eq!(counted::<1>(7).await.as_deref(), Some("7"));
+    assert!(counted::<1>("7").await.is_none(), "7 and \"7\" are one key of one function");
+    assert!(counted::<2>(7).await.is_some());
+    assert!(counted::<2>(7).await.is_some());
+    assert!(counted::<2>(7).await.is_none());
 
-        let pool = Pool { of: "p" };
-        assert_eq!((pool.take(1).await, pool.take(1).await), (Some((&"p", 1)), None));
-    };
-    RateLimiter::embedded().scope(run).await;
+    let pool = Pool { of: "p" };
+    assert_eq!((pool.take(1).await, pool.take(1).await), (Some((&"p", 1)), None));
 }
 
 /// The items of the body have names that the expansion uses.
@@ -175,12 +167,9 @@ async fn outer() -> Result<u8, Rejection> {
 
 #[tokio::test]
 async fn limits_nested_functions() {
-    let run = async {
-        assert_eq!(outer().await, Ok(7));
-        assert!(outer().await.unwrap_err().name().ends_with("::inner"));
-        assert_eq!(outer().await.unwrap_err().name(), concat!(module_path!(), "::outer"));
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!(outer().await, Ok(7));
+    assert!(outer().await.unwrap_err().name().ends_with("::inner"));
+    assert_eq!(outer().await.unwrap_err().name(), concat!(module_path!(), "::outer"));
 }
 
 /// The compiler wraps fragments in invisible parentheses.
@@ -210,13 +199,10 @@ own_argument!(third, impl std::fmt::Debug);
 
 #[tokio::test]
 async fn limits_functions_from_macro_rules() {
-    let run = async {
-        assert_eq!((first(1).await, first(1).await), (Some(1), None));
-        assert_eq!((second(1).await, second(1).await, second(2).await), (Some(1), None, Some(2)));
-        assert_eq!(format!("{:?}", third(1).await), "Ok(1)");
-        assert!(format!("{:?}", third(1).await).starts_with("Err"));
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!((first(1).await, first(1).await), (Some(1), None));
+    assert_eq!((second(1).await, second(1).await, second(2).await), (Some(1), None, Some(2)));
+    assert_eq!(format!("{:?}", third(1).await), "Ok(1)");
+    assert!(format!("{:?}", third(1).await).starts_with("Err"));
 }
 
 // Functions that are not async. With `scope = "process"`, their calls are decided at once, unless they wait.
@@ -244,8 +230,7 @@ fn hidden(early: bool) -> impl std::fmt::Debug {
 #[rate_limit(
     limit(period = "1s", threshold = 5),
     limit(period = "1h", threshold = 1, key = id),
-    scope = "process",
-    on_limited = |rejection| rejection.name().len()
+    scope = "process", on_limited = |rejection| rejection.name().len()
 )]
 fn several(id: u8) -> usize {
     usize::from(id) - usize::from(id)
@@ -253,16 +238,13 @@ fn several(id: u8) -> usize {
 
 #[tokio::test]
 async fn functions_that_are_not_async_are_limited() {
-    let run = async {
-        let mut pool = NamedPool { name: "p".to_owned() };
-        assert!(pool.draw(3).is_none());
-        assert_eq!(pool.draw(2).map(|name| name.clone()).as_deref(), Some("px"));
-        assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
-        assert!(format!("{:?}", hidden(false)).starts_with("Err"));
-        assert_eq!((several(1), several(2)), (0, 0));
-        assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
-    };
-    RateLimiter::embedded().scope(run).await;
+    let mut pool = NamedPool { name: "p".to_owned() };
+    assert!(pool.draw(3).is_none());
+    assert_eq!(pool.draw(2).map(|name| name.clone()).as_deref(), Some("px"));
+    assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
+    assert!(format!("{:?}", hidden(false)).starts_with("Err"));
+    assert_eq!((several(1), several(2)), (0, 0));
+    assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
 }
 
 #[rate_limit(period = "1h", threshold = 1, scope = "process")]
@@ -365,25 +347,22 @@ fn assert_send<T: Send>(value: T) -> T {
 
 #[tokio::test]
 async fn limits_async_trait_methods() {
-    let run = async {
-        let mut memory = Memory { name: "m".to_owned(), texts: Vec::new() };
-        let find = async |name: &str, weight, id| {
-            assert_send(memory.find(Tag { name: name.to_owned(), weight }, (id, 0))).await
-        };
-        assert_eq!(find("a", 3, 1).await.as_deref(), Some("a 1 3"));
-        assert_eq!((find("a", 1, 1).await, find("a", 4, 2).await), (None, None));
-        assert_eq!(find("a", 3, 2).await.as_deref(), Some("a 2 3"));
-        assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
-        assert_eq!(memory.load(101).await.unwrap(), "none");
-        assert_eq!((memory.exists(1).await, memory.exists(1).await), (Some(true), None));
-        assert!(memory.load(1).await.is_err());
-        assert_eq!(memory.store(1, "a".to_owned()).await, Ok(1));
-        assert!(memory.store(1, "a".to_owned()).await.is_err());
-        assert_eq!(memory.store(1, "b".to_owned()).await, Ok(2));
-        assert_eq!(memory.texts, ["a1", "b1"]);
-        assert_eq!((Memory::count().await, Memory::count().await), (Some(1), None));
+    let mut memory = Memory { name: "m".to_owned(), texts: Vec::new() };
+    let find = async |name: &str, weight, id| {
+        assert_send(memory.find(Tag { name: name.to_owned(), weight }, (id, 0))).await
     };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!(find("a", 3, 1).await.as_deref(), Some("a 1 3"));
+    assert_eq!((find("a", 1, 1).await, find("a", 4, 2).await), (None, None));
+    assert_eq!(find("a", 3, 2).await.as_deref(), Some("a 2 3"));
+    assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
+    assert_eq!(memory.load(101).await.unwrap(), "none");
+    assert_eq!((memory.exists(1).await, memory.exists(1).await), (Some(true), None));
+    assert!(memory.load(1).await.is_err());
+    assert_eq!(memory.store(1, "a".to_owned()).await, Ok(1));
+    assert!(memory.store(1, "a".to_owned()).await.is_err());
+    assert_eq!(memory.store(1, "b".to_owned()).await, Ok(2));
+    assert_eq!(memory.texts, ["a1", "b1"]);
+    assert_eq!((Memory::count().await, Memory::count().await), (Some(1), None));
 }
 
 // The attribute above and below the attributes of other crates.
@@ -460,19 +439,12 @@ fn checks_a_main_function() {
 
 #[tokio::test]
 async fn works_beside_other_attributes() {
-    let run = async {
-        let calls = (above_instrument(1, "four").await, above_instrument(1, "four").await);
-        assert_eq!(calls, (Some(4), None));
-        let calls = (below_instrument(1, "four").await, below_instrument(1, "four").await);
-        assert_eq!(calls, (Some(4), None));
-        let secret = || Secret(7);
-        assert_eq!(in_flight_above_instrument(secret(), secret()).await, Some(7));
-        assert_eq!(counted_above_instrument(secret(), secret()).await, Some(7));
-        assert_eq!(above_handler(Path(7)).await.unwrap(), "7");
-        assert!(above_handler(Path(7)).await.is_err());
-        assert_eq!(below_handler(Path(7)).await.unwrap(), "7");
-        assert!(below_handler(Path(7)).await.is_err());
-        assert_eq!((configured().await, configured().await), (Some(()), None));
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!((above_instrument(1, "four").await, above_instrument(1, "").await), (Some(4), None));
+    assert_eq!((below_instrument(1, "four").await, below_instrument(1, "").await), (Some(4), None));
+    assert_eq!(in_flight_above_instrument(Secret(7), Secret(7)).await, Some(7));
+    assert_eq!(counted_above_instrument(Secret(7), Secret(7)).await, Some(7));
+    assert_eq!(above_handler(Path(7)).await.unwrap(), "7");
+    assert_eq!(below_handler(Path(7)).await.unwrap(), "7");
+    assert!(above_handler(Path(7)).await.is_err() && below_handler(Path(7)).await.is_err());
+    assert_eq!((configured().await, configured().await), (Some(()), None));
 }

@@ -76,23 +76,19 @@ async fn rated(tenant: &str, uses: u64, until: Receiver<()>) -> Result<u64, Reje
     Ok(uses)
 }
 
-/// The rate is settled by the result, and the slot is free.
 #[tokio::test]
 async fn a_rate_is_settled_beside_calls_in_flight() {
-    let run = async {
-        let (_sender, first) = start(|until| rated("acme", 0, until));
-        assert!(is_busy(&rated("acme", 0, ended()).await));
-        drop(first);
-        for _ in 0..5 {
-            rated("acme", 0, ended()).await.expect("settled to 0");
-        }
-        for _ in 0..2 {
-            rated("acme", 1, ended()).await.expect("two are left");
-        }
-        let limited = rated("acme", 1, ended()).await;
-        assert!(matches!(limited, Err(Rejection::Limited { .. })), "{limited:?}");
-    };
-    RateLimiter::embedded().scope(run).await;
+    let (_sender, first) = start(|until| rated("acme", 0, until));
+    assert!(is_busy(&rated("acme", 0, ended()).await));
+    drop(first);
+    for _ in 0..5 {
+        rated("acme", 0, ended()).await.expect("settled to 0");
+    }
+    for _ in 0..2 {
+        rated("acme", 1, ended()).await.expect("two are left");
+    }
+    let limited = rated("acme", 1, ended()).await;
+    assert!(matches!(limited, Err(Rejection::Limited { .. })), "{limited:?}");
 }
 
 #[rate_limit(in_flight = most, scope = "process", cost = weight, key = 7)]
@@ -103,15 +99,12 @@ async fn of_a_plan(most: Option<u64>, weight: u64, until: Receiver<()>) -> Resul
 
 #[tokio::test]
 async fn each_call_can_compute_how_many_run() {
-    let run = async {
-        let (_sender, _first) = start(|until| of_a_plan(Some(3), 2, until));
-        assert!(is_busy(&of_a_plan(Some(3), 2, ended()).await));
-        assert!(of_a_plan(Some(3), 1, ended()).await.is_ok());
-        assert!(of_a_plan(None, 9, ended()).await.is_ok());
-        let blocked = of_a_plan(Some(0), 1, ended()).await;
-        assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
-    };
-    RateLimiter::embedded().scope(run).await;
+    let (_sender, _first) = start(|until| of_a_plan(Some(3), 2, until));
+    assert!(is_busy(&of_a_plan(Some(3), 2, ended()).await));
+    assert!(of_a_plan(Some(3), 1, ended()).await.is_ok());
+    assert!(of_a_plan(None, 9, ended()).await.is_ok());
+    let blocked = of_a_plan(Some(0), 1, ended()).await;
+    assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
 }
 
 const MOST: u64 = 1;
@@ -131,16 +124,13 @@ async fn of_a_constant(tenant: &str, until: Receiver<()>) -> Result<(), Rejectio
 /// A body that takes the permit holds the slot for as long as it likes.
 #[tokio::test]
 async fn a_permit_can_outlive_the_function() {
-    let run = async {
-        let slot = hands_on().await.expect("admitted");
-        assert!(is_busy(&hands_on().await));
-        drop(slot);
-        assert!(hands_on().await.is_ok());
+    let slot = hands_on().await.expect("admitted");
+    assert!(is_busy(&hands_on().await));
+    drop(slot);
+    assert!(hands_on().await.is_ok());
 
-        let _calls = [(); 2].map(|()| start(|until| of_a_constant("acme", until)));
-        assert!(is_busy(&of_a_constant("acme", ended()).await));
-    };
-    RateLimiter::embedded().scope(run).await;
+    let _calls = [(); 2].map(|()| start(|until| of_a_constant("acme", until)));
+    assert!(is_busy(&of_a_constant("acme", ended()).await));
 }
 
 const OUTLIVED: Limit = Limit::in_flight("outlived", 1).scope(Scope::Process);
@@ -168,6 +158,7 @@ type Pair = (Argument, Argument);
 
 struct Wrapped(Argument);
 
+/// Functions that end when `until` does, and drop some of their arguments before.
 macro_rules! outlived {
     ($($name:ident($($more:tt)*) -> $output:ty;)*) => {$(
         #[rate_limit(in_flight = 1, scope = "process", name = "outlived" $($more)*)]
@@ -200,11 +191,11 @@ outlived! {
 async fn counted(
     _: Argument,
     (second, _): Pair,
-    third: Argument,
+    last: Argument,
     until: Receiver<()>,
 ) -> Option<()> {
     let _ = until.await;
-    drop((second, third));
+    drop((second, last));
     Some(())
 }
 
@@ -232,15 +223,13 @@ impl Argument {
         Some(())
     }
 
-    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
-    async fn shared(self: Arc<Self>, _: Argument, until: Receiver<()>) -> Option<()> {
-        let _ = until.await;
-        Some(())
-    }
-
-    #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
-    fn consumed_at_once(self, _: Argument) -> Option<()> {
-        Some(())
+    limited! {
+        (in_flight = 1, scope = "process", name = "outlived")
+            async fn shared(self: Arc<Self>, _: Argument, until: Receiver<()>) -> Option<()> {
+                until.await.ok().or(Some(()))
+            }
+        (in_flight = 1, scope = "process", name = "outlived")
+            fn consumed_at_once(self, _: Argument) -> Option<()> { Some(()) }
     }
 }
 
@@ -254,7 +243,7 @@ impl Export for () {
     #[rate_limit(in_flight = 1, scope = "process", name = "outlived")]
     async fn export(
         &self,
-        _first: Argument,
+        _: Argument,
         Wrapped(second): Wrapped,
         until: Receiver<()>,
     ) -> Option<()> {

@@ -8,52 +8,35 @@ use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock, key, rate_l
 use support::clocks::embedded_on;
 use support::limits::HOUR;
 
-#[rate_limit("2/s", key = user)]
-async fn sliding(user: u64) -> Result<(), Rejection> {
-    Ok(())
+limited! {
+    ("2/s", key = user) async fn sliding(user: u64);
+    ("1 per 30s burst 3", name = "texts.bucket", scope = "process") fn bucket();
+    // The text names no algorithm.
+    ("10/h burst 5", algo = "leaky_bucket", cost = 5) async fn paced() -> Option<u8> { Some(1) }
 }
 
-#[rate_limit("1 per 30s burst 3", name = "texts.bucket", scope = "process")]
-fn bucket() -> Result<(), Rejection> {
-    Ok(())
-}
-
-/// The text names no algorithm.
-#[rate_limit("10/h burst 5", algo = "leaky_bucket", cost = 5)]
-async fn paced() -> Option<u8> {
-    Some(1)
-}
-
-#[rate_limit(limit("2 per minute fixed"), limit("3/day", key = user))]
-async fn together(user: u64) -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[rate_limit(limit(period = "1h", threshold = 1))]
-async fn only_one() -> Option<u8> {
-    Some(1)
+limited! {
+    (limit("2 per minute fixed"), limit("3/day", key = user)) async fn together(user: u64);
+    (limit(period = "1h", threshold = 1)) async fn only_one() -> Option<u8> { Some(1) }
 }
 
 #[tokio::test]
 async fn a_text_stands_for_the_arguments_of_a_limit() {
-    let run = async {
-        for _ in 0..2 {
-            sliding(1).await.expect("admitted");
-            together(1).await.expect("admitted");
-        }
-        let rejection = sliding(1).await.expect_err("used up");
-        assert!(rejection.retry_after() <= Some(Duration::from_secs(1)), "{rejection:?}");
-        sliding(2).await.expect("another key");
-        together(2).await.expect_err("used up");
-        for _ in 0..3 {
-            bucket().expect("admitted");
-        }
-        let rejection = bucket().expect_err("used up");
-        assert!(rejection.retry_after() > Some(Duration::from_secs(29)), "{rejection:?}");
-        assert_eq!((paced().await, paced().await), (Some(1), None));
-        assert_eq!((only_one().await, only_one().await), (Some(1), None));
-    };
-    RateLimiter::embedded().scope(run).await;
+    for _ in 0..2 {
+        sliding(1).await.expect("admitted");
+        together(1).await.expect("admitted");
+    }
+    let rejection = sliding(1).await.expect_err("used up");
+    assert!(rejection.retry_after() <= Some(Duration::from_secs(1)), "{rejection:?}");
+    sliding(2).await.expect("another key");
+    together(2).await.expect_err("used up");
+    for _ in 0..3 {
+        bucket().expect("admitted");
+    }
+    let rejection = bucket().expect_err("used up");
+    assert!(rejection.retry_after() > Some(Duration::from_secs(29)), "{rejection:?}");
+    assert_eq!((paced().await, paced().await), (Some(1), None));
+    assert_eq!((only_one().await, only_one().await), (Some(1), None));
 }
 
 const LOGIN: Limit = Limit::fixed("login", 2, HOUR);
@@ -62,9 +45,9 @@ struct User {
     name: String,
 }
 
-#[rate_limit(limit = LOGIN, key = "{tenant}:{user.name:?}")]
-async fn log_in(tenant: u8, user: User) -> Result<String, Rejection> {
-    Ok(user.name)
+limited! {
+    (limit = LOGIN, key = "{tenant}:{user.name:?}")
+        async fn log_in(tenant: u8, user: User) -> Result<String, Rejection> { Ok(user.name) }
 }
 
 trait Limited {
@@ -83,14 +66,10 @@ async fn generic<T: Limited>(r#type: u8) -> Option<u8> {
 /// The functions below set another policy than this constant.
 const SHADOWED: Limit = Limit::fixed("shadowed", 1, HOUR).shadow(true);
 
-#[rate_limit(limit = SHADOWED)]
-async fn shadowed() -> Option<()> {
-    Some(())
-}
-
-#[rate_limit(limit = SHADOWED, shadow = false, on_error = "deny", cost = cost)]
-async fn enforced(cost: u64) -> Option<()> {
-    Some(())
+limited! {
+    (limit = SHADOWED) async fn shadowed() -> Option<()> { Some(()) }
+    (limit = SHADOWED, shadow = false, on_error = "deny", cost = cost)
+        async fn enforced(cost: u64) -> Option<()> { Some(()) }
 }
 
 /// The text of the key of the attribute reaches its count by hand, and no other text does.
@@ -124,17 +103,13 @@ async fn limits_of_constants_are_counted_under_their_names() {
 
 const PLANS: Limit = Limit::token_bucket("plans", 100, HOUR).lease(10);
 
-#[rate_limit(limit = PLANS, key = tenant, threshold = quota, burst = burst)]
-async fn by_plan(tenant: &str, quota: u64, burst: Option<u64>) -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[rate_limit(
-    limit(limit = PLANS, key = tenant, burst = 2),
-    limit(limit = LOGIN, key = tenant, threshold = const { 3 }, count_if = |_| false),
-)]
-async fn by_plan_together(tenant: &str) -> Result<(), Rejection> {
-    Ok(())
+limited! {
+    (limit = PLANS, key = tenant, threshold = quota, burst = burst)
+        async fn by_plan(tenant: &str, quota: u64, burst: Option<u64>);
+    (
+        limit(limit = PLANS, key = tenant, burst = 2),
+        limit(limit = LOGIN, key = tenant, threshold = const { 3 }, count_if = |_| false)
+    ) async fn by_plan_together(tenant: &str);
 }
 
 /// The constant gives the identity, so code elsewhere reaches the counts of each tenant.
@@ -165,19 +140,17 @@ async fn the_amounts_of_a_call_stand_beside_a_constant() {
 static EVALUATIONS: AtomicU32 = AtomicU32::new(0);
 
 #[rate_limit(
-    name = "upload",
-    key = (tenant.as_str(), "{tenant}".len()),
+    name = "upload", key = (tenant.as_str(), "{tenant}".len()),
     cost = { EVALUATIONS.fetch_add(1, Ordering::Relaxed); size },
     limit(period = "1s", threshold = 100, algo = "leaky_bucket", burst = 50),
     limit(period = "1d", threshold = 120, algo = "sliding_counter"),
     limit(period = "1d", threshold = 4, cost = 1, key = address, name = "address"),
-    on_limited = |rejection| Err(rejection.name().to_owned()),
+    on_limited = |rejection| Err(rejection.name().to_owned())
 )]
 async fn upload(tenant: String, address: [u8; 4], size: u64) -> Result<String, String> {
     Ok(tenant)
 }
 
-/// All limits admit the call, or none is charged.
 #[tokio::test]
 async fn decides_several_limits_together() {
     // Noon, so that no window of the sliding counter ends during the test.
@@ -221,10 +194,8 @@ impl Service {
         Ok(())
     }
 
-    #[rate_limit(
-        name = "limiters", period = "1h", threshold = 1, limiter = self.limiter, scope = "process",
-        count_if = |_| counts
-    )]
+    #[rate_limit(name = "limiters", period = "1h", threshold = 1, limiter = self.limiter,
+        scope = "process", count_if = |_| counts)]
     fn synchronous(&self, counts: bool) -> Result<(), Rejection> {
         Ok(())
     }

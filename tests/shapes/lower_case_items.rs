@@ -22,10 +22,8 @@ macro_rules! functions {
             Some(1)
         }
 
-        #[rate_limit(
-            period = "1h", threshold = units, burst = units, lease = 1, algo = "token_bucket",
-            limiter = given, on_limited = |_| None
-        )]
+        #[rate_limit(period = "1h", threshold = units, burst = units, lease = 1,
+            algo = "token_bucket", limiter = given, on_limited = |_| None)]
         async fn computed(given: &RateLimiter, units: u64) -> Option<u64> {
             Some(units)
         }
@@ -35,9 +33,7 @@ macro_rules! functions {
             limit(period = "1h", threshold = units, block = |_| None),
             limit(period = "1m", threshold = 9, key = (user, 1), cost = 2, permit = _corrected),
             limit(in_flight = 2, hold = "30s"),
-            key = user,
-            cost = 1,
-            limiter = given
+            key = user, cost = 1, limiter = given
         )]
         async fn group(given: &RateLimiter, user: &str, units: u64) -> Option<u64> {
             Some(units)
@@ -79,7 +75,6 @@ macro_rules! functions {
     };
 }
 
-/// Calls a macro with names that an expansion could bind.
 macro_rules! with_names {
     ($items:ident) => {
         $items! {

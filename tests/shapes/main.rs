@@ -10,6 +10,25 @@
     reason = "users write functions like these"
 )]
 
+/// Declares annotated functions: the arguments of the attribute, and the function. Without a body, it returns `Ok(())`.
+macro_rules! limited {
+    () => {};
+    (($($argument:tt)*) $($word:ident)+($($parameter:tt)*); $($rest:tt)*) => {
+        #[ratelimit_runtime::rate_limit($($argument)*)]
+        $($word)+($($parameter)*) -> Result<(), ratelimit_runtime::Rejection> {
+            Ok(())
+        }
+
+        limited! { $($rest)* }
+    };
+    (($($argument:tt)*) $($word:ident)+($($parameter:tt)*) -> $output:ty $body:block $($rest:tt)*) => {
+        #[ratelimit_runtime::rate_limit($($argument)*)]
+        $($word)+($($parameter)*) -> $output $body
+
+        limited! { $($rest)* }
+    };
+}
+
 mod algorithms;
 mod amounts;
 mod blocks;

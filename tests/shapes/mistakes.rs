@@ -1,7 +1,7 @@
-//! Wrong arguments of the attribute, with the place and the message of each error. What the compiler reports, and
-//! mistakes in functions, are in `tests/attribute`.
+//! Wrong arguments of the attribute, and wrong items below it, with the place and the message of each error. What the
+//! compiler reports is in `tests/attribute`.
 //!
-//! Each block of `mistakes.txt` has the arguments, after the function if they depend on it, and the errors. To add a
+//! Each block of `mistakes.txt` has the arguments, after the item if the errors depend on it, and the errors. To add a
 //! mistake, or after a change of a message, `SNAPSHOTS=overwrite tests/run --test shapes mistakes` writes the errors
 //! anew. Read the difference before you commit it.
 
@@ -15,18 +15,24 @@ const FUNCTION: &str =
 
 /// Returns a block of the file with the errors that are reported now.
 fn reported(block: &str) -> String {
-    let is_given = |line: &&str| !line.starts_with([' ', '^']);
-    let mut lines: Vec<_> = block.lines().filter(is_given).map(str::to_owned).collect();
-    let arguments = lines.last().expect("arguments").clone();
-    let function = lines.iter().find(|line| line.starts_with("async fn "));
-    let function = format!("{} {{ None }}", function.map_or(FUNCTION, String::as_str));
-    let errors = expander::errors(&arguments, &function).expect("tokens");
+    let mut lines: Vec<_> = block.lines().filter(|line| !line.starts_with([' ', '^'])).collect();
+    let arguments = lines.pop().expect("arguments");
+    let item = lines.pop_if(|line| !line.starts_with("# "));
+    let mut function = item.unwrap_or(FUNCTION).to_owned();
+    if !function.ends_with(['}', ';']) {
+        function += " { None }";
+    }
+    let errors = expander::errors(arguments, &function).expect("tokens");
     assert!(!errors.is_empty(), "no mistake: {arguments}");
-    lines.extend(errors.into_iter().map(|(columns, message)| {
-        let (before, place) = (" ".repeat(columns.start), "^".repeat(columns.len()));
-        format!("{before}{place} {message}")
-    }));
-    lines.join("\n")
+    let mut shown: Vec<_> = lines.into_iter().map(str::to_owned).collect();
+    for (line, is_item) in item.map(|item| (item, true)).into_iter().chain([(arguments, false)]) {
+        shown.push(line.to_owned());
+        for (_, columns, message) in errors.iter().filter(|error| error.0 == is_item) {
+            let (before, place) = (" ".repeat(columns.start), "^".repeat(columns.len()));
+            shown.push(format!("{before}{place} {message}"));
+        }
+    }
+    shown.join("\n")
 }
 
 #[test]

@@ -7,56 +7,39 @@ use ratelimit_runtime::{OnError, RateLimiter, rate_limit};
 const LEASE: u64 = 1;
 const WAIT: Duration = Duration::from_millis(1);
 
-/// Functions that admit one call, unless their policies admit more.
+/// Functions that admit one call, unless their policies admit more: which of two calls are admitted without Redis, and
+/// which on a store that works.
 macro_rules! functions {
-    ($($name:ident($($policy:tt)*);)*) => {$(
-        #[rate_limit(period = "1h", threshold = 1, $($policy)*)]
-        async fn $name() -> Option<()> {
-            Some(())
+    ($($name:ident($($policy:tt)*): $without:expr, $with:expr;)*) => {
+        $(
+            #[rate_limit(period = "1h", threshold = 1, $($policy)*)]
+            async fn $name() -> Option<()> {
+                Some(())
+            }
+        )*
+
+        #[tokio::test]
+        async fn policies_decide_with_and_without_redis() {
+            // No server listens on port 1.
+            let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+            let (limiter, embedded) = (limiter.build().expect("valid"), RateLimiter::embedded());
+            $(
+                let twice = async || [$name().await.is_some(), $name().await.is_some()];
+                assert_eq!(limiter.scope(twice()).await, $without, "{} without Redis", stringify!($name));
+                assert_eq!(embedded.scope(twice()).await, $with, stringify!($name));
+            )*
         }
-    )*};
+    };
 }
 
 functions! {
-    process(scope = "process");
-    local(scope = "global", on_error = "local");
-    allow(on_error = "allow");
-    deny(on_error = "deny");
-    default_policy();
-    shadow(shadow = true, on_error = "deny");
-    no_shadow(shadow = false);
-    leased(lease = LEASE);
-    waits_too_short(wait = WAIT);
-}
-
-async fn twice(call: impl AsyncFn() -> Option<()>) -> [bool; 2] {
-    [call().await.is_some(), call().await.is_some()]
-}
-
-/// No server listens on port 1.
-#[tokio::test]
-async fn applies_on_error_without_redis() {
-    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
-    let run = async {
-        assert_eq!(twice(process).await, [true, false]);
-        assert_eq!(twice(local).await, [true, false]);
-        assert_eq!(twice(allow).await, [true, true]);
-        assert_eq!(twice(deny).await, [false, false]);
-        assert_eq!(twice(default_policy).await, [false, false]);
-        assert_eq!(twice(shadow).await, [true, true]);
-    };
-    limiter.build().unwrap().scope(run).await;
-}
-
-#[tokio::test]
-async fn decides_when_the_store_works() {
-    let run = async {
-        assert_eq!(twice(deny).await, [true, false]);
-        assert_eq!(twice(allow).await, [true, false]);
-        assert_eq!(twice(shadow).await, [true, true]);
-        assert_eq!(twice(no_shadow).await, [true, false]);
-        assert_eq!(twice(leased).await, [true, false]);
-        assert_eq!(twice(waits_too_short).await, [true, false]);
-    };
-    RateLimiter::embedded().scope(run).await;
+    process(scope = "process"): [true, false], [true, false];
+    local(scope = "global", on_error = "local"): [true, false], [true, false];
+    allow(on_error = "allow"): [true, true], [true, false];
+    deny(on_error = "deny"): [false, false], [true, false];
+    default_policy(): [false, false], [true, false];
+    shadow(shadow = true, on_error = "deny"): [true, true], [true, true];
+    no_shadow(shadow = false): [false, false], [true, false];
+    leased(lease = LEASE): [false, false], [true, false];
+    waits_too_short(wait = WAIT): [false, false], [true, false];
 }

@@ -4,7 +4,7 @@
 use std::num::ParseIntError;
 use std::rc::Rc;
 
-use ratelimit_runtime::{FromRejection, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{FromRejection, Rejection, rate_limit};
 
 #[derive(Debug)]
 enum AppError {
@@ -25,17 +25,6 @@ impl From<ParseIntError> for AppError {
     }
 }
 
-#[rate_limit(period = "1h", threshold = 2)]
-async fn own_error(text: &str) -> Result<i32, AppError> {
-    Ok(text.parse::<i32>()?)
-}
-
-#[rate_limit(period = "1h", threshold = 1)]
-async fn option() -> Option<u8> {
-    let byte = [1_u8].first().copied()?;
-    Some(byte)
-}
-
 #[derive(Debug, PartialEq)]
 enum Reply {
     Text(&'static str),
@@ -48,21 +37,20 @@ impl FromRejection for Reply {
     }
 }
 
-#[rate_limit(period = "1h", threshold = 1)]
-async fn own_type() -> Reply {
-    Reply::Text("hi")
+limited! {
+    ("2/h") async fn own_error(text: &str) -> Result<i32, AppError> { Ok(text.parse::<i32>()?) }
+    ("1/h") async fn option() -> Option<u8> { Some([1_u8].first().copied()?) }
+    ("1/h") async fn own_type() -> Reply { Reply::Text("hi") }
+    ("1/h", on_limited = replies::busy) async fn by_path() -> u16 { 200 }
 }
 
 #[tokio::test]
 async fn converts_the_rejection_to_the_return_type() {
-    let run = async {
-        assert_eq!(own_error("1").await.unwrap(), 1);
-        assert!(matches!(own_error("x").await, Err(AppError::Parse(_))));
-        assert!(matches!(own_error("1").await, Err(AppError::Busy(Rejection::Limited { .. }))));
-        assert_eq!((option().await, option().await), (Some(1), None));
-        assert_eq!((own_type().await, own_type().await), (Reply::Text("hi"), Reply::Busy));
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!(own_error("1").await.unwrap(), 1);
+    assert!(matches!(own_error("x").await, Err(AppError::Parse(_))));
+    assert!(matches!(own_error("1").await, Err(AppError::Busy(Rejection::Limited { .. }))));
+    assert_eq!((option().await, option().await), (Some(1), None));
+    assert_eq!((own_type().await, own_type().await), (Reply::Text("hi"), Reply::Busy));
 }
 
 /// Like the response traits of web frameworks: implemented for a `Result` of two responses.
@@ -105,16 +93,13 @@ impl Site {
 
 #[tokio::test]
 async fn wraps_impl_trait_in_a_result() {
-    let run = async {
-        assert_eq!(page("a".to_owned(), false).await.respond(), "a!");
-        assert_eq!(page("a".to_owned(), true).await.respond(), "early");
-        assert_eq!(page("a".to_owned(), false).await.respond(), "rejected by page");
+    assert_eq!(page("a".to_owned(), false).await.respond(), "a!");
+    assert_eq!(page("a".to_owned(), true).await.respond(), "early");
+    assert_eq!(page("a".to_owned(), false).await.respond(), "rejected by page");
 
-        let site = Site { name: "s".to_owned() };
-        assert_eq!(site.render("ab").await.respond(), "s/ab/2");
-        assert_eq!(site.render("ab").await.respond(), "rejected by site");
-    };
-    RateLimiter::embedded().scope(run).await;
+    let site = Site { name: "s".to_owned() };
+    assert_eq!(site.render("ab").await.respond(), "s/ab/2");
+    assert_eq!(site.render("ab").await.respond(), "rejected by site");
 }
 
 mod replies {
@@ -123,11 +108,6 @@ mod replies {
     pub(crate) fn busy(rejection: Rejection) -> u16 {
         rejection.retry_after().map_or(503, |_| 429)
     }
-}
-
-#[rate_limit(period = "1h", threshold = 1, on_limited = replies::busy)]
-async fn by_path() -> u16 {
-    200
 }
 
 /// The closure uses an argument that the body owns.
@@ -143,15 +123,12 @@ async fn of_unit(hits: &mut u64) {}
 
 #[tokio::test]
 async fn returns_the_value_of_on_limited() {
-    let run = async {
-        assert_eq!((by_path().await, by_path().await), (200, 429));
-        assert_eq!(by_closure("n".to_owned()).await.respond(), "n");
-        assert_eq!(by_closure("n".to_owned()).await.respond(), "n: true");
-        let mut hits = 0;
-        for _ in 0..3 {
-            of_unit(&mut hits).await;
-        }
-        assert_eq!(hits, 2);
-    };
-    RateLimiter::embedded().scope(run).await;
+    assert_eq!((by_path().await, by_path().await), (200, 429));
+    assert_eq!(by_closure("n".to_owned()).await.respond(), "n");
+    assert_eq!(by_closure("n".to_owned()).await.respond(), "n: true");
+    let mut hits = 0;
+    for _ in 0..3 {
+        of_unit(&mut hits).await;
+    }
+    assert_eq!(hits, 2);
 }

@@ -63,8 +63,7 @@ async fn not_send(rc: Rc<String>) -> Result<(), Rejection> {
     limit(period = "1d", threshold = price().await + 9, key = price().await),
     limit(period = "1m", threshold = 9, key = "{user:x}", cost = price().await),
     limit(period = "2m", threshold = 9, key = (user, "a"), cost = price().await + 1),
-    key = "{user}:{name:?}",
-    cost = price().await
+    key = "{user}:{name:?}", cost = price().await
 )]
 async fn several(user: u64, name: &str) -> Result<(), Rejection> {
     Ok(())

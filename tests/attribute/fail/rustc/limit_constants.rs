@@ -5,17 +5,12 @@ const LOGIN: Limit = Limit::fixed("login", 1, Duration::from_secs(1));
 const NUMBER: u64 = 100;
 
 #[rate_limit(limit = NUMBER)]
-async fn another_type() -> Option<()> {
-    None
-}
+async fn another_type() -> Option<()> { None }
 
 #[rate_limit(limit = LOGN)]
-async fn a_typo() -> Option<()> {
-    None
-}
+async fn a_typo() -> Option<()> { None }
 
-#[tokio::main]
-async fn main() {
+fn main() {
     let tenant = 1;
     let _ = key!("{tenant}:{usr}");
     let _ = key!("{tenant");

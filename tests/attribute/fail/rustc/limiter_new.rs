@@ -1,5 +1,0 @@
-use ratelimit_runtime::RateLimiter;
-
-fn main() {
-    let _ = RateLimiter::new();
-}
