@@ -8,39 +8,27 @@ use support::log::Log;
 struct Cat;
 struct Dog;
 
+macro_rules! limited {
+    ($($name:ident($($argument:tt)*);)*) => {$(
+        #[rate_limit($($argument)*)]
+        async fn $name(&self) -> Option<()> {
+            Some(())
+        }
+    )*};
+}
+
 /// Of the two calls, another period is another count. So is another align, which the author of a shared name does not
 /// expect.
 macro_rules! pet {
     ($pet:ident, $period:literal, $second_period:literal, $align:literal) => {
         impl $pet {
-            #[rate_limit(period = 1, threshold = 10)]
-            async fn feed(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(period = 1, threshold = 10, name = "pet")]
-            async fn pet(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(period = $period, threshold = 10)]
-            async fn call(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = $align)]
-            async fn groom(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = $align, name = "wash")]
-            async fn wash(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(limit(period = 1, threshold = 10), limit(period = $second_period, threshold = 9))]
-            async fn walk(&self) -> Option<()> {
-                Some(())
+            limited! {
+                feed(period = 1, threshold = 10);
+                pet(period = 1, threshold = 10, name = "pet");
+                call(period = $period, threshold = 10);
+                groom(period = "1d", threshold = 10, algo = "fixed", align = $align);
+                wash(period = "1d", threshold = 10, algo = "fixed", align = $align, name = "wash");
+                walk(limit(period = 1, threshold = 10), limit(period = $second_period, threshold = 9));
             }
         }
     };
@@ -53,14 +41,9 @@ pet!(Dog, 2, 30, "+08:00");
 macro_rules! pets {
     ($($pet:ident $align:literal)*) => {$(
         impl $pet {
-            #[rate_limit(period = 1, threshold = 10)]
-            async fn play(&self) -> Option<()> {
-                Some(())
-            }
-
-            #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = $align, name = "brush")]
-            async fn brush(&self) -> Option<()> {
-                Some(())
+            limited! {
+                play(period = 1, threshold = 10);
+                brush(period = "1d", threshold = 10, algo = "fixed", align = $align, name = "brush");
             }
         }
     )*};
@@ -105,9 +88,7 @@ async fn each_accidentally_shared_name_causes_one_warning() {
             assert!(warning.contains("tests/names.rs:"), "{log}");
         }
     };
-    assert_warned(
-        "two functions share the counts",
-        ["names::feed", "names::walk#1", "names::play"],
-    );
+    let shared = ["names::feed", "names::walk#1", "names::play"];
+    assert_warned("two functions share the counts", shared);
     assert_warned("count separately", ["names::groom", "wash", "brush"]);
 }

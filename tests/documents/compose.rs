@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::packages::{packages, root};
+use crate::packages::packages;
 use crate::texts::{read, sources_in};
+use support::sources::root;
 
 fn folder() -> PathBuf {
     root().join("examples/compose")

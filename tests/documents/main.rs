@@ -14,8 +14,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+use support::example::output;
+use support::sources::root;
 
-use self::packages::{check, packages, root, targets};
+use self::packages::{check, packages, targets};
 use self::texts::{anchors, commands, documents, example_heads, links, pages, read, sources_in};
 
 #[test]
@@ -36,10 +38,8 @@ fn commands_name_things_that_exist() {
 #[test]
 fn links_lead_to_files_and_headings() {
     for (file, text) in documents() {
-        for link in links(&text) {
-            if link.contains(':') {
-                continue; // another site
-            }
+        // Those with a colon lead to another site.
+        for link in links(&text).into_iter().filter(|link| !link.contains(':')) {
             let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
             let folder = file.parent().expect("a folder");
             let target = if path.is_empty() { file.clone() } else { folder.join(path) };
@@ -54,17 +54,14 @@ fn links_lead_to_files_and_headings() {
 
 #[test]
 fn the_readme_lists_every_example_and_guide() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    for name in targets(&packages(), "example") {
-        // The pictures belong to a guide, which names the command.
-        if name != "pictures" {
-            assert!(readme.contains(&name), "README.md does not name the example {name}");
-        }
+    let readme = read(root().join("README.md")).1;
+    // The pictures belong to a guide, which names the command.
+    for name in targets(&packages(), "example").into_iter().filter(|name| name != "pictures") {
+        assert!(readme.contains(&name), "README.md does not name the example {name}");
     }
     for (page, _) in pages() {
-        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
-        let link = format!("](docs/{name})");
-        assert!(readme.contains(&link), "README.md does not link to {name}");
+        let name = page.file_name().expect("a name").to_string_lossy();
+        assert!(readme.contains(&format!("](docs/{name})")), "README.md does not link to {name}");
     }
 }
 
@@ -72,12 +69,11 @@ fn the_readme_lists_every_example_and_guide() {
 #[test]
 fn the_package_has_what_its_readme_shows() {
     let list = ["package", "--list", "--allow-dirty", "--offline", "-p", "ratelimit-runtime"];
-    let output = Command::new(env!("CARGO")).args(list).current_dir(root()).output();
-    let output = output.expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let packed = String::from_utf8(output.stdout).expect("UTF-8");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(list).current_dir(root());
+    let packed = output(command);
     let packed: BTreeSet<_> = packed.lines().collect();
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let readme = read(root().join("README.md")).1;
     let pictures = ["srcset=\"", "src=\""].into_iter().flat_map(|start| {
         readme.split(start).skip(1).map(|rest| rest.split('"').next().expect("a path").to_owned())
     });
@@ -90,17 +86,16 @@ fn the_package_has_what_its_readme_shows() {
     }
 }
 
-/// Runs the `cargo add` commands of the README in a new package.
 #[test]
 fn the_commands_of_use_it_add_the_dependencies() {
     let folder = tempfile::tempdir().expect("a folder");
     let cargo = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO"));
-        let output = command.args(words).current_dir(folder.path()).output().expect("cargo runs");
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        command.args(words).current_dir(folder.path());
+        output(command);
     };
     cargo(&["init", "--name", "shop", "--vcs", "none"]);
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let readme = read(root().join("README.md")).1;
     let here = root().join("ratelimit-runtime").display().to_string();
     let added = commands(&readme).into_iter().filter(|command| command.starts_with("cargo add "));
     for command in added {
@@ -115,19 +110,17 @@ fn the_commands_of_use_it_add_the_dependencies() {
     }
 }
 
-/// The alerts and the dashboard name metrics that the library records, with values that their labels have.
 #[test]
 fn the_monitoring_files_name_metrics_that_exist() {
     let known = read(root().join("ratelimit-runtime/src/report/metrics.rs")).1
         + &read(root().join("ratelimit-runtime/src/report/mod.rs")).1;
     let folder = root().join("docs/monitoring");
-    let (alerts, dashboard) =
-        (read(folder.join("alerts.yml")).1, read(folder.join("dashboard.json")).1);
+    let dashboard = read(folder.join("dashboard.json")).1;
     let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
-    let queries = targets.map(|target| target["expr"].as_str().expect("a query").to_owned());
-    let text = queries.chain([alerts]).collect::<Vec<_>>().join("\n");
+    let mut text = read(folder.join("alerts.yml")).1;
+    text.extend(targets.map(|it| format!("\n{}", it["expr"].as_str().expect("a query"))));
 
     let mut checked = BTreeSet::new();
     let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
@@ -148,7 +141,6 @@ fn the_monitoring_files_name_metrics_that_exist() {
     }
 }
 
-/// The guide about security names the file and the test after each statement.
 #[test]
 fn the_tests_that_the_guide_about_security_names_exist() {
     let (_, guide) = read(root().join("docs/security.md"));

@@ -6,19 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use support::example::output;
+use support::sources::root;
 
 /// Whether what a command names exists: examples, tests, benches, features, paths.
 pub(super) fn check(command: &str, packages: &[Value]) -> Result<(), String> {
     let is_variable = |word: &&str| {
-        word.split_once('=').is_some_and(|(name, _)| {
-            name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_')
-        })
+        let name = word.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| name.chars().all(|it| it.is_ascii_uppercase() || it == '_'))
     };
     let words: Vec<_> = command.split_whitespace().skip_while(is_variable).collect();
-    let after = |option: &str| {
-        let at = words.iter().position(|word| *word == option)?;
-        words.get(at + 1).copied()
-    };
+    let after = |option: &str| words.iter().skip_while(|word| **word != option).nth(1).copied();
     match words.first() {
         Some(&"cargo") => {}
         Some(script) if script.starts_with("tests/") || script.starts_with(".ci/") => {
@@ -28,16 +26,15 @@ pub(super) fn check(command: &str, packages: &[Value]) -> Result<(), String> {
         }
         _ => return Ok(()),
     }
-    for (option, kind) in [("--example", "example"), ("--test", "test"), ("--bench", "bench")] {
-        let Some(name) = after(option).filter(|name| *name != "NAME") else { continue };
-        if !targets(packages, kind).contains(name) {
-            return Err(format!("no {kind} {name}"));
-        }
-    }
-    if let Some(name) = after("--example").filter(|name| *name != "NAME") {
-        let (package, example) = target(packages, "example", name).expect("it was found above");
-        let given = after("--features").map(|all| all.split(',').collect::<Vec<_>>());
-        let given = given.unwrap_or_default();
+    let found = |kind: &str| {
+        let name = after(&format!("--{kind}")).filter(|name| *name != "NAME");
+        let found = |name: &str| target(packages, kind, name).ok_or(format!("no {kind} {name}"));
+        name.map(found).transpose()
+    };
+    found("test")?;
+    if let Some((package, example)) = found("example")? {
+        let given: Vec<_> =
+            after("--features").into_iter().flat_map(|all| all.split(',')).collect();
         if let Some(unknown) = given.iter().find(|one| package["features"].get(**one).is_none()) {
             return Err(format!("no feature {unknown}"));
         }
@@ -48,12 +45,10 @@ pub(super) fn check(command: &str, packages: &[Value]) -> Result<(), String> {
             }
         }
     }
-    if let Some(name) = after("--bench") {
-        let (_, bench) = target(packages, "bench", name).expect("it was found above");
+    if let Some((_, bench)) = found("bench")? {
         let source = bench["src_path"].as_str().expect("a path");
         let source = fs::read_to_string(source).expect("UTF-8");
-        let parts = words.iter().skip_while(|word| **word != "--").skip(1);
-        for part in parts {
+        for part in words.iter().skip_while(|word| **word != "--").skip(1) {
             if *part != "quick" && !source.contains(&format!("(\"{part}\", ")) {
                 return Err(format!("no part {part}"));
             }
@@ -70,21 +65,10 @@ pub(super) fn check(command: &str, packages: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// The folder of the whole workspace, in whichever package this test is.
-pub(super) fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
-    root.expect("a workspace").to_owned()
-}
-
 pub(super) fn packages() -> Vec<Value> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(root())
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&output(command)).expect("JSON");
     metadata["packages"].as_array().expect("packages").clone()
 }
 

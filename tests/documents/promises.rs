@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::packages::{packages, root, target};
+use support::sources::root;
+
+use crate::packages::{packages, target};
 use crate::texts::{read, sources_in};
 
 /// Returns the last cells of the tables that name tests.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::packages::{packages, root, target, targets};
+use support::sources::{files, root};
 
-/// What is read as prose: each file, and its text.
+use crate::packages::{packages, target, targets};
+
 pub(super) fn documents() -> Vec<(PathBuf, String)> {
     let names = [
         "README.md",
@@ -48,86 +49,63 @@ pub(super) fn read(path: PathBuf) -> (PathBuf, String) {
 }
 
 pub(super) fn sources_in(folder: &Path) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|_| panic!("no {}", folder.display()));
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths
-        .flat_map(|path| match path.extension() {
-            _ if path.is_dir() => sources_in(&path),
-            Some(extension) if extension == "rs" => vec![read(path)],
-            _ => Vec::new(),
-        })
-        .collect()
+    files(folder, &["rs"]).into_iter().map(read).collect()
 }
 
 /// The commands of shell blocks, without comments, and commands within the text.
 pub(super) fn commands(text: &str) -> Vec<String> {
     let mut commands = Vec::new();
-    let mut block = None::<&str>;
-    let mut begun = String::new();
+    let (mut block, mut begun) = (None::<&str>, String::new());
     for line in text.lines() {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             block = if block.is_some() { None } else { Some(language) };
-            continue;
-        }
-        match block {
-            Some("sh") => {
-                let code = line.split("  #").next().unwrap_or_default().trim();
-                begun.push_str(code.trim_end_matches('\\'));
-                if !code.ends_with('\\') {
-                    let words: Vec<_> = begun.split_whitespace().collect();
-                    if !words.is_empty() && !words[0].starts_with('#') {
-                        commands.push(words.join(" "));
-                    }
-                    begun.clear();
+        } else if block == Some("sh") {
+            let code = line.split("  #").next().unwrap_or_default().trim();
+            begun.push_str(code.trim_end_matches('\\'));
+            if !code.ends_with('\\') {
+                let words: Vec<_> = begun.split_whitespace().collect();
+                if words.first().is_some_and(|word| !word.starts_with('#')) {
+                    commands.push(words.join(" "));
                 }
+                begun.clear();
             }
-            Some(_) => {}
-            None => {
-                let spans = line.split('`').skip(1).step_by(2);
-                let is_command = |span: &&str| {
-                    ["cargo ", "cd models ", "tests/run", ".ci/run"]
-                        .iter()
-                        .any(|known| span.starts_with(known))
-                };
-                commands.extend(spans.filter(is_command).map(str::to_owned));
-            }
+        } else if block.is_none() {
+            let known = ["cargo ", "cd models ", "tests/run", ".ci/run"];
+            let is_command = |span: &&str| known.iter().any(|known| span.starts_with(known));
+            let spans = line.split('`').skip(1).step_by(2);
+            commands.extend(spans.filter(is_command).map(str::to_owned));
         }
     }
     commands
 }
 
-/// The targets of links, in their places and in definitions, outside of code.
-pub(super) fn links(text: &str) -> Vec<String> {
-    let mut links = Vec::new();
+/// The lines outside of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            is_code = !is_code;
-        } else if !is_code {
-            let inline = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-            links.extend(inline.map(|(target, _)| target.to_owned()));
-            if let Some((_, target)) = line.split_once("]: ")
-                && line.starts_with('[')
-            {
-                links.push(target.to_owned());
-            }
-        }
-    }
-    links
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The targets of links, in their places and in definitions.
+pub(super) fn links(text: &str) -> Vec<String> {
+    let of_line = |line: &str| {
+        let inline = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        let definition = line.split_once("]: ").filter(|_| line.starts_with('['));
+        let targets = inline.map(|(target, _)| target).chain(definition.map(|(_, target)| target));
+        targets.map(str::to_owned).collect::<Vec<_>>()
+    };
+    prose(text).flat_map(of_line).collect()
 }
 
 /// The anchors that GitHub gives to headings.
 pub(super) fn anchors(text: &str) -> BTreeSet<String> {
-    let mut is_code = false;
-    let mut anchors = BTreeSet::new();
-    for line in text.lines() {
-        if line.starts_with("```") {
-            is_code = !is_code;
-        } else if !is_code && line.starts_with('#') {
-            let title = line.trim_start_matches('#').trim().to_lowercase();
-            let kept = title.chars().filter(|one| one.is_alphanumeric() || " -_".contains(*one));
-            anchors.insert(kept.map(|one| if one == ' ' { '-' } else { one }).collect());
-        }
-    }
-    anchors
+    let anchor = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|one| one.is_alphanumeric() || " -_".contains(*one));
+        kept.map(|one| if one == ' ' { '-' } else { one }).collect()
+    };
+    prose(text).filter(|line| line.starts_with('#')).map(anchor).collect()
 }

@@ -42,14 +42,10 @@ impl Names {
             }
             before = token;
         }
-        let exported =
-            text.lines().filter_map(|line| line.strip_prefix("local ")).flat_map(|line| {
-                let names = line.trim_start_matches("function ").split(['=', '(']).next();
-                names
-                    .into_iter()
-                    .flat_map(|names| names.split(','))
-                    .map(|name| name.trim().to_owned())
-            });
+        let locals = text.lines().filter_map(|line| line.strip_prefix("local "));
+        let lists =
+            locals.filter_map(|it| it.trim_start_matches("function ").split(['=', '(']).next());
+        let exported = lists.flat_map(|names| names.split(',').map(|name| name.trim().to_owned()));
         let exported = exported.collect();
         Self { free: used.difference(&declared).cloned().collect(), declared, exported }
     }
@@ -101,15 +97,10 @@ fn tokens(text: &str) -> Vec<&str> {
 #[test]
 fn finds_the_names_that_nothing_declares() {
     let set = |names: &str| -> BTreeSet<String> { names.split(' ').map(str::to_owned).collect() };
-    let lines = [
-        "local a, b = c, 'not d -- or' -- nor e",
-        "local function f(x, ...) return x + g.h(f, { i = x, [j] = -k }) end",
-        "for n = 1, #l do",
-        "  local p",
-        "  a[n], o = m",
-        "end",
-    ];
-    let names = Names::of(&lines.join("\n"));
+    let text = "local a, b = c, 'not d -- or' -- nor e\n\
+                local function f(x, ...) return x + g.h(f, { i = x, [j] = -k }) end\n\
+                for n = 1, #l do\n  local p\n  a[n], o = m\nend";
+    let names = Names::of(text);
     assert_eq!(names.free, set("c g j k l m o"));
     assert_eq!(names.declared, set("a b f n p x"));
     assert_eq!(names.exported, set("a b f"));

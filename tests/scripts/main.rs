@@ -7,7 +7,8 @@ mod lua;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+
+use support::sources;
 
 use self::lua::Names;
 
@@ -31,15 +32,12 @@ struct File {
 }
 
 fn files() -> BTreeMap<String, File> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua");
-    let texts: BTreeMap<String, String> = fs::read_dir(folder)
-        .expect("the folder of the scripts")
-        .map(|entry| entry.expect("an entry").path())
-        .map(|path| {
-            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            (name, fs::read_to_string(&path).expect("a text"))
-        })
-        .collect();
+    let paths = sources::files(&sources::root().join("lua"), &["lua"]).into_iter();
+    let texts = paths.map(|path| {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        (name, fs::read_to_string(&path).expect("a text"))
+    });
+    let texts: BTreeMap<String, String> = texts.collect();
     assert!(texts.len() > 20, "{} files were found", texts.len());
     texts.iter().map(|(name, text)| (name.clone(), File::parse(name, text, &texts))).collect()
 }
@@ -131,9 +129,8 @@ fn an_inlined_function_finds_no_name_of_its_surroundings() {
     let files = files();
     for (name, file) in &files {
         for inline in &file.inlines {
-            let names = file.names.declared.intersection(&files[inline].names.free);
-            let names: Vec<_> = names.collect();
-            assert!(names.is_empty(), "lua/{name}.lua declares {names:?}, which {inline} uses");
+            let mut names = file.names.declared.intersection(&files[inline].names.free);
+            assert_eq!(names.next(), None, "lua/{name}.lua declares it, and {inline} uses it");
         }
     }
 }

@@ -16,6 +16,7 @@
 //! - [`limits`]: times, limits of each algorithm, their rules, and decisions.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
+//! - [`sources`]: the files of the workspace.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -45,6 +46,7 @@ pub mod random;
 pub mod recorder;
 pub mod sentinel;
 pub mod server;
+pub mod sources;
 pub mod tls;
 pub mod wait;
 

@@ -12,8 +12,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// If it does not hold for half a minute.
 pub async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
+    wait_for(async || holds().await.then_some(())).await;
+}
+
+/// Waits until there is a value.
+///
+/// # Panics
+///
+/// If there is none for half a minute.
+pub async fn wait_for<T>(mut find: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
-    while !holds().await {
+    loop {
+        if let Some(value) = find().await {
+            return value;
+        }
         assert!(started.elapsed() < PATIENCE, "the condition does not hold after {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
