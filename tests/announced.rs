@@ -1,13 +1,11 @@
 //! Tools know limits without the attribute: those of layers, and those that code checks by hand. The only test of its
 //! process, because a process registers few such limits.
 
-use std::time::{Duration, Instant};
-
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{AnnouncedProcess, Limit, Rule, Rules};
 use support::limits::MINUTE;
 use support::server::Server;
-use support::wait::wait_until;
+use support::wait::{wait_for, wait_until};
 
 #[tokio::test]
 async fn a_process_announces_limits_without_the_attribute() {
@@ -41,18 +39,11 @@ async fn a_process_announces_limits_without_the_attribute() {
         limiter.peek(&Limit::fixed(name, 1, MINUTE), "acme", 1).await.expect("a decision");
     }
 
-    let started = Instant::now();
-    let process = loop {
-        let fleet = limiter.operator().fleet().await.expect("read");
-        let has = |process: &AnnouncedProcess| {
-            process.limits.iter().any(|announced| announced.limit.name() == "looked")
-        };
-        if let Some(process) = fleet.into_iter().find(has) {
-            break process;
-        }
-        assert!(started.elapsed() < MINUTE, "not announced");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let has = |process: &AnnouncedProcess| {
+        process.limits.iter().any(|announced| announced.limit.name() == "looked")
     };
+    let fleet = async || limiter.operator().fleet().await.expect("read").into_iter();
+    let process = wait_for(async || fleet().await.find(has)).await;
     let announced = |name: &str| {
         let limits = process.limits.iter().filter(|announced| announced.limit.name() == name);
         let limits: Vec<_> = limits.map(|it| (it.limit, &*it.place, it.is_computed)).collect();

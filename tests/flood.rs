@@ -4,26 +4,20 @@
 //! This is the only test of the file, because it measures the memory of the process. For more keys, and to see the
 //! figures, run `FLOOD_KEYS=10000000 tests/run --test flood -- --nocapture`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ratelimit_runtime::{Limit, RateLimiter};
 use support::limits::{DAY, HOUR};
 use support::{memory, poll_once};
 
-/// The limit of the flood, with the algorithm that needs the most memory for a key.
+/// The algorithm that needs the most memory for a key. The limit in use differs from it only in its use.
 const FLOODED: Limit = Limit::sliding("flooded", 1, HOUR);
-
-/// A limit in use, with the period of the flood, so that the two differ only in their use.
 const USED: Limit = Limit::sliding("used", 1_000_000, HOUR);
-
-/// A limit whose window ends after all others.
+/// Its window ends after all others.
 const LONG: Limit = Limit::fixed("long", 1, DAY);
-
 /// The default bound of a store.
 const MAX_KEYS: u64 = 1_000_000;
-
 const THREADS: u64 = 2;
-
 /// How many new keys come between two uses of the keys in use.
 const BETWEEN: u64 = 1_000;
 
@@ -35,7 +29,7 @@ fn a_flood_of_keys_stays_within_the_bounds_and_keeps_keys_in_use() {
     let keys = std::env::var("FLOOD_KEYS").map_or(2_000_000, |keys| keys.parse().expect("keys"));
     let limiter = RateLimiter::embedded();
     let before = memory("VmRSS");
-    let admitted = AtomicU32::new(0);
+    let admitted = AtomicU64::new(0);
     poll_once(limiter.check(&LONG, (), 1)).expect("the first call");
 
     std::thread::scope(|scope| {
@@ -56,11 +50,8 @@ fn a_flood_of_keys_stays_within_the_bounds_and_keeps_keys_in_use() {
     });
 
     let used = poll_once(limiter.peek(&USED, (), 1)).expect("a decision");
-    assert_eq!(
-        used.remaining,
-        USED.threshold() - u64::from(admitted.into_inner()),
-        "evicted while in use"
-    );
+    let left = USED.threshold() - admitted.into_inner();
+    assert_eq!(used.remaining, left, "evicted while in use");
 
     // A peek changes nothing. The two keys above are not in the flood.
     let held = |key: &u64| !poll_once(limiter.peek(&FLOODED, key, 1)).expect("a decision").allowed;

@@ -1,8 +1,7 @@
 //! Wrong settings of proxies: each is reported once per process, with what to write. So this is the only test of its
 //! process.
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use axum::Router;
 use axum::body::Body;
@@ -11,14 +10,14 @@ use futures::FutureExt;
 use http::Request;
 use ratelimit_runtime::web::{Client, Clients, ProxyHeader, RateLimitLayer};
 use ratelimit_runtime::{Limit, RateLimiter};
+use support::limits::MINUTE;
 use support::log::Log;
 use tower::ServiceExt;
 
 fn request(peer: Option<&str>, header: Option<&str>) -> Request<Body> {
     let mut request = Request::builder();
     if let Some(peer) = peer {
-        let peer: IpAddr = peer.parse().expect("an address");
-        request = request.extension(SocketAddr::new(peer, 4711));
+        request = request.extension(SocketAddr::new(peer.parse().expect("an address"), 4711));
     }
     if let Some(name) = header {
         request = request.header(name, "203.0.113.7");
@@ -28,17 +27,11 @@ fn request(peer: Option<&str>, header: Option<&str>) -> Request<Body> {
 
 fn events_of(mut work: impl FnMut()) -> Vec<String> {
     let log = Log::default();
-    let format =
-        tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(log.writer());
-    tracing::subscriber::with_default(format.finish(), || {
-        for _ in 0..2 {
-            work();
-        }
-    });
+    let format = tracing_subscriber::fmt().with_ansi(false).with_writer(log.writer());
+    tracing::subscriber::with_default(format.finish(), || (0..2).for_each(|_| work()));
     log.text().lines().map(ToOwned::to_owned).collect()
 }
 
-/// Identifies the client of a request. Returns the events.
 fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<String> {
     let request = request(peer, header);
     events_of(|| _ = clients.identify(&request))
@@ -66,37 +59,34 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
         (&behind, "203.0.113.9", Some("x-forwarded-for")),
         (&behind, "10.0.0.1", Some("x-forwarded-for")),
     ] {
-        let events = events(clients, Some(peer), header);
-        assert!(events.is_empty(), "{peer} with {header:?}: {events:?}");
+        assert_eq!(events(clients, Some(peer), header), [""; 0], "{peer} with {header:?}");
     }
 
-    let once = |clients: &Clients, peer, header, advice: &str| {
-        let all = events(clients, peer, header);
+    let assert_warns = |all: &[String], advice: &str| {
         assert!(all.len() == 1 && all[0].contains("WARN") && all[0].contains(advice), "{all:#?}");
-        let again = events(clients, peer, header);
-        assert!(again.is_empty(), "{again:?}");
+    };
+    let once = |clients: &Clients, peer, header, advice: &str| {
+        assert_warns(&events(clients, peer, header), advice);
+        assert_eq!(events(clients, peer, header), [""; 0]);
     };
     once(&direct, None, None, "`into_make_service_with_connect_info::<SocketAddr>()`");
     let advice =
         r#"write `Clients::behind_proxies(["192.168.0.1"])?.header(ProxyHeader::Forwarded)`"#;
     once(&direct, Some("192.168.0.1"), Some("forwarded"), advice);
     let advice = "write `.header(ProxyHeader::XForwardedFor)`";
-    let cloudflare = ProxyHeader::OneAddress("cf-connecting-ip".into());
-    let cloudflare = behind.clone().header(cloudflare);
+    let cloudflare = behind.clone().header(ProxyHeader::OneAddress("cf-connecting-ip".into()));
     once(&cloudflare, Some("10.0.0.1"), Some("x-forwarded-for"), advice);
 
     // The key function knows the proxies, and the handler does not.
-    let limit = Limit::fixed("all", 100, Duration::from_secs(60));
     let key = behind.clone();
     let layer = RateLimitLayer::new().limiter(RateLimiter::embedded());
-    let layer = layer.limit(limit, move |request| key.identify(request));
+    let layer = layer.limit(Limit::fixed("all", 100, MINUTE), move |it| key.identify(it));
     let forwarded = Some("x-forwarded-for");
     assert_eq!(events_behind(&layer, "10.0.0.1", None), [""; 0]);
     assert_eq!(events_behind(&layer.clone().clients(behind), "10.0.0.1", forwarded), [""; 0]);
     assert_eq!(events_behind(&layer.clone().clients(direct), "203.0.113.9", forwarded), [""; 0]);
     // The proxy can have a public address.
-    let all = events_behind(&layer, "203.0.113.9", forwarded);
     let advice = r#"`.clients(Clients::behind_proxies(["203.0.113.9"])?)`"#;
-    assert!(all.len() == 1 && all[0].contains("WARN") && all[0].contains(advice), "{all:#?}");
+    assert_warns(&events_behind(&layer, "203.0.113.9", forwarded), advice);
     assert_eq!(events_behind(&layer, "10.0.0.1", forwarded), [""; 0]);
 }

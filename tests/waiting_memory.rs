@@ -3,10 +3,8 @@
 //! This is the only test of the file, because it measures the memory of the process. To see the figures, run
 //! `tests/run --test waiting_memory -- --nocapture`.
 
-use std::time::Duration;
-
 use ratelimit_runtime::Limit;
-use support::limits::MINUTE;
+use support::limits::{MINUTE, SECOND};
 use support::memory;
 use support::server::Server;
 use tokio::task::JoinSet;
@@ -17,8 +15,7 @@ const KEYS: u64 = 5_000;
 #[tokio::test]
 async fn a_waiting_call_takes_a_few_kilobytes() {
     let server = Server::start();
-    let limiter =
-        server.builder().deadline(Duration::from_secs(5)).build().expect("valid settings");
+    let limiter = server.builder().deadline(5 * SECOND).build().expect("valid settings");
     let limit = Limit::sliding("waiting", 1, 10 * MINUTE);
     let waiting = limit.wait(20 * MINUTE);
     // One after the other, so that no memory of these calls is free for those that wait.
@@ -31,7 +28,7 @@ async fn a_waiting_call_takes_a_few_kilobytes() {
         calls.spawn(limiter.check(&waiting, key, 1));
     }
     // Each line asks once, and then each second.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(5 * SECOND).await;
     assert!(calls.try_join_next().is_none(), "a call has ended");
     let each = memory("VmRSS").expect("as before").saturating_sub(before) / KEYS;
     calls.abort_all();
