@@ -99,6 +99,30 @@ impl Proxy {
     }
 }
 
+/// Starts a proxy of a server, and returns its port. For each connection, `requests` copies from the client to the
+/// server, and `replies` back. A function that returns ends its connection.
+pub fn relay(
+    server: u16,
+    requests: impl Fn(TcpStream, TcpStream) + Clone + Send + 'static,
+    replies: impl Fn(TcpStream, TcpStream) + Clone + Send + 'static,
+) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let connect = move |client: TcpStream| {
+        let server = TcpStream::connect(("127.0.0.1", server))?;
+        let (back, closed) = ((server.try_clone()?, client.try_clone()?), server.try_clone()?);
+        let (requests, replies) = (requests.clone(), replies.clone());
+        spawn(move || replies(back.0, back.1));
+        spawn(move || {
+            requests(client, server);
+            closed.shutdown(Shutdown::Both)
+        });
+        std::io::Result::Ok(())
+    };
+    spawn(move || listener.incoming().flatten().try_for_each(connect));
+    port
+}
+
 impl Shared {
     fn network(&self) -> Network {
         *self.network.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Clock, Key, Limit, Part, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Clock, Limit, Part, RateLimiter, Rejection, VirtualClock};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
@@ -11,7 +11,9 @@ use support::limits::{HOUR, MINUTE};
 use support::server::stat;
 use tokio::task::JoinSet;
 
-use crate::{denying_builder, first_decision, is_admitted, start_cluster};
+use crate::{
+    denying, denying_builder, error_of, first_decision, is_admitted, remaining, start_cluster, take,
+};
 
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 fn script_calls(cluster: &Cluster) -> u64 {
@@ -60,7 +62,7 @@ async fn a_ping_fails_if_any_node_is_down() {
 async fn the_url_selects_a_database_of_a_cluster() {
     let cluster = Cluster::start_on_addresses();
     let limit = Limit::sliding("numbered", 10, HOUR);
-    let limiter = denying_builder(&format!("{}/1", cluster.url())).build().expect("valid");
+    let limiter = denying(&format!("{}/1", cluster.url()));
     let checked = limiter.check(&limit, "key", 1).await;
     let name = "rl:sliding:1h:numbered{key}";
     let mut connection = cluster.connection(cluster.owner(cluster.slot(name)));
@@ -79,41 +81,26 @@ async fn the_url_selects_a_database_of_a_cluster() {
 async fn the_error_of_a_cluster_that_refuses_the_login_says_so() {
     let cluster = Cluster::start(0);
     let url = cluster.url().replace("://", "://:wrong@");
-    let limiter = denying_builder(&url).build().expect("valid");
-    let limit = Limit::sliding("refused", 10, HOUR);
-    let rejection = limiter.check(&limit, "key", 1).await.expect_err("no login");
-    assert!(format!("{rejection:?}").contains("password of the Redis URL"), "{rejection:?}");
+    let error = error_of(&denying(&url), &Limit::sliding("refused", 10, HOUR)).await;
+    assert!(format!("{error:?}").contains("password of the Redis URL"), "{error:?}");
 }
 
-/// The nodes differ by their address alone, which only the metadata of `CLUSTER SLOTS` has.
+/// Nodes without a host differ by their address alone, which only the metadata of `CLUSTER SLOTS` has.
 #[tokio::test]
-async fn nodes_that_announce_no_host_are_found() {
-    let cluster = Cluster::start_on_addresses();
-    if !cluster.announce("") {
-        return;
+async fn nodes_that_announce_no_host_or_only_names_are_found_and_redirect_to_them() {
+    for (cluster, host) in [(Cluster::start_on_addresses(), ""), (Cluster::start(0), "localhost")] {
+        if !cluster.announce(host) {
+            continue;
+        }
+        let limiter = denying(&cluster.url());
+        let limit = Limit::sliding("named", 10, HOUR);
+        for key in 0..20 {
+            assert_eq!(take(&limiter, &limit, key).await, 9);
+        }
+        assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
+        cluster.move_slot(cluster.slot("rl:sliding:1h:named{7}"), Duration::ZERO);
+        assert_eq!(take(&limiter, &limit, 7).await, 8, "{host}");
     }
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
-    let limit = Limit::sliding("unnamed", 10, HOUR);
-    for key in 0..20 {
-        assert_eq!(limiter.check(&limit, key, 1).await.expect("admitted").remaining, 9);
-    }
-    assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
-}
-
-#[tokio::test]
-async fn nodes_that_announce_only_names_are_found_and_redirect_to_them() {
-    let cluster = Cluster::start(0);
-    if !cluster.announce("localhost") {
-        return;
-    }
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
-    let limit = Limit::sliding("named", 10, HOUR);
-    for key in 0..20 {
-        assert_eq!(limiter.check(&limit, key, 1).await.expect("admitted").remaining, 9);
-    }
-    assert!((0..3).all(|node| !cluster.keys(node).is_empty()));
-    cluster.move_slot(cluster.slot("rl:sliding:1h:named{7}"), Duration::ZERO);
-    assert_eq!(limiter.check(&limit, 7, 1).await.expect("admitted").remaining, 8);
 }
 
 /// A redirect to `?` tells neither the node that a slot has moved to, nor the node that it is moving to.
@@ -123,10 +110,9 @@ async fn a_redirect_to_no_host_leads_to_the_node_of_the_slot() {
     if !cluster.announce("") {
         return;
     }
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limiter = denying(&cluster.url());
     let limit = Limit::sliding("unnamed", 10, HOUR);
-    let remaining = async || limiter.check(&limit, "one", 1).await.expect("admitted").remaining;
-    assert_eq!(remaining().await, 9);
+    assert_eq!(take(&limiter, &limit, "one").await, 9);
     let name = "rl:sliding:1h:unnamed{one}";
     let slot = cluster.slot(name);
     cluster.begin_move(slot, name);
@@ -136,17 +122,13 @@ async fn a_redirect_to_no_host_leads_to_the_node_of_the_slot() {
     assert!(!check.is_finished());
     cluster.move_slot(slot, Duration::ZERO);
     assert_eq!(check.await.expect("no panic").expect("admitted").remaining, 8);
-    assert_eq!(remaining().await, 7);
+    assert_eq!(take(&limiter, &limit, "one").await, 7);
     // This process has read the slots before, so its next call is redirected.
     cluster.move_slot(slot, Duration::ZERO);
-    assert_eq!(remaining().await, 6);
+    assert_eq!(take(&limiter, &limit, "one").await, 6);
 }
 
 // Calls of several limits whose keys are in different hash slots of a cluster: charged all or none.
-
-async fn remaining(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> u64 {
-    limiter.peek(limit, key, 1).await.expect("a decision").remaining
-}
 
 #[tokio::test]
 async fn several_limits_are_charged_all_or_none() {
@@ -164,7 +146,7 @@ async fn several_limits_are_charged_all_or_none() {
     assert_eq!(script_calls(&cluster) - before, 5);
     assert_eq!(remaining(&limiter, &first, "ann").await, 6);
     // Another process blocks a key in another hash slot.
-    let other = denying_builder(&cluster.url()).build().expect("valid");
+    let other = denying(&cluster.url());
     assert_ne!(cluster.slot("a"), cluster.slot("b"));
     other.block(&second, "b", HOUR).await.expect("blocked");
     let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
@@ -180,9 +162,8 @@ async fn several_limits_are_charged_all_or_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
     const USERS: [(u64, u64); 6] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
-    let (cluster, limiter) = start_cluster();
-    let [other, third] = [(); 2].map(|()| denying_builder(&cluster.url()).build().expect("valid"));
-    let fleet = [limiter, other, third];
+    let cluster = Cluster::start(0);
+    let fleet = [(); 3].map(|()| denying(&cluster.url()));
     let organisation = Limit::sliding("nested.organisation", 40, HOUR);
     let team = Limit::sliding("nested.team", 25, HOUR);
     let user = Limit::fixed("nested.user", 10, HOUR);
@@ -190,19 +171,14 @@ async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
     assert_eq!(HashSet::from(slots).len(), 3);
     let call = async move |limiter: &RateLimiter, (team_id, user_id): (u64, u64)| {
         let (team_key, user_key) = (("acme", team_id), ("acme", team_id, user_id));
-        let parts = [
-            Part::new(&user, &user_key, 1),
-            Part::new(&team, &team_key, 1),
-            Part::new(&organisation, &"acme", 1),
-        ];
+        let organisation = Part::new(&organisation, &"acme", 1);
+        let parts = [Part::new(&user, &user_key, 1), Part::new(&team, &team_key, 1), organisation];
         is_admitted(limiter.check_all(&parts).await)
     };
     let mut tasks = JoinSet::new();
-    for (index, ids) in USERS.into_iter().enumerate() {
-        for process in 0..60 {
-            let limiter = fleet[process % 3].clone();
-            tasks.spawn(async move { (index, call(&limiter, ids).await) });
-        }
+    for call_number in 0..6 * 60 {
+        let (limiter, index) = (fleet[call_number % 3].clone(), call_number / 60);
+        tasks.spawn(async move { (index, call(&limiter, USERS[index]).await) });
     }
     let mut admitted = [0; USERS.len()];
     for (index, is_admitted) in tasks.join_all().await {
@@ -216,25 +192,20 @@ async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
     }
     assert_eq!(admitted.iter().sum::<u64>(), 40, "{admitted:?}");
     assert_eq!(remaining(&fleet[1], &organisation, "acme").await, 0);
-    for team_id in 0..2 {
-        let of_team: u64 = admitted[3 * team_id..][..3].iter().sum();
-        let left = remaining(&fleet[1], &team, ("acme", team_id as u64)).await;
-        assert_eq!(left, 25 - of_team);
-    }
-    for ((team_id, user_id), admitted) in USERS.into_iter().zip(admitted) {
+    for ((team_id, user_id), of_user) in USERS.into_iter().zip(admitted) {
+        let of_team: u64 = admitted[3 * team_id as usize..][..3].iter().sum();
+        assert_eq!(remaining(&fleet[1], &team, ("acme", team_id)).await, 25 - of_team);
         let left = remaining(&fleet[1], &user, ("acme", team_id, user_id)).await;
-        assert_eq!(left, 10 - admitted);
+        assert_eq!(left, 10 - of_user);
     }
 }
 
-/// Limits whose keys are in two hash slots: a call that the calls ahead leave no time is rejected, and takes nothing.
 #[tokio::test]
 async fn a_call_rejected_by_its_line_charges_no_hash_slot() {
-    let (cluster, limiter) = start_cluster();
+    let (_cluster, limiter) = start_cluster();
     let [first, second] =
         ["line.first", "line.second"].map(|name| Limit::sliding(name, 5, HOUR).wait(MINUTE));
     let (a, b) = ("a", "b");
-    assert_ne!(cluster.slot(a), cluster.slot(b));
     let filled = [Part::new(&first, &a, 2), Part::new(&second, &b, 2)];
     limiter.check_all(&filled).await.expect("admitted");
     // Waits in line: 5 units are too many for the window, which is longer than the wait of a call behind it.
@@ -252,10 +223,9 @@ async fn a_call_rejected_by_its_line_charges_no_hash_slot() {
     ahead.abort();
 }
 
-/// Units that a rejected call of several keys has charged are available again as soon as they are rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
-    let (cluster, _) = start_cluster();
+    let cluster = Cluster::start(0);
     let limiter = denying_builder(&cluster.url()).cache_rejections(true).build().expect("valid");
     let (first, second) = (Limit::sliding("first", 40, HOUR), Limit::sliding("second", 1, HOUR));
     let mut rolled_back = 0;
@@ -271,10 +241,8 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
                     let parts = [Part::new(&first, &a, 10), Part::new(&second, &b, 1)];
                     return u64::from(limiter.check_all(&parts).await.is_err());
                 }
-                for _ in 0..20 {
-                    if limiter.check(&first, a, 1).await.is_err() {
-                        return 0;
-                    }
+                let mut calls = 0..20;
+                while calls.next().is_some() && limiter.check(&first, a, 1).await.is_ok() {
                     tokio::task::yield_now().await;
                 }
                 0
@@ -288,11 +256,9 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
     assert!(rolled_back > 100, "{rolled_back}");
 }
 
-/// Calls of two limits in different hash slots charge the first limit, and are rejected by the second. All of that is
-/// rolled back, although the clock of the process is behind the clock of another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_lags_does_not_prevent_a_rollback() {
-    let (cluster, _) = start_cluster();
+    let cluster = Cluster::start(0);
     // 5 ms before the beginning of a window, and at it.
     let [late, early] = [5, 0].map(|behind| {
         let time = Duration::from_millis(3_600_000 * 500_000 - behind);
@@ -320,7 +286,6 @@ async fn a_clock_that_lags_does_not_prevent_a_rollback() {
     }
 }
 
-/// The id and the key are in different hash slots.
 #[tokio::test]
 async fn a_call_is_charged_once_over_hash_slots() {
     const SENT: Limit = Limit::once("sent", HOUR);

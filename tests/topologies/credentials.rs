@@ -19,8 +19,9 @@ use support::wait::wait_until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use crate::{denying_builder, first_decision};
+use crate::{denying, denying_builder, error_of, first_decision};
 
 const LIMIT: Limit = Limit::fixed("logged in", 1_000_000, HOUR);
 
@@ -30,7 +31,6 @@ fn change(connection: &mut Connection, passwords: &[&str]) {
     redis::cmd("ACL").arg(&user).arg(passwords).exec(connection).expect("ACL SETUSER");
 }
 
-/// Ends the connections of the user.
 fn cut(connection: &mut Connection) {
     let _: i64 = redis::cmd("CLIENT")
         .arg(&["KILL", "USER", "limits"])
@@ -38,7 +38,6 @@ fn cut(connection: &mut Connection) {
         .expect("CLIENT KILL");
 }
 
-/// Returns the URL of a user without a password.
 fn url_of(server: &Server) -> String {
     format!("redis://limits@127.0.0.1:{}", server.port())
 }
@@ -66,41 +65,42 @@ impl CredentialsProvider for Passwords {
     }
 }
 
-/// Returns the error of a call that is not decided.
-async fn error_of(limiter: &RateLimiter) -> StoreError {
-    match limiter.check(&LIMIT, "key", 1).await {
-        Err(Rejection::Unavailable { error, .. }) => error,
-        other => panic!("{other:?}"),
-    }
+fn start_with(password: &str) -> (Server, Connection) {
+    let server = Server::start();
+    let mut connection = server.connection();
+    change(&mut connection, &[password]);
+    (server, connection)
+}
+
+fn providing(server: &Server, provider: impl CredentialsProvider) -> RateLimiter {
+    denying_builder(&url_of(server)).credentials(provider).build().expect("valid")
+}
+
+async fn wait_for_redis(limiter: &RateLimiter) {
+    let decide = async || limiter.check(&LIMIT, "key", 1).await.expect("admitted").source;
+    wait_until(async || decide().await == Source::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_changes_all_the_time_is_no_outage() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    change(&mut connection, &[">0"]);
+    let (server, mut connection) = start_with(">0");
     let current = Arc::new(AtomicU64::new(0));
     let provided = Arc::clone(&current);
-    let limiter = denying_builder(&url_of(&server))
-        .credentials(move || {
-            let password = provided.load(SeqCst).to_string();
-            async { Ok(Credentials::password(password)) }
-        })
-        .build()
-        .expect("valid");
+    let limiter = providing(&server, move || {
+        let password = provided.load(SeqCst).to_string();
+        async { Ok(Credentials::password(password)) }
+    });
     first_decision(&limiter, &LIMIT, "key").await;
-    let (is_over, longest) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Duration::ZERO)));
-    let calls = (0..8).map(|_| {
-        let (limiter, is_over, longest) =
-            (limiter.clone(), Arc::clone(&is_over), Arc::clone(&longest));
-        tokio::spawn(async move {
-            let mut decided = Instant::now();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut calls = JoinSet::new();
+    for _ in 0..8 {
+        let (limiter, is_over) = (limiter.clone(), Arc::clone(&is_over));
+        calls.spawn(async move {
+            let (mut decided, mut longest) = (Instant::now(), Duration::ZERO);
             while !is_over.load(SeqCst) {
                 match limiter.check(&LIMIT, "key", 1).await {
                     Ok(_) => {
-                        let mut longest = longest.lock().expect("no panic");
-                        *longest = decided.elapsed().max(*longest);
+                        longest = longest.max(decided.elapsed());
                         decided = Instant::now();
                     }
                     // The request was on its way, or the connection was.
@@ -111,9 +111,9 @@ async fn a_password_that_changes_all_the_time_is_no_outage() {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-        })
-    });
-    let calls: Vec<_> = calls.collect();
+            longest
+        });
+    }
     for password in 1..=20 {
         let (before, after) = (format!("<{}", password - 1), format!(">{password}"));
         change(&mut connection, &[&after]);
@@ -123,28 +123,22 @@ async fn a_password_that_changes_all_the_time_is_no_outage() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     is_over.store(true, SeqCst);
-    for call in calls {
-        call.await.expect("decided");
-    }
-    let longest = *longest.lock().expect("no panic");
+    let longest = calls.join_all().await.into_iter().max().expect("calls");
     println!("no call was undecided for longer than {longest:?}");
     assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
 
 #[tokio::test]
 async fn a_refused_password_is_asked_for_once_more() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">new"]);
+    let (server, _) = start_with(">new");
     let passwords = Passwords::new(["old", "new"].map(Credentials::password));
-    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
-    let limiter = limiter.build().expect("valid");
+    let limiter = providing(&server, passwords.clone());
     limiter.check(&LIMIT, "key", 1).await.expect("the second password is right");
     assert_eq!(passwords.asked(), 2);
 
     let wrong = Passwords::new([Credentials::password("secret-one")]);
-    let limiter = denying_builder(&url_of(&server)).credentials(wrong.clone());
-    let limiter = limiter.build().expect("valid");
-    let error = error_of(&limiter).await;
+    let limiter = providing(&server, wrong.clone());
+    let error = error_of(&limiter, &LIMIT).await;
     assert!(
         matches!(&error, StoreError::Server { code, .. } if **code == *"WRONGPASS"),
         "{error:?}"
@@ -154,8 +148,7 @@ async fn a_refused_password_is_asked_for_once_more() {
 
 #[tokio::test]
 async fn credentials_can_name_their_user() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let credentials = Credentials::password("right").user("limits");
     assert!(!format!("{credentials:?}").contains("right"), "{credentials:?}");
     let limiter = denying_builder(&server.url).credentials(Passwords::new([credentials]));
@@ -176,8 +169,7 @@ fn impatient(server: &Server) -> Builder {
 
 #[tokio::test]
 async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let failings: [(&str, Failing); 2] = [
         ("no token", || Err(io::Error::other("no token").into())),
         ("panic", || panic!("on purpose")),
@@ -192,29 +184,22 @@ async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
         let limiter = impatient(&server).credentials(provider.clone()).build().expect("valid");
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
         assert_eq!(decision.source, Source::Fallback, "{text}");
-        let denying = denying_builder(&url_of(&server)).credentials(provider);
-        let error = error_of(&denying.build().expect("valid")).await;
-        assert!(error.to_string().contains(text), "{error}");
+        let error = error_of(&providing(&server, provider), &LIMIT).await.to_string();
+        assert!(error.contains(text), "{error}");
         works.store(true, SeqCst);
-        wait_until(async || {
-            let decision = limiter.check(&LIMIT, "key", 1).await.expect("admitted");
-            decision.source == Source::Redis
-        })
-        .await;
+        wait_for_redis(&limiter).await;
     }
 }
 
 #[tokio::test]
 async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let limiter = impatient(&server).credentials(pending).build().expect("valid");
     for _ in 0..3 {
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
         assert_eq!(decision.source, Source::Fallback);
     }
-    let patient = denying_builder(&url_of(&server)).credentials(pending).build().expect("valid");
-    let error = error_of(&patient).await.to_string();
+    let error = error_of(&providing(&server, pending), &LIMIT).await.to_string();
     assert!(
         error.contains("the provider of credentials failed: no answer within 900ms"),
         "{error}"
@@ -223,32 +208,26 @@ async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
 
 #[tokio::test]
 async fn a_provider_that_is_slower_than_the_deadline_logs_in_all_the_same() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let provider = || async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         Ok(Credentials::password("right"))
     };
     let limiter = impatient(&server).credentials(provider).build().expect("valid");
-    wait_until(async || {
-        let decision = limiter.check(&LIMIT, "key", 1).await.expect("admitted");
-        decision.source == Source::Redis
-    })
-    .await;
+    wait_for_redis(&limiter).await;
 }
 
 /// The breaker is open since the first probe, which did not wait for the login.
 #[tokio::test]
 async fn a_password_that_is_refused_after_the_deadline_is_named() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let provider = || async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(Credentials::password("wrong"))
     };
     let builder = impatient(&server).on_error(OnError::Deny).credentials(provider);
     let limiter = builder.build().expect("valid");
-    wait_until(async || match error_of(&limiter).await {
+    wait_until(async || match error_of(&limiter, &LIMIT).await {
         StoreError::CircuitOpen { cause, .. } => cause.to_string().contains("WRONGPASS"),
         _ => false,
     })
@@ -271,9 +250,10 @@ async fn a_cluster_names_the_newest_error_of_its_nodes() {
     };
     let builder = denying_builder(&url).deadline(Duration::from_millis(200)).credentials(provider);
     let limiter = builder.build().expect("valid");
-    wait_until(async || error_of(&limiter).await.to_string().contains("no connection")).await;
+    wait_until(async || error_of(&limiter, &LIMIT).await.to_string().contains("no connection"))
+        .await;
     works.store(true, SeqCst);
-    wait_until(async || error_of(&limiter).await.to_string().contains("WRONGPASS")).await;
+    wait_until(async || error_of(&limiter, &LIMIT).await.to_string().contains("WRONGPASS")).await;
 }
 
 /// Passes one connection at a time on, and lets the server forget who it is when it is `reset`. Returns its port.
@@ -303,14 +283,12 @@ async fn forgetful_proxy(server: u16, reset: Arc<Semaphore>) -> u16 {
 
 #[tokio::test]
 async fn a_server_that_asks_for_a_login_again_gets_one() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    change(&mut connection, &[">right"]);
+    let (server, mut connection) = start_with(">right");
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "x"]).exec(&mut connection).expect("CONFIG");
     let reset = Arc::new(Semaphore::new(0));
     let port = forgetful_proxy(server.port(), Arc::clone(&reset)).await;
     let url = format!("redis://limits:right@127.0.0.1:{port}");
-    let limiter = denying_builder(&url).build().expect("valid");
+    let limiter = denying(&url);
     for remaining in (0..5).map(|call| 999_999 - call) {
         let decision = limiter.check(&LIMIT, "key", 1).await.expect("decided");
         assert_eq!(decision.remaining, remaining, "each call is executed once");
@@ -319,20 +297,17 @@ async fn a_server_that_asks_for_a_login_again_gets_one() {
         wait_until(async || stat(&mut connection, "cmdstat_reset:calls=") > resets).await;
     }
 
-    let without = denying_builder(&server.url).build().expect("valid");
-    let error = error_of(&without).await;
+    let without = denying(&server.url);
+    let error = error_of(&without, &LIMIT).await;
     assert!(matches!(&error, StoreError::Server { code, .. } if **code == *"NOAUTH"), "{error:?}");
 }
 
 #[tokio::test]
 async fn open_connections_are_authenticated_before_the_credentials_expire() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    change(&mut connection, &[">right"]);
+    let (server, mut connection) = start_with(">right");
     let credentials = Credentials::password("right").valid_for(Duration::from_millis(1_200));
     let passwords = Passwords::new([credentials]);
-    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
-    let limiter = limiter.build().expect("valid");
+    let limiter = providing(&server, passwords.clone());
     limiter.check(&LIMIT, "key", 1).await.expect("admitted");
     let connections = stat(&mut connection, "total_connections_received:");
     let logins = stat(&mut connection, "cmdstat_auth:calls=");
@@ -348,13 +323,10 @@ async fn open_connections_are_authenticated_before_the_credentials_expire() {
 
 #[tokio::test]
 async fn credentials_are_used_again_until_most_of_their_lifetime_has_passed() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    change(&mut connection, &[">first"]);
+    let (server, mut connection) = start_with(">first");
     let valid = |password: &str| Credentials::password(password).valid_for(HOUR);
     let passwords = Passwords::new(["first", "second"].map(valid));
-    let limiter = denying_builder(&url_of(&server)).credentials(passwords.clone());
-    let limiter = limiter.build().expect("valid");
+    let limiter = providing(&server, passwords.clone());
     for _ in 0..3 {
         first_decision(&limiter, &LIMIT, "key").await;
         cut(&mut connection);
@@ -370,14 +342,11 @@ async fn credentials_are_used_again_until_most_of_their_lifetime_has_passed() {
 
 #[tokio::test]
 async fn a_password_in_a_file_is_read_at_each_login() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    change(&mut connection, &[">first"]);
+    let (server, mut connection) = start_with(">first");
     let file = tempfile::NamedTempFile::new().expect("a file");
     let write = |text: &str| std::fs::write(file.path(), text).expect("written");
     write("first\n");
-    let builder = denying_builder(&url_of(&server)).credentials(PasswordFile::new(file.path()));
-    let limiter = builder.build().expect("valid");
+    let limiter = providing(&server, PasswordFile::new(file.path()));
     limiter.check(&LIMIT, "key", 1).await.expect("admitted");
     change(&mut connection, &["resetpass", ">second"]);
     write("second");
@@ -385,13 +354,14 @@ async fn a_password_in_a_file_is_read_at_each_login() {
     first_decision(&limiter, &LIMIT, "key").await;
 
     let missing = file.path().with_extension("missing");
-    let limiter = denying_builder(&url_of(&server)).credentials(PasswordFile::new(&missing));
-    let error = error_of(&limiter.build().expect("valid")).await.to_string();
-    assert!(error.contains(&missing.display().to_string()), "{error}");
     write("\n");
-    let limiter = denying_builder(&url_of(&server)).credentials(PasswordFile::new(file.path()));
-    let error = error_of(&limiter.build().expect("valid")).await.to_string();
-    assert!(error.contains("there is no password in"), "{error}");
+    for (path, words) in
+        [(&*missing, &*missing.display().to_string()), (file.path(), "there is no password in")]
+    {
+        let limiter = providing(&server, PasswordFile::new(path));
+        let error = error_of(&limiter, &LIMIT).await.to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -411,11 +381,10 @@ async fn all_nodes_of_a_cluster_get_credentials() {
 
 #[tokio::test]
 async fn the_third_protocol_logs_in_as_the_second_does() {
-    let server = Server::start();
-    change(&mut server.connection(), &[">right"]);
+    let (server, _) = start_with(">right");
     let address = format!("127.0.0.1:{}/3?protocol=resp3", server.port());
     for url in [format!("redis://limits:right@{address}"), format!("redis://{address}")] {
-        let limiter = denying_builder(&url).build().expect("valid");
+        let limiter = denying(&url);
         limiter.check(&LIMIT, "key", 1).await.expect("admitted");
         let permit = limiter.acquire(&LIMIT, "key", 5).await.expect("admitted");
         permit.settle(2);

@@ -7,11 +7,14 @@ mod replicas;
 mod single_server;
 mod strict_keys;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ratelimit_runtime::{Builder, Decision, Limit, OnError, Part, RateLimiter, Rejection};
+use ratelimit_runtime::{
+    Builder, Decision, Key, Limit, OnError, Part, RateLimiter, Rejection, StoreError,
+};
 use support::cluster::Cluster;
 use support::limits::{HOUR, SECOND, limits};
+use support::wait::wait_for;
 use tokio::task::JoinSet;
 
 /// The keys of [`use_all_operations`], on all nodes.
@@ -20,19 +23,38 @@ const SLOTS: Limit = Limit::in_flight("slots", 2).hold(HOUR);
 const LEASED: Limit = Limit::token_bucket("leased", 10_000, HOUR).lease(20);
 const WAITING: Limit = Limit::leaky_bucket("waiting", 100, SECOND).wait(SECOND);
 
-/// Returns a builder for limiters that reject calls which Redis does not decide. The deadline is long enough for a
-/// busy test machine.
+/// Returns a builder for limiters that reject calls which Redis does not decide, and whose calls all reach Redis.
 fn denying_builder(url: &str) -> Builder {
-    let deadline = Duration::from_secs(5);
-    let builder = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
-    // Each call has to reach Redis.
-    builder.cache_rejections(false)
+    let builder = RateLimiter::builder().redis(url).on_error(OnError::Deny);
+    // Long enough for a busy test machine.
+    builder.deadline(Duration::from_secs(5)).cache_rejections(false)
+}
+
+fn denying(url: &str) -> RateLimiter {
+    denying_builder(url).build().expect("valid")
 }
 
 fn start_cluster() -> (Cluster, RateLimiter) {
     let cluster = Cluster::start(0);
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limiter = denying(&cluster.url());
     (cluster, limiter)
+}
+
+/// Returns what is left after an admitted call.
+async fn take(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> u64 {
+    limiter.check(limit, key, 1).await.expect("admitted").remaining
+}
+
+/// Returns what is left, without a call.
+async fn remaining(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> u64 {
+    limiter.peek(limit, key, 1).await.expect("a decision").remaining
+}
+
+async fn error_of(limiter: &RateLimiter, limit: &Limit) -> StoreError {
+    match limiter.check(limit, "key", 1).await {
+        Err(Rejection::Unavailable { error, .. }) => error,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Returns whether a call is admitted. Panics if it is not decided.
@@ -46,14 +68,11 @@ fn is_admitted(result: Result<Decision, Rejection>) -> bool {
 
 /// Returns the first decision after a failure.
 async fn first_decision(limiter: &RateLimiter, limit: &Limit, key: &str) -> Decision {
-    let start = Instant::now();
-    loop {
-        match limiter.check(limit, key, 1).await {
-            Ok(decision) | Err(Rejection::Limited { decision, .. }) => return decision,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(30), "{error:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    wait_for(async || match limiter.check(limit, key, 1).await {
+        Ok(decision) | Err(Rejection::Limited { decision, .. }) => Some(decision),
+        Err(_) => None,
+    })
+    .await
 }
 
 /// Calls and operations of each kind, on keys of all nodes.

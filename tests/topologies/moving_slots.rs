@@ -2,22 +2,23 @@
 //! leaves, each command on a key that is not there fails, also within a script.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::spawn;
 use std::time::Duration;
 
-use ratelimit_runtime::{Clock, Limit, Part, Permit, RateLimiter, Rejection, Source, VirtualClock};
+use futures::future::join_all;
+use ratelimit_runtime::{Clock, Limit, Part, RateLimiter, Rejection, Source, VirtualClock};
 use redis::Commands;
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, SECOND, limits};
+use support::proxy::relay;
 use tokio::task::JoinSet;
 
-use crate::{denying_builder, first_decision, is_admitted, start_cluster};
+use crate::{
+    denying, denying_builder, first_decision, is_admitted, remaining, start_cluster, take,
+};
 
-/// Hash slots move from node to node while scripts over many slots decide their keys, and calls of several limits two
-/// keys of one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_exact_while_slots_move_under_load() {
     let (cluster, limiter) = start_cluster();
@@ -31,10 +32,7 @@ async fn counts_are_exact_while_slots_move_under_load() {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
         tasks.spawn(async move {
             let mut admitted = 0_u64;
-            for call in 0_u64.. {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
+            for call in (0_u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                 // Half of the calls are of keys that move.
                 let key = if call % 2 == 0 { (task + call) % 6 } else { (task + call) % 30 };
                 let result = if call % 3 == 0 {
@@ -93,19 +91,15 @@ fn begin_move(cluster: &Cluster) {
     cluster.begin_move(cluster.slot("{key}"), "other{key}");
 }
 
-/// A correction that removes the last unit, and one that does not.
 #[tokio::test]
 async fn a_correction_leaves_a_key_blocked() {
     let (cluster, limiter, clock) = start_on_virtual_clock();
     for limit in limits("moved", 10, MINUTE) {
-        let permits: [Permit; 2] = [
-            limiter.acquire(&limit, "key", 1).await.expect("admitted"),
-            limiter.acquire(&limit, "key", 1).await.expect("admitted"),
-        ];
+        let permits = join_all([1, 1].map(|cost| limiter.acquire(&limit, "key", cost))).await;
         limiter.block(&limit, "key", 30 * SECOND).await.expect("blocked");
         begin_move(&cluster);
         for permit in permits {
-            permit.settle(0);
+            permit.expect("admitted").settle(0);
             limiter.flush().await.expect("settled");
             assert_blocked(&limiter.check(&limit, "key", 1).await, &limit);
         }
@@ -113,8 +107,7 @@ async fn a_correction_leaves_a_key_blocked() {
         assert_blocked(&limiter.check(&limit, "key", 1).await, &limit);
         // The block is over: the first call begins a new count.
         clock.advance(30 * SECOND);
-        let left = limiter.check(&limit, "key", 1).await.expect("open").remaining;
-        assert_eq!(left, 9, "{limit:?}");
+        assert_eq!(take(&limiter, &limit, "key").await, 9, "{limit:?}");
         cluster.move_slot(cluster.slot("{key}"), Duration::ZERO);
     }
     assert_keys_expire(&cluster);
@@ -134,10 +127,8 @@ async fn several_limits_are_charged_all_or_none_after_a_block() {
     for (charged, limit) in (2..).zip(limits("moved", 10, MINUTE)) {
         let parts = [Part::new(&first, &"key", 1), Part::new(&limit, &"key", 1)];
         limiter.check_all(&parts).await.expect("admitted");
-        let left = limiter.peek(&first, "key", 1).await.expect("a decision").remaining;
-        assert_eq!(left, 10 - charged, "{limit:?}");
-        let left = limiter.peek(&limit, "key", 1).await.expect("a decision").remaining;
-        assert_eq!(left, 9, "{limit:?}");
+        assert_eq!(remaining(&limiter, &first, "key").await, 10 - charged, "{limit:?}");
+        assert_eq!(remaining(&limiter, &limit, "key").await, 9, "{limit:?}");
     }
     assert_keys_expire(&cluster);
 }
@@ -149,69 +140,54 @@ const REPLY: &str = "-ERR Script attempted to access a non local key in a cluste
 
 struct Relay {
     port: u16,
-    /// What the relay replies to the next script, which it then does not pass on to the node.
-    next: Arc<Mutex<Option<&'static str>>>,
+    /// Whether the relay replies to the next script, which it then does not pass on to the node.
+    replies: Arc<AtomicBool>,
 }
 
 impl Relay {
     fn start(node: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("bound").port();
-        let next = Arc::default();
-        let relay = Self { port, next: Arc::clone(&next) };
-        spawn(move || {
-            for client in listener.incoming().flatten() {
-                let server = TcpStream::connect(("127.0.0.1", node)).expect("the node");
-                let clone = |stream: &TcpStream| stream.try_clone().expect("a socket");
-                let (from, to) = (clone(&server), clone(&client));
+        let replies = Arc::new(AtomicBool::new(false));
+        let next = Arc::clone(&replies);
+        let port = relay(
+            node,
+            move |client, mut server| {
+                copy(&client, |bytes| {
+                    let is_script = bytes.windows(4).any(|word| word == b"EVAL");
+                    if is_script && next.swap(false, Ordering::SeqCst) {
+                        return (&client).write_all(REPLY.as_bytes());
+                    }
+                    server.write_all(bytes)
+                });
+            },
+            move |server, mut client| {
                 // Clients learn of the relay as the address of the node.
+                let port = client.local_addr().expect("bound").port();
                 let (of_node, of_relay) = (format!(":{node}\r\n"), format!(":{port}\r\n"));
-                spawn(move || {
-                    copy(from, to, |bytes, to| {
-                        let text = String::from_utf8_lossy(bytes);
-                        if text.contains(&of_node) {
-                            return to.write_all(text.replace(&of_node, &of_relay).as_bytes());
-                        }
-                        to.write_all(bytes)
-                    });
+                copy(&server, |bytes| {
+                    let text = String::from_utf8_lossy(bytes);
+                    if text.contains(&of_node) {
+                        return client.write_all(text.replace(&of_node, &of_relay).as_bytes());
+                    }
+                    client.write_all(bytes)
                 });
-                let next = Arc::clone(&next);
-                spawn(move || {
-                    copy(clone(&client), server, |bytes, server| {
-                        let is_script = bytes.windows(4).any(|word| word == b"EVAL");
-                        let reply = is_script.then(|| take(&next)).flatten();
-                        match reply {
-                            Some(reply) => (&client).write_all(reply.as_bytes()),
-                            None => server.write_all(bytes),
-                        }
-                    });
-                });
-            }
-        });
-        relay
+            },
+        );
+        Self { port, replies }
     }
 
-    fn reply_once(&self, reply: &'static str) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
+    fn reply_once(&self) {
+        self.replies.store(true, Ordering::SeqCst);
     }
 
     fn has_replied(&self) -> bool {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        !self.replies.load(Ordering::SeqCst)
     }
 }
 
-fn take(next: &Mutex<Option<&'static str>>) -> Option<&'static str> {
-    next.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
-
-fn copy(
-    mut from: TcpStream,
-    mut to: TcpStream,
-    write: impl Fn(&[u8], &mut TcpStream) -> std::io::Result<()>,
-) {
+fn copy(mut from: &TcpStream, mut write: impl FnMut(&[u8]) -> std::io::Result<()>) {
     let mut bytes = vec![0; 65_536];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        if write(&bytes[..length], &mut to).is_err() {
+        if write(&bytes[..length]).is_err() {
             return;
         }
     }
@@ -222,7 +198,7 @@ async fn through_relay(cluster: &Cluster, limit: &Limit, key: &str) -> (Relay, R
     let node = cluster.port(cluster.owner(cluster.slot(key)));
     let relay = Relay::start(node);
     let url = format!("redis+cluster://127.0.0.1:{}", relay.port);
-    let limiter = denying_builder(&url).build().expect("valid");
+    let limiter = denying(&url);
     first_decision(&limiter, limit, key).await;
     (relay, limiter)
 }
@@ -232,34 +208,34 @@ async fn what_a_node_does_not_serve_is_sent_to_the_node_that_does() {
     let cluster = Cluster::start(0);
     let (first, other) = (Limit::sliding("first", 10, HOUR), Limit::fixed("other", 10, HOUR));
     let (relay, limiter) = through_relay(&cluster, &first, "one").await;
-    relay.reply_once(REPLY);
+    relay.reply_once();
     let decision = limiter.check(&first, "one", 1).await.expect("admitted");
     assert!(relay.has_replied());
     assert_eq!((decision.source, decision.remaining), (Source::Redis, 8));
     // The limits of one key share a hash slot, so one script decides them.
-    relay.reply_once(REPLY);
+    relay.reply_once();
     let parts = [Part::new(&first, &"one", 1), Part::new(&other, &"one", 1)];
     let both = limiter.check_all(&parts).await;
     assert!(relay.has_replied());
     both.expect("admitted");
-    assert_eq!(limiter.peek(&other, "one", 1).await.expect("a reply").remaining, 9);
+    assert_eq!(remaining(&limiter, &other, "one").await, 9);
     // A charge is corrected once the node is known.
     let limit = Limit::sliding("settled", 10, HOUR);
     let (relay, limiter) = through_relay(&cluster, &limit, "one").await;
     let permit = limiter.acquire(&limit, "one", 4).await.expect("admitted");
-    relay.reply_once(REPLY);
+    relay.reply_once();
     permit.settle(1);
     limiter.flush().await.expect("none is lost");
     assert!(relay.has_replied());
-    assert_eq!(limiter.peek(&limit, "one", 1).await.expect("a reply").remaining, 8);
+    assert_eq!(remaining(&limiter, &limit, "one").await, 8);
     // A call in flight takes and frees its slot there.
     let slots = Limit::in_flight("slots", 2).hold(Duration::from_secs(30));
     let (relay, limiter) = through_relay(&cluster, &limit, "one").await;
-    relay.reply_once(REPLY);
+    relay.reply_once();
     let permit = limiter.acquire(&slots, "one", 1).await.expect("admitted");
     assert!(relay.has_replied());
-    relay.reply_once(REPLY);
+    relay.reply_once();
     permit.release().await.expect("a reply");
     assert!(relay.has_replied());
-    assert_eq!(limiter.peek(&slots, "one", 1).await.expect("a reply").remaining, 2);
+    assert_eq!(remaining(&limiter, &slots, "one").await, 2);
 }

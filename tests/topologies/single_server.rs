@@ -2,21 +2,22 @@
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ratelimit_runtime::{BuildError, Limit, Rejection, Source, StoreError};
+use ratelimit_runtime::{BuildError, Limit, Source, StoreError};
 use redis::{Commands, Connection, ConnectionAddr};
 use redis_test::server::RedisServer;
-use support::limits::{HOUR, SECOND};
+use support::limits::HOUR;
 use support::port;
 use support::server::{Server, start_with_tls};
 use support::tls::TlsServers;
+use support::wait::block_until;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::{denying_builder, first_decision, use_all_operations};
+use crate::{denying, denying_builder, error_of, first_decision, take, use_all_operations};
 
-const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
+const LIMIT: Limit = Limit::sliding("secured", 10, HOUR);
 
 #[tokio::test]
 async fn tls_works_with_a_root_certificate() {
@@ -25,16 +26,11 @@ async fn tls_works_with_a_root_certificate() {
     let root = std::fs::read(&files.ca_crt).expect("a certificate");
     let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
     assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
-    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 8);
+    assert_eq!(take(&limiter, &LIMIT, "key").await, 8);
 
     // Without the root certificate, the certificate of the server is not trusted.
-    let limiter = denying_builder(&url).build().expect("valid");
-    let rejected = limiter.check(&LIMIT, "key", 1).await;
-    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) =
-        rejected
-    else {
-        panic!("{rejected:?}")
-    };
+    let error = error_of(&denying(&url), &LIMIT).await;
+    let StoreError::Connection { message, .. } = &error else { panic!("{error:?}") };
     assert!(message.to_lowercase().contains("certificate"), "{message}");
 }
 
@@ -44,16 +40,11 @@ async fn tls_works_with_a_client_certificate() {
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let read = |path| std::fs::read(path).expect("a certificate");
     let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
-    let limiter =
-        denying_builder(&url).root_certificates(root.clone()).client_certificate(own, key);
-    let limiter = limiter.build().expect("valid");
+    let without = denying_builder(&url).root_certificates(root);
+    let limiter = without.clone().client_certificate(own, key).build().expect("valid");
     assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
-
-    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
-    assert!(
-        limiter.check(&LIMIT, "key", 1).await.is_err(),
-        "the limiter has no client certificate"
-    );
+    let rejected = without.build().expect("valid").check(&LIMIT, "key", 1).await;
+    assert!(rejected.is_err(), "the limiter has no client certificate");
 }
 
 #[tokio::test]
@@ -74,9 +65,8 @@ async fn tls_verifies_all_nodes_by_one_name() {
         limiter.check(&LIMIT, key, 1).await.expect("admitted");
     }
     for limiter in [builder().server_name("other.example.com"), builder()] {
-        let rejected = limiter.build().expect("valid").check(&LIMIT, "key", 1).await;
-        let Err(Rejection::Unavailable { error, .. }) = rejected else { panic!("{rejected:?}") };
-        assert!(error.to_string().contains("certificate"), "{error}");
+        let error = error_of(&limiter.build().expect("valid"), &LIMIT).await.to_string();
+        assert!(error.contains("certificate"), "{error}");
     }
     let error = builder().server_name("no name").build().err();
     assert_eq!(error, Some(BuildError::InvalidServerName));
@@ -92,19 +82,17 @@ async fn tls_works_with_sentinels() {
 
 #[test]
 fn invalid_certificates_are_an_error() {
-    let build =
-        denying_builder("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
-    let error = build.build().err();
-    assert!(matches!(error, Some(BuildError::InvalidCertificate { .. })), "{error:?}");
-    assert!(error.is_some_and(|error| error.to_string().contains("PEM")));
+    let builder = denying_builder("rediss://localhost");
+    let error = builder.root_certificates("-----BEGIN CERTIFICATE-----\nx").build().err();
+    let Some(error @ BuildError::InvalidCertificate { .. }) = error else { panic!("{error:?}") };
+    assert!(error.to_string().contains("PEM"), "{error}");
 }
 
 /// Creates the user `ann`, and asserts that a limiter with this URL counts in this database.
 async fn assert_counts_in(database: u8, url: &str, password: &str, connection: &mut Connection) {
     let user = ["SETUSER", "ann", "on", password, "~*", "+@all"];
     redis::cmd("ACL").arg(&user).exec(connection).expect("ACL SETUSER");
-    let limiter = denying_builder(url).build().expect("valid");
-    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 9);
+    assert_eq!(take(&denying(url), &LIMIT, "key").await, 9);
     redis::cmd("SELECT").arg(database).exec(connection).expect("SELECT");
     let keys: Vec<String> = connection.keys("*").expect("KEYS");
     assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
@@ -117,9 +105,8 @@ async fn the_url_selects_a_user_and_a_database() {
     assert_counts_in(7, &url, ">p@ss:w/rd", &mut server.connection()).await;
     assert!(server.ttls().is_empty(), "nothing is in the first database");
 
-    let limiter = denying_builder(&format!("{}/99", server.url)).build().expect("valid");
-    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("no such database");
-    assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
+    let error = error_of(&denying(&format!("{}/99", server.url)), &LIMIT).await;
+    assert!(format!("{error:?}").contains("path of the Redis URL"), "{error:?}");
 }
 
 #[tokio::test]
@@ -128,9 +115,9 @@ async fn the_url_of_a_unix_socket_selects_a_user_and_a_database() {
     let path = folder.path().join("redis.sock");
     let address = ConnectionAddr::Unix(path.clone());
     let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
-    let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
-    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
-    let client = redis::Client::open(format!("unix://{}", path.display())).expect("a URL");
+    let url = format!("unix://{}", path.display());
+    assert_eq!(first_decision(&denying(&url), &LIMIT, "key").await.remaining, 9);
+    let client = redis::Client::open(url).expect("a URL");
     let mut connection = client.get_connection().expect("a server");
     let url = format!("redis+unix://{}?db=2&user=ann&pass=p+s", path.display());
     assert_counts_in(2, &url, ">p+s", &mut connection).await;
@@ -161,11 +148,7 @@ impl HaProxy {
         let mut command = Command::new("haproxy");
         command.arg("-f").arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("haproxy, which `tests/run` installs");
-        let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(started.elapsed() < 10 * SECOND, "haproxy does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        block_until("haproxy listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Self { child, port, _folder: folder }
     }
 }
@@ -181,8 +164,7 @@ impl Drop for HaProxy {
 async fn a_limiter_works_through_a_proxy_that_ends_idle_connections() {
     let server = Server::start();
     let proxy = HaProxy::start(&server);
-    let limiter = denying_builder(&format!("redis://127.0.0.1:{}", proxy.port));
-    let limiter = limiter.build().expect("valid");
+    let limiter = denying(&format!("redis://127.0.0.1:{}", proxy.port));
     let limit = Limit::sliding("idle", 10, HOUR);
     // The first call decides, too: nothing fails while a limiter connects.
     limiter.acquire(&limit, "key", 3).await.expect("admitted").settle(1);

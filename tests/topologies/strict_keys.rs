@@ -3,14 +3,13 @@
 //! name.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::thread::spawn;
+use std::net::TcpStream;
 
-use ratelimit_runtime::Clock;
+use ratelimit_runtime::{Builder, Clock};
+use support::proxy::relay;
 use support::server::Server;
 
-use crate::{denying_builder, use_all_operations};
+use crate::{denying, denying_builder, use_all_operations};
 
 /// Returns a check, before the first line of a script: a call of Redis with this condition raises this error.
 fn check(condition: &str, error: &str) -> String {
@@ -27,28 +26,16 @@ fn check(condition: &str, error: &str) -> String {
 
 /// Starts a proxy before a server that refuses these commands outside of scripts. Returns its URL.
 fn start_strict(server: &Server, check: String, refused: &'static [&'static str]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (port, real) = (listener.local_addr().expect("an address").port(), server.port());
-    let check: Arc<str> = check.into();
-    spawn(move || {
-        for client in listener.incoming() {
-            let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", real))) else {
-                return;
-            };
-            let (mut replies, mut back) =
-                (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
-            spawn(move || io::copy(&mut replies, &mut back));
-            let check = Arc::clone(&check);
-            spawn(move || {
-                let _ = forward(BufReader::new(client), &server, &check, refused);
-                let _ = server.shutdown(Shutdown::Both);
-            });
-        }
-    });
+    let port = relay(
+        server.port(),
+        move |client, server| {
+            let _ = forward(BufReader::new(client), &server, &check, refused);
+        },
+        |mut server, mut client| _ = io::copy(&mut server, &mut client),
+    );
     format!("redis://127.0.0.1:{port}")
 }
 
-/// Forwards commands.
 fn forward(
     mut client: BufReader<TcpStream>,
     mut server: &TcpStream,
@@ -86,27 +73,27 @@ fn number(client: &mut impl BufRead, kind: char) -> io::Result<usize> {
     number.ok_or(io::ErrorKind::UnexpectedEof.into())
 }
 
+async fn assert_works(builder: Builder) {
+    let limiter = builder.build().expect("valid");
+    limiter.ping().await.expect("it can decide");
+    use_all_operations(&limiter).await;
+    limiter.shutdown().await.expect("nothing is lost");
+}
+
 /// As Dragonfly does.
 #[tokio::test]
 async fn every_operation_declares_its_keys() {
     let server = Server::start();
     let error = "'script tried accessing undeclared key, key: ' .. key";
     let url = start_strict(&server, check("key and not declared[key]", error), &[]);
-    let limiter = denying_builder(&url).build().expect("valid");
-    limiter.ping().await.expect("it can decide");
-    use_all_operations(&limiter).await;
-    limiter.shutdown().await.expect("nothing is lost");
+    assert_works(denying_builder(&url)).await;
 }
 
 #[tokio::test]
 async fn no_operation_needs_a_command_that_is_refused_outside_of_scripts() {
     let server = Server::start();
     let refused = &["TIME", "CLIENT", "SCRIPT", "INFO", "CONFIG", "COMMAND", "WAIT"];
-    let limiter = denying_builder(&start_strict(&server, String::new(), refused));
-    let limiter = limiter.build().expect("valid");
-    limiter.ping().await.expect("it can decide");
-    use_all_operations(&limiter).await;
-    limiter.shutdown().await.expect("nothing is lost");
+    assert_works(denying_builder(&start_strict(&server, String::new(), refused))).await;
 }
 
 #[tokio::test]
@@ -114,11 +101,7 @@ async fn a_server_that_rejects_time_in_scripts_needs_the_clock_of_the_client() {
     let server = Server::start();
     let error = "'This Redis command is not allowed from script'";
     let url = start_strict(&server, check("command == 'TIME'", error), &[]);
-    let limiter = denying_builder(&url).build().expect("valid");
-    let error = limiter.ping().await.expect_err("no time").to_string();
+    let error = denying(&url).ping().await.expect_err("no time").to_string();
     assert!(error.contains("set `clock(Clock::Client)`"), "{error}");
-    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
-    limiter.ping().await.expect("it can decide");
-    use_all_operations(&limiter).await;
-    limiter.shutdown().await.expect("nothing is lost");
+    assert_works(denying_builder(&url).clock(Clock::Client)).await;
 }
