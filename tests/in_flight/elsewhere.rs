@@ -3,50 +3,38 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection};
+use ratelimit_runtime::{Limit, Part, Permit, RateLimiter};
 use support::cluster::Cluster;
 use support::limits::{DAY, SECOND};
 use support::server::Server;
-use tokio::time::{sleep, timeout};
+use support::wait::wait_for;
+use tokio::time::sleep;
 
 const ONE: Limit = Limit::in_flight("one", 1).hold(Duration::from_secs(3_600));
 const RATE: Limit = Limit::fixed("rate", 3, DAY);
 
-fn process(url: impl AsRef<str>) -> RateLimiter {
-    let builder = RateLimiter::builder().redis(url.as_ref()).deadline(SECOND);
+fn process(url: &str) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(url).deadline(SECOND);
     builder.build().expect("valid")
 }
 
-/// Acquires a slot and a unit of a rate, whose keys are in different hash slots.
-async fn acquire_both(limiter: &RateLimiter, rated: &str) -> Result<(), Rejection> {
-    let parts = [Part::new(&ONE, &"a", 1), Part::new(&RATE, &rated, 1)];
-    limiter.acquire_all(&parts).await.map(drop)
-}
-
 async fn acquire_soon(limiter: &RateLimiter) -> Permit {
-    let acquired = timeout(5 * SECOND, async {
-        loop {
-            match limiter.acquire(&ONE, "a", 1).await {
-                Ok(permit) => return permit,
-                Err(_) => sleep(Duration::from_millis(5)).await,
-            }
-        }
-    });
-    acquired.await.expect("free")
+    wait_for(async || limiter.acquire(&ONE, "a", 1).await.ok()).await
 }
 
 /// Whether the rate lacks before the slot is taken, or only after it.
 #[tokio::test]
 async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
     let cluster = Cluster::start(0);
-    let limiters = [process(cluster.url()), process(cluster.url())];
+    let limiters = [process(&cluster.url()), process(&cluster.url())];
     assert_ne!(cluster.slot("a"), cluster.slot("b"));
     for round in 0..10 {
         // Three of these calls have a unit of the rate, and many take a slot before they lack one.
         let rated = format!("b{round}");
-        let calls = limiters.iter().cycle().take(12).map(|limiter| acquire_both(limiter, &rated));
-        let admitted = join_all(calls).await.into_iter().flatten().count();
-        assert!(admitted <= 3, "{admitted}");
+        let parts = [Part::new(&ONE, &"a", 1), Part::new(&RATE, &rated, 1)];
+        let call = async |limiter: &RateLimiter| limiter.acquire_all(&parts).await.map(drop);
+        let admitted = join_all(limiters.iter().cycle().take(12).map(call)).await;
+        assert!(admitted.iter().flatten().count() <= 3, "{admitted:?}");
         for limiter in &limiters {
             drop(acquire_soon(limiter).await);
         }
@@ -62,13 +50,15 @@ async fn a_slot_is_free_after_the_rate_has_rejected_the_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_call_frees_no_slot_of_another() {
     let cluster = Cluster::start(0);
-    let (limiter, other) = (process(cluster.url()), process(cluster.url()));
+    let (limiter, other) = (process(&cluster.url()), process(&cluster.url()));
     for round in 0..60_u64 {
+        // The keys are in different hash slots.
         let rated = format!("b{round}");
-        let call = limiter.clone();
-        let aborted = tokio::spawn(async move { acquire_both(&call, &rated).await });
+        let parts = [Part::new(&ONE, &"a", 1), Part::new(&RATE, &rated, 1)];
+        let aborted = tokio::spawn(limiter.acquire_all(&parts));
         sleep(Duration::from_micros(100 + round * 37 % 1_500)).await;
         aborted.abort();
+        drop(aborted);
         let permit = acquire_soon(&limiter).await;
         for _ in 0..5 {
             let second = other.acquire(&ONE, "a", 1).await;
@@ -80,21 +70,17 @@ async fn an_aborted_call_frees_no_slot_of_another() {
     }
 }
 
-/// All hash slots are stated at once.
+/// All hash slots of a cluster are stated at once, and statements about many counts of one server share scripts.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_counts_keep_their_slots() {
-    let cluster = Cluster::start(0);
-    keep_slots([(); 2].map(|()| process(cluster.url())), 3_000).await;
+    let (cluster, server) = (Cluster::start(0), Server::start());
+    for (url, count) in [(cluster.url(), 3_000), (server.url.clone(), 500)] {
+        keep_slots(&url, count).await;
+    }
 }
 
-/// Statements about many counts share scripts.
-#[tokio::test(flavor = "multi_thread")]
-async fn hundreds_of_counts_of_one_server_keep_their_slots() {
-    let server = Server::start();
-    keep_slots([(); 2].map(|()| process(&server.url)), 500).await;
-}
-
-async fn keep_slots([limiter, other]: [RateLimiter; 2], count: u64) {
+async fn keep_slots(url: &str, count: u64) {
+    let (limiter, other) = (process(url), process(url));
     let limit = ONE.hold(2 * SECOND);
     let mut permits = Vec::new();
     for keys in (0..count).collect::<Vec<_>>().chunks(100) {

@@ -1,9 +1,10 @@
 //! Several limiters on one Redis in real time, and what fails between them. `models/` has requests that arrive late.
 
 use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
+use futures::poll;
 use ratelimit_runtime::{
     Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, Source, rate_limit,
 };
@@ -11,6 +12,7 @@ use redis::Commands;
 use support::limits::{SECOND, ruled};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
+use support::wait::{wait_for, wait_until};
 use tokio::time::{sleep, timeout};
 
 use crate::assert_busy;
@@ -18,16 +20,13 @@ use crate::assert_busy;
 const HOLD: Duration = Duration::from_secs(2);
 const TWO: Limit = Limit::in_flight("two", 2).hold(HOLD);
 
-fn at(port: u16, prefix: &str) -> Builder {
-    RateLimiter::builder()
-        .redis(format!("redis://127.0.0.1:{port}"))
-        .key_prefix(prefix)
-        .on_error(OnError::Deny)
-        .deadline(Duration::from_millis(500))
+fn at(port: u16) -> Builder {
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{port}"));
+    builder.on_error(OnError::Deny).deadline(SECOND / 2)
 }
 
 fn process(server: &Server) -> RateLimiter {
-    at(server.port(), "fleet").build().expect("valid")
+    at(server.port()).build().expect("valid")
 }
 
 async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejection> {
@@ -35,14 +34,7 @@ async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejecti
 }
 
 async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> Permit {
-    let started = Instant::now();
-    loop {
-        match acquire(limiter, limit).await {
-            Ok(permit) => return permit,
-            Err(rejection) => assert!(started.elapsed() < 15 * SECOND, "{rejection:?}"),
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
+    wait_for(async || acquire(limiter, limit).await.ok()).await
 }
 
 async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u64, patience: Duration) {
@@ -81,26 +73,23 @@ async fn processes_share_a_count_and_hear_of_releases() {
     server.assert_all_keys_expire();
 }
 
-/// A process that is cut off loses its units by its own clock, before another process can have them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let cut_off = at(proxy.port, "fleet").build().expect("valid");
+    let cut_off = at(proxy.port).build().expect("valid");
     let other = process(&server);
-    let (first, second) = (acquire(&cut_off, &TWO).await, acquire(&cut_off, &TWO).await);
-    let (first, second) = (first.expect("admitted"), second.expect("admitted"));
+    let first = acquire(&cut_off, &TWO).await.expect("admitted");
+    let second = acquire(&cut_off, &TWO).await.expect("admitted");
     proxy.set(Network::Cut);
     let started = Instant::now();
-    let waits = tokio::spawn(async move {
-        let permit = acquire_soon(&other, &TWO).await;
-        (Instant::now(), permit, other)
-    });
-    timeout(10 * SECOND, first.lost()).await.expect("lost");
-    let lost_at = Instant::now();
-    assert!(first.is_lost() && second.is_lost());
-    assert!(lost_at - started > HOLD / 3, "not before its time");
-    let (admitted_at, permit, other) = waits.await.expect("no panic");
+    let waits = async { (acquire_soon(&other, &TWO).await, Instant::now()) };
+    let loses = async {
+        timeout(10 * SECOND, first.lost()).await.expect("lost");
+        (first.is_lost() && second.is_lost(), Instant::now())
+    };
+    let ((permit, admitted_at), (both_are_lost, lost_at)) = tokio::join!(waits, loses);
+    assert!(both_are_lost && lost_at - started > HOLD / 3, "not before its time");
     assert!(admitted_at > lost_at, "both ran at the same time");
     // Units that were lost free nothing once the network is back.
     let third = acquire(&other, &TWO).await.expect("admitted");
@@ -112,7 +101,6 @@ async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
     drop(acquire_soon(&cut_off, &TWO).await);
 }
 
-/// A server that has lost its memory learns what runs with the next heartbeat.
 #[tokio::test]
 async fn a_server_that_lost_its_memory_hears_what_runs() {
     let server = Server::start();
@@ -152,18 +140,15 @@ async fn a_reset_loses_the_units_of_every_process() {
 async fn calls_of_an_outage_are_counted_once_redis_is_back() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let builder = at(proxy.port, "fleet").on_error(OnError::Local);
+    let builder = at(proxy.port).on_error(OnError::Local);
     let limiter = builder.deadline(Duration::from_millis(100)).build().expect("valid");
     let other = process(&server);
     let held = acquire(&other, &TWO).await.expect("admitted");
     let before = acquire(&limiter, &TWO).await.expect("admitted");
     proxy.set(Network::Cut);
-    let mut local = Vec::new();
-    while local.len() < 2 {
-        let permit = acquire(&limiter, &TWO).await.expect("admitted");
-        assert_eq!(permit.decision().source, Source::Fallback);
-        local.push(permit);
-    }
+    let local = [acquire(&limiter, &TWO).await, acquire(&limiter, &TWO).await];
+    let local = local.map(|permit| permit.expect("admitted"));
+    assert!(local.iter().all(|permit| permit.decision().source == Source::Fallback));
     assert_busy(&acquire(&limiter, &TWO).await.expect_err("busy"), 2);
     proxy.set(Network::Up);
     let many = TWO.try_amounts(10, None).expect("valid");
@@ -172,40 +157,31 @@ async fn calls_of_an_outage_are_counted_once_redis_is_back() {
     wait_until_counted(&other, &many, 0, 10 * SECOND).await;
 }
 
-/// Takes a slot, and another in an outage that calls of another limit have found. With `resets`, the count is reset in
-/// between. Then Redis counts so many units, in less time than a heartbeat of a long hold takes.
-async fn take_beside_an_outage(resets: bool, counted: u64) -> [Permit; 2] {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = at(proxy.port, "fleet").on_error(OnError::Local).build().expect("valid");
-    let long = TWO.hold(300 * SECOND);
-    let before = acquire(&limiter, &long).await.expect("admitted");
-    if resets {
-        limiter.reset(&long, "key").await.expect("reset");
-    }
-    proxy.set(Network::Cut);
-    let rate = Limit::fixed("rate", 1_000, SECOND);
-    for _ in 0..10 {
-        drop(acquire(&limiter, &rate).await.expect("admitted by the fallback"));
-    }
-    let local = acquire(&limiter, &long).await.expect("admitted");
-    assert_eq!(local.decision().source, Source::Fallback);
-    proxy.set(Network::Up);
-    wait_until_counted(&process(&server), &long, counted, 10 * SECOND).await;
-    [before, local]
-}
-
+/// In less time than a heartbeat of a long hold takes. A process knows at once of its own reset, so it keeps what its
+/// fallback admits afterwards.
 #[tokio::test]
 async fn calls_of_an_outage_that_another_limit_has_found_are_counted_at_once() {
-    let permits = take_beside_an_outage(false, 2).await;
-    assert!(permits.iter().all(|permit| !permit.is_lost()));
-}
-
-/// A process knows at once of its own reset, so it keeps what its fallback admits afterwards.
-#[tokio::test]
-async fn a_call_of_an_outage_after_a_reset_keeps_its_slot() {
-    let [before, local] = take_beside_an_outage(true, 1).await;
-    assert!(before.is_lost() && !local.is_lost());
+    for resets in [false, true] {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let limiter = at(proxy.port).on_error(OnError::Local).build().expect("valid");
+        let long = TWO.hold(300 * SECOND);
+        let before = acquire(&limiter, &long).await.expect("admitted");
+        if resets {
+            limiter.reset(&long, "key").await.expect("reset");
+        }
+        proxy.set(Network::Cut);
+        let rate = Limit::fixed("rate", 1_000, SECOND);
+        for _ in 0..10 {
+            drop(acquire(&limiter, &rate).await.expect("admitted by the fallback"));
+        }
+        let local = acquire(&limiter, &long).await.expect("admitted");
+        assert_eq!(local.decision().source, Source::Fallback);
+        proxy.set(Network::Up);
+        let counted = if resets { 1 } else { 2 };
+        wait_until_counted(&process(&server), &long, counted, 10 * SECOND).await;
+        assert_eq!((before.is_lost(), local.is_lost()), (resets, false));
+    }
 }
 
 #[rate_limit(in_flight = 2, name = "held by an attribute")]
@@ -213,7 +189,6 @@ async fn held() -> Result<(), Rejection> {
     Ok(())
 }
 
-/// However the limit is written. Under a rule, too.
 #[tokio::test]
 async fn a_hold_is_thirty_seconds_unless_set() {
     let server = Server::start();
@@ -238,7 +213,6 @@ async fn a_hold_is_thirty_seconds_unless_set() {
     assert_eq!(permit.decision().source, Source::Embedded);
 }
 
-/// A shutdown tells what still runs.
 #[tokio::test]
 async fn a_shutdown_reports_what_is_in_flight() {
     let server = Server::start();
@@ -259,12 +233,7 @@ async fn a_forgotten_reset_loses_no_later_units() {
     let three = Limit::in_flight("three", 3).hold(SECOND);
     let earlier = acquire(&one, &three).await.expect("admitted");
     assert!(one.reset(&three, "key").await.expect("reset") && earlier.is_lost());
-    let forgotten = async {
-        while !server.ttls().is_empty() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(30 * SECOND, forgotten).await.expect("the key expires");
+    wait_until(async || server.ttls().is_empty()).await;
     let later = acquire(&other, &three).await.expect("admitted");
     let _beside = acquire(&one, &three).await.expect("admitted");
     let _last = acquire(&other, &three).await.expect("admitted");
@@ -278,29 +247,18 @@ async fn calls_that_are_not_polled_stop_no_statement() {
     let server = Server::start();
     let limiter = process(&server);
     let five = Limit::in_flight("five", 5).hold(SECOND);
-    let mut running = Vec::new();
-    for _ in 0..3 {
-        running.push(acquire(&limiter, &five).await.expect("admitted"));
-    }
+    let mut running = join_all([(); 3].map(|()| acquire(&limiter, &five))).await;
     let mut kept = pin!(limiter.acquire(&five, "key", 1));
     let mut dropped = Box::pin(limiter.acquire(&five, "key", 1));
-    let context = &mut Context::from_waker(Waker::noop());
-    assert!(
-        kept.as_mut().poll(context).is_pending() && dropped.as_mut().poll(context).is_pending()
-    );
+    assert!(poll!(kept.as_mut()).is_pending() && poll!(dropped.as_mut()).is_pending());
     drop(dropped);
     sleep(3 * SECOND).await;
-    assert!(running.iter().all(|permit| !permit.is_lost()));
+    assert!(running.iter().all(|permit| permit.as_ref().is_ok_and(|permit| !permit.is_lost())));
     let other = process(&server);
-    for _ in 0..2 {
-        if let Ok(permit) = acquire(&other, &five).await {
-            running.push(permit);
-        }
-    }
+    running.extend([acquire(&other, &five).await, acquire(&other, &five).await]);
     acquire(&other, &five).await.expect_err("five run");
 }
 
-/// The shortest hold of a process counts.
 #[tokio::test]
 async fn two_holds_of_one_count_keep_the_slots_of_both() {
     let server = Server::start();

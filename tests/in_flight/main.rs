@@ -16,7 +16,6 @@ mod leaks;
 mod promises;
 mod waits;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
@@ -26,7 +25,6 @@ use support::server::Server;
 const HOLD: Duration = Duration::from_secs(3_600);
 const TWO: Limit = Limit::in_flight("two", 2).hold(HOLD);
 
-/// A limiter on a virtual clock.
 struct TestLimiter {
     limiter: RateLimiter,
     clock: VirtualClock,
@@ -35,9 +33,7 @@ struct TestLimiter {
 impl TestLimiter {
     /// Returns a limiter on each store.
     fn each(server: &Server) -> [Self; 2] {
-        static CREATED: AtomicU32 = AtomicU32::new(0);
-        let prefix = format!("test{}", CREATED.fetch_add(1, Ordering::Relaxed));
-        [RateLimiter::builder(), server.builder().key_prefix(&prefix)].map(|builder| {
+        [RateLimiter::builder(), server.builder()].map(|builder| {
             let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
             let builder = builder.clock(Clock::Virtual(clock.clone()));
             // A busy test machine must not take the turn of a waiting call that it does not poll for a while.
@@ -61,15 +57,12 @@ impl TestLimiter {
     }
 
     async fn assert_busy(&self, limit: &Limit, in_flight: u64) {
-        let rejection = self.acquire(limit, 1).await.expect_err("busy");
-        assert_busy(&rejection, in_flight);
+        assert_busy(&self.acquire(limit, 1).await.expect_err("busy"), in_flight);
     }
 }
 
 fn assert_busy(rejection: &Rejection, units: u64) {
-    assert!(
-        matches!(rejection, Rejection::Busy { in_flight, .. } if *in_flight == units),
-        "{rejection:?}"
-    );
+    let Rejection::Busy { in_flight, .. } = rejection else { panic!("{rejection:?}") };
+    assert_eq!(*in_flight, units);
     assert_eq!(rejection.retry_after(), None);
 }

@@ -14,6 +14,7 @@ use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, SECOND};
 use support::lines::{run_tasks, wait_until_decided, wait_until_idle};
 use support::server::Server;
+use support::wait::wait_until;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -32,12 +33,10 @@ fn assert_waits(call: &mut (impl Future + Unpin)) {
     assert!(call.now_or_never().is_none());
 }
 
-/// Returns the output of what ends soon.
 async fn soon<T>(call: impl Future<Output = T>) -> T {
     timeout(10 * SECOND, call).await.expect("in time")
 }
 
-/// First come, first served. A call that does not wait is rejected at once.
 #[tokio::test]
 async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
     let server = Server::start();
@@ -182,8 +181,7 @@ const THREE: Limit = Limit::in_flight("three", 3).hold(HOUR).wait(HOUR);
 const RATE: Limit = Limit::fixed("rate", 1_000_000, HOUR).wait(HOUR);
 
 fn process(server: &Server) -> RateLimiter {
-    let builder = server.builder().on_error(OnError::Deny).deadline(SECOND);
-    builder.build().expect("valid")
+    server.builder().deadline(SECOND).build().expect("valid")
 }
 
 async fn acquire(
@@ -204,18 +202,18 @@ async fn release(permits: Vec<Permit>) {
 
 /// Tasks of a process that call one after another, so that some always wait.
 fn endless(limiter: &RateLimiter, limit: Limit, is_rated: bool) -> (JoinSet<()>, Arc<AtomicU32>) {
-    let (mut tasks, calls) = (JoinSet::new(), Arc::new(AtomicU32::new(0)));
-    for _ in 0..8 {
+    let calls = Arc::new(AtomicU32::new(0));
+    let task = |_| {
         let (limiter, calls) = (limiter.clone(), Arc::clone(&calls));
-        tasks.spawn(async move {
+        async move {
             loop {
                 let _permits = acquire(&limiter, &limit, 1, is_rated).await.expect("admitted");
                 calls.fetch_add(1, Relaxed);
                 sleep(Duration::from_millis(25)).await;
             }
-        });
-    }
-    (tasks, calls)
+        }
+    };
+    ((0..8).map(task).collect(), calls)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,9 +226,7 @@ async fn a_single_call_is_served_beside_a_process_that_always_waits() {
         let (tasks, calls) = endless(&busy, limit, is_rated);
         for _ in 0..2 {
             let before = calls.load(Relaxed);
-            while calls.load(Relaxed) < before + 5 {
-                sleep(Duration::from_millis(20)).await;
-            }
+            wait_until(async || calls.load(Relaxed) >= before + 5).await;
             let started = Instant::now();
             let admitted = timeout(2 * BOUND, acquire(&single, &limit, cost, is_rated)).await;
             let permits = admitted.expect("served").expect("admitted");
@@ -270,10 +266,7 @@ async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
     };
     let (one, other, third) = (process(), process(), process());
     let held = acquire(&one, &ONE_FOR_AN_HOUR, 1, false).await.expect("admitted");
-    let next = tokio::spawn({
-        let other = other.clone();
-        async move { acquire(&other, &ONE_FOR_AN_HOUR, 1, false).await }
-    });
+    let next = tokio::spawn(other.acquire(&ONE_FOR_AN_HOUR, "key", 1));
     for waited in [SECOND, SECOND / 10] {
         wait_until_decided(&other).await;
         clock.advance(waited);
@@ -281,19 +274,12 @@ async fn a_line_does_not_ask_again_because_its_own_charge_was_given_back() {
     wait_until_decided(&other).await;
     // The unit is free, and kept for the other process, which does not look again before the clock moves.
     release(held).await;
-    let last = tokio::spawn({
-        let third = third.clone();
-        async move {
-            let parts = [Part::new(&RATE, &"apart", 1), Part::new(&ONE_FOR_AN_HOUR, &"key", 1)];
-            third.acquire_all(&parts).await
-        }
-    });
-    timeout(10 * SECOND, wait_until_decided(&third)).await.expect("the line rests");
+    let parts = [Part::new(&RATE, &"apart", 1), Part::new(&ONE_FOR_AN_HOUR, &"key", 1)];
+    let last = tokio::spawn(third.acquire_all(&parts));
+    soon(wait_until_decided(&third)).await;
     assert!(!next.is_finished() && !last.is_finished());
     clock.advance(SECOND);
-    let permits = timeout(10 * SECOND, next).await.expect("served").expect("no panic");
-    release(permits.expect("admitted")).await;
+    release(vec![soon(next).await.expect("no panic").expect("admitted")]).await;
     clock.advance(2 * SECOND);
-    let permits = timeout(10 * SECOND, last).await.expect("served").expect("no panic");
-    assert_eq!(permits.expect("admitted").len(), 2);
+    assert_eq!(soon(last).await.expect("no panic").expect("admitted").len(), 2);
 }
