@@ -6,8 +6,7 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 
-use ratelimit_runtime::rate_limit;
-use ratelimit_runtime::{RateLimiter, Rejection};
+use ratelimit_runtime::{rate_limit, RateLimiter, Rejection};
 
 thread_local! {
     static DROPPED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
@@ -158,10 +157,8 @@ async fn run() {
         assert_eq!(order, ["last", "third", "fourth", "second", "first"], "a rejected {name}");
     }
 
-    assert_eq!(
-        borrows_the_permit().await.ok(),
-        Some(std::mem::size_of::<ratelimit_runtime::Permit>())
-    );
+    let size = std::mem::size_of::<ratelimit_runtime::Permit>();
+    assert_eq!(borrows_the_permit().await.ok(), Some(size));
     assert_eq!((one_line(1).await.ok(), synchronous_one_line(1)), (Some(1), Some(1)));
 }
 

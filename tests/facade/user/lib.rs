@@ -18,8 +18,7 @@ async fn log_in(tenant: u64, user: &str) -> Result<(), Rejection> {
     limit(period = 1, threshold = most, algo = "token_bucket", burst = 5, key = "{most}"),
     limit(in_flight = 2, hold = "30s"),
     limit(limit = LOGIN, count_if = Result::is_err, block = |_| None),
-    wait = "1s",
-    crate = ::acme::limits
+    wait = "1s", crate = ::acme::limits
 )]
 async fn several(most: u64) -> Result<u64, Rejection> {
     Ok(most)
