@@ -8,8 +8,8 @@ use support::cluster::Cluster;
 use support::sentinel::Sentinels;
 use support::server::{Server, start_with_tls};
 
-use crate::operator::{call, service, until_shown};
-use crate::ratelimit;
+use crate::operator::{announced, call};
+use crate::{ratelimit, with_certificates};
 
 /// Examines a Redis. Returns the exit code, and the report.
 fn examine(url: &str, set: impl Fn(&mut Command)) -> (i32, Value) {
@@ -41,39 +41,30 @@ fn assert_finds(url: &str, set: impl Fn(&mut Command), checks: &[&str], words: &
     assert!(words.iter().all(|words| text.contains(words)), "{words:?}: {text}");
 }
 
+/// Asserts that nothing is found, and returns the report.
+#[track_caller]
+fn assert_is_good(url: &str, set: impl Fn(&mut Command)) -> Value {
+    let (code, report) = examine(url, set);
+    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
+    report
+}
+
+fn checks(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().expect("findings").iter();
+    findings.map(|finding| finding["check"].as_str().expect("a name")).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_finds_nothing_on_a_good_server_and_measures_its_keys() {
     let server = Server::start();
-    let service = service(&server).build().expect("valid");
-    service.ping().await.expect("ready");
-    for tenant in ["acme", "bob", "(x:y)"] {
+    let service = announced(&server).await;
+    for tenant in ["bob", "(x:y)"] {
         service.scope(call(tenant)).await.expect("admitted");
     }
-    until_shown(&server, &["list"], "limit api: ").await;
-    let (code, report) = examine(&server.url, |_| {});
-    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
-    let checks = report["findings"].as_array().expect("findings").iter();
-    let checks: Vec<_> = checks.map(|finding| finding["check"].as_str().expect("a name")).collect();
-    assert_eq!(
-        checks,
-        [
-            "url",
-            "connection",
-            "rights",
-            "server",
-            "eviction",
-            "replicas",
-            "persistence",
-            "latency",
-            "decision",
-            "memory",
-            "ttl",
-            "values",
-            "fleet",
-            "releases",
-            "clock"
-        ]
-    );
+    let report = assert_is_good(&server.url, |_| {});
+    let all = "url connection rights server eviction replicas persistence latency decision memory \
+               ttl values fleet releases clock";
+    assert_eq!(checks(&report).join(" "), all);
     let memory = report["memory"].as_array().expect("limits");
     let api = memory.iter().find(|limit| limit["limit"] == "api (sliding, 1m)").expect("api");
     assert_eq!(api["keys"], json!(3));
@@ -114,10 +105,7 @@ async fn doctor_finds_what_can_become_of_counts_and_rules() {
     assert_finds(&server.url, |_| {}, &["eviction"], &eviction);
     set("maxmemory-policy", "noeviction");
 
-    let service = service(&server).build().expect("valid");
-    service.ping().await.expect("ready");
-    service.scope(call("acme")).await.expect("admitted");
-    until_shown(&server, &["list"], "limit api: ").await;
+    let _service = announced(&server).await;
     // Another program removes a TTL, and writes a value where a count should be.
     let mut connection = server.connection();
     let () = connection.persist("rl:sliding:1m:api{acme}").expect("PERSIST");
@@ -191,20 +179,15 @@ fn doctor_names_a_url_that_leads_nowhere() {
 #[test]
 fn doctor_examines_each_primary_of_a_cluster_and_that_of_sentinels() {
     let cluster = Cluster::start(1);
-    let (code, report) = examine(&cluster.url(), |_| {});
-    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
-    let checks = report["findings"].as_array().expect("findings").iter();
-    assert_eq!(checks.filter(|finding| finding["check"] == "clock").count(), 3);
-    let node = format!("redis://127.0.0.1:{}", cluster.port(0));
-    let words = ["begin the URL with redis+cluster://"];
-    let (code, report) = examine(&node, |_| {});
+    let report = assert_is_good(&cluster.url(), |_| {});
+    assert_eq!(checks(&report).iter().filter(|check| **check == "clock").count(), 3);
+    let (code, report) = examine(&format!("redis://127.0.0.1:{}", cluster.port(0)), |_| {});
     let (found, text) = findings(&report);
     assert!(code == 3 && found.contains(&"server"), "{text}");
-    assert!(words.iter().all(|words| text.contains(words)), "{text}");
+    assert!(text.contains("begin the URL with redis+cluster://"), "{text}");
 
     let sentinels = Sentinels::start();
-    let (code, report) = examine(&sentinels.url("master0"), |_| {});
-    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
+    assert_is_good(&sentinels.url("master0"), |_| {});
     let (host, port) = sentinels.replica();
     let (_, report) = examine(&format!("redis://{host}:{port}"), |_| {});
     let (found, text) = findings(&report);
@@ -214,24 +197,14 @@ fn doctor_examines_each_primary_of_a_cluster_and_that_of_sentinels() {
 #[test]
 fn doctor_reads_certificates_and_passwords_of_files() {
     let (server, url) = start_with_tls(true);
-    let files = server.tls_paths.as_ref().expect("the server has TLS");
+    assert_is_good(&url, |doctor| with_certificates(doctor, &server));
+    assert_finds(&url, |_| {}, &["connection"], &["RATELIMIT_ROOT_CERTIFICATES"]);
+
     let folder = tempfile::tempdir().expect("a folder");
     let password = folder.path().join("password");
     std::fs::write(&password, "right\n").expect("written");
-    let with_files = |doctor: &mut Command| {
-        doctor
-            .env("RATELIMIT_ROOT_CERTIFICATES", &files.ca_crt)
-            .env("RATELIMIT_CLIENT_CERTIFICATE", &files.redis_crt)
-            .env("RATELIMIT_CLIENT_KEY", &files.redis_key);
-    };
-    let (code, report) = examine(&url, with_files);
-    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
-    assert_finds(&url, |_| {}, &["connection"], &["RATELIMIT_ROOT_CERTIFICATES"]);
-
     let server = Server::start();
     let mut set = redis::cmd("CONFIG");
     set.arg(&["SET", "requirepass", "right"]).exec(&mut server.connection()).expect("CONFIG SET");
-    let (code, report) =
-        examine(&server.url, |doctor| _ = doctor.env("RATELIMIT_PASSWORD_FILE", &password));
-    assert_eq!((code, findings(&report)), (0, (vec![], String::new())));
+    assert_is_good(&server.url, |doctor| _ = doctor.env("RATELIMIT_PASSWORD_FILE", &password));
 }

@@ -11,7 +11,7 @@ use support::example::{error_output, output};
 use support::sentinel::Sentinels;
 use support::server::{Server, start_with_tls};
 
-use crate::ratelimit;
+use crate::{ratelimit, with_certificates};
 
 fn prove(url: &str, arguments: &[&str]) -> Command {
     ratelimit(&[&["prove", "--redis", url], arguments].concat())
@@ -38,7 +38,6 @@ fn assert_holds(text: &str) {
     assert!(text.contains("Read the column `beyond`"), "{text}");
 }
 
-/// Returns the error of a run that nobody has confirmed.
 fn refused(url: &str) -> String {
     let text = error_output(prove(url, &[]));
     assert!(text.contains("without a terminal that answers, add `--yes`"), "{text}");
@@ -68,14 +67,8 @@ fn prove_counts_no_call_beyond_the_limit_and_leaves_no_key() {
 #[test]
 fn prove_works_with_tls_and_certificates_in_files() {
     let (server, url) = start_with_tls(true);
-    let files = server.tls_paths.as_ref().expect("the server has TLS");
-    let paths = [&files.ca_crt, &files.redis_crt, &files.redis_key];
-    let [root, own, key] = paths.map(|path| path.to_str().expect("UTF-8"));
     let mut with_files = prove(&url, &["--yes", "--json"]);
-    with_files
-        .env("RATELIMIT_ROOT_CERTIFICATES", root)
-        .env("RATELIMIT_CLIENT_CERTIFICATE", own)
-        .env("RATELIMIT_CLIENT_KEY", key);
+    with_certificates(&mut with_files, &server);
     let table: Value = serde_json::from_str(&output(with_files)).expect("JSON");
     let limiters = table["limiters"].as_array().expect("limiters").iter();
     let ours = limiters.filter(|limiter| limiter["is_ours"] == true);

@@ -1,14 +1,15 @@
 //! What all commands share: JSON, exit codes, questions, colours, completions, and the README of the package.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
+use ratelimit_runtime::RateLimiter;
 use serde_json::{Value, json};
 use support::example::{error_output, output};
 use support::server::Server;
 
-use crate::operator::{call, service, until_shown};
+use crate::operator::{announced, call, service, until_shown};
 use crate::ratelimit;
 
 fn json(server: &Server, command: &[&str]) -> Value {
@@ -23,21 +24,26 @@ fn status(mut command: Command) -> (i32, String) {
     (output.status.code().expect("it ends"), text)
 }
 
+/// Starts a service that announces the rejection of `acme`.
+async fn limited(server: &Server) -> RateLimiter {
+    let service = service(server).log_keys(true).build().expect("valid");
+    service.ping().await.expect("ready");
+    while service.scope(call("acme")).await.is_ok() {}
+    until_shown(server, &["top"], "  api  acme  in ").await;
+    service
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_prints_one_document_of_json() {
     let server = Server::start();
-    let service = service(&server).log_keys(true).build().expect("valid");
-    service.ping().await.expect("ready");
-    while service.scope(call("acme")).await.is_ok() {}
-    until_shown(&server, &["top"], "  api  acme  in ").await;
+    let _service = limited(&server).await;
     let json = |command: &[&str]| json(&server, command);
 
     assert_eq!(json(&["set", "api", "acme", "threshold", "=", "9"]), json!({ "processes": 1 }));
     let list = json(&["list"]);
     assert_eq!(list["processes"][0]["rules"], "in_force", "{list}");
-    let limit = &list["limits"][0];
-    assert_eq!((&limit["limit"], &limit["threshold"]), (&json!("api"), &json!(5)));
-    assert_eq!((&limit["algorithm"], &limit["period_ms"]), (&json!("sliding"), &json!(60_000)));
+    let limit = ["limit", "threshold", "algorithm", "period_ms"].map(|it| &list["limits"][0][it]);
+    assert_eq!(json!(limit), json!(["api", 5, "sliding", 60_000]));
     let rules = json!({ "api": { "keys": { "acme": { "threshold": 9 } } } });
     assert_eq!((&list["rules"], &list["rules_are_lost"]), (&rules, &json!(false)));
     assert_eq!(json(&["save"]), rules);
@@ -70,14 +76,10 @@ async fn each_command_prints_one_document_of_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_prints_rejected_keys_and_changes_as_they_come() {
     let server = Server::start();
-    let service = service(&server).log_keys(true).build().expect("valid");
-    service.ping().await.expect("ready");
-    while service.scope(call("acme")).await.is_ok() {}
-    until_shown(&server, &["top"], "  api  acme  in ").await;
+    let _service = limited(&server).await;
     let mut watch = ratelimit(&["watch", "--redis", &server.url]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut lines =
-        std::io::BufRead::lines(std::io::BufReader::new(watch.stdout.take().expect("piped")));
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
     let mut line = || lines.next().expect("a line").expect("UTF-8");
     assert!(line().starts_with("       1  api  acme  in "));
     output(ratelimit(&["set", "api", "blocked", "--redis", &server.url]));
@@ -104,10 +106,7 @@ fn wrong_usage_has_an_exit_code_of_its_own_and_says_what_to_write() {
     let (code, text) = status(ratelimit(&["list", "--redis", "redis://127.0.0.1:1"]));
     assert!(code == 1 && text.starts_with("Error: Redis does not reply: "), "{code}: {text}");
     let (code, text) = status(ratelimit(&["list", "--redis", "http://ann:secret@127.0.0.1"]));
-    assert!(
-        code == 1 && text.contains("Redis URL is invalid") && !text.contains("secret"),
-        "{text}"
-    );
+    assert!(code == 1 && text.contains("Redis URL is invalid") && !text.contains("sec"), "{text}");
 }
 
 #[test]
@@ -135,9 +134,8 @@ fn on_a_terminal(command: &Command, answer: &str) -> String {
     for (name, _) in command.get_envs().filter(|(_, value)| value.is_none()) {
         script.env_remove(name);
     }
-    script.env("TERM", "xterm");
-    let mut script =
-        script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("util-linux");
+    script.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().expect("util-linux");
     script.stdin.as_mut().expect("piped").write_all(answer.as_bytes()).expect("it reads");
     let mut shown = String::new();
     script.stdout.take().expect("piped").read_to_string(&mut shown).expect("UTF-8");
@@ -148,10 +146,7 @@ fn on_a_terminal(command: &Command, answer: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_destroys_asks_on_a_terminal_and_needs_yes_without_one() {
     let server = Server::start();
-    let service = service(&server).build().expect("valid");
-    service.ping().await.expect("ready");
-    service.scope(call("acme")).await.expect("admitted");
-    until_shown(&server, &["list"], "limit api: ").await;
+    let _service = announced(&server).await;
     let on_server = |command: &[&str]| ratelimit(&[command, &["--redis", &server.url]].concat());
     output(on_server(&["set", "api", "acme", "threshold = 9"]));
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,19 +154,14 @@ async fn what_destroys_asks_on_a_terminal_and_needs_yes_without_one() {
     fs::write(&file, "{}").expect("written");
     let restore = ["restore", file.to_str().expect("UTF-8")];
 
-    for command in [
-        &["reset", "api", "acme"][..],
-        &["unblock", "api", "acme"],
-        &["unset", "api", "acme"],
-        &restore,
-    ] {
+    let commands = ["reset", "unblock", "unset"].map(|command| [command, "api", "acme"]);
+    for command in commands.iter().map(|command| &command[..]).chain([&restore[..]]) {
         let text = error_output(on_server(command));
         assert!(text.contains("without a terminal that answers, add `--yes`"), "{text}");
         let text = on_a_terminal(&on_server(command), "no\n");
-        assert!(
-            text.contains("Type yes to do it: ") && text.contains("nothing was done"),
-            "{text}"
-        );
+        for words in ["Type yes to do it: ", "nothing was done"] {
+            assert!(text.contains(words), "{text}");
+        }
     }
     assert_eq!(output(on_server(&["get", "api", "acme"])), "threshold = 9\n");
     assert!(output(on_server(&["peek", "api", "acme"])).starts_with("api: 8 of 9 left\n"));
@@ -193,7 +183,6 @@ fn there_are_colours_on_a_terminal_only() {
     }
 }
 
-/// Runs the examples of the README of the package, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_examples_of_the_readme_run() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-cli/README.md");
@@ -204,10 +193,7 @@ async fn the_examples_of_the_readme_run() {
     assert_eq!(lines.len(), 10, "{lines:?}");
 
     let server = Server::start();
-    let service = service(&server).build().expect("valid");
-    service.ping().await.expect("ready");
-    service.scope(call("acme")).await.expect("admitted");
-    until_shown(&server, &["list"], "limit api: ").await;
+    let _service = announced(&server).await;
     let folder = tempfile::tempdir().expect("a folder");
     for line in lines {
         let program = ratelimit(&[]);
