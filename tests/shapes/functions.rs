@@ -266,6 +266,12 @@ fn tracked() -> Result<u32, Rejection> {
     Ok(Location::caller().line())
 }
 
+#[rate_limit(period = "1h", threshold = 1, scope = "process", on_limited = |_| 0)]
+#[track_caller]
+fn tracked_and_hidden() -> impl std::fmt::Debug {
+    Location::caller().line()
+}
+
 #[rate_limit(algo = "leaky_bucket", period = "1s", threshold = 20, wait = "1s", scope = "process")]
 fn patient(id: u8) -> Result<u8, Rejection> {
     Ok(id)
@@ -277,6 +283,7 @@ fn functions_are_limited_without_a_runtime() {
     assert_eq!([blocking(), blocking()], [Some(7), None]);
     assert_eq!([below_main(), below_main()], [Some(7), None]);
     assert_eq!(tracked(), Ok(line!()));
+    assert_eq!(format!("{:?}", tracked_and_hidden()), line!().to_string());
     let start = Instant::now();
     assert_eq!([1, 2, 3].map(patient), [1, 2, 3].map(Ok));
     assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());

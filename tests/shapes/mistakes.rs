@@ -24,6 +24,10 @@ fn reported(block: &str) -> String {
     }
     let errors = expander::errors(arguments, &function).expect("tokens");
     assert!(!errors.is_empty(), "no mistake: {arguments}");
+    // The item stays, so that what uses it compiles.
+    let without_spaces = |text: &str| text.split_whitespace().collect::<String>();
+    let output = without_spaces(&expander::expand(arguments, &function).expect("tokens"));
+    assert!(output.starts_with(&without_spaces(&function)), "{output}");
     let mut shown: Vec<_> = lines.into_iter().map(str::to_owned).collect();
     for (line, is_item) in item.map(|item| (item, true)).into_iter().chain([(arguments, false)]) {
         shown.push(line.to_owned());
