@@ -7,14 +7,22 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Returns the command that runs an example, without the environment of this process. It enables all features, as
-/// `tests/run` does for the tests, so that nothing is compiled twice.
+/// Returns the command that runs an example, without the environment of this process.
 fn example(name: &str) -> Command {
     let mut command = support::example::example(name);
     command.env("NO_COLOR", "1");
-    for variable in ["RATELIMIT_REDIS_URL", "HOST", "PORT", "TRUSTED_PROXIES", "API_URL"] {
+    for variable in [REDIS, "HOST", "PORT", "TRUSTED_PROXIES", "API_URL"] {
         command.env_remove(variable);
     }
+    command
+}
+
+const REDIS: &str = "RATELIMIT_REDIS_URL";
+
+/// Returns the command that runs an example with a variable.
+fn with(name: &str, variable: &str, value: &str) -> Command {
+    let mut command = example(name);
+    command.env(variable, value);
     command
 }
 
@@ -30,12 +38,10 @@ impl ExampleServer {
     fn start(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let address = loop {
-            let line = lines.next().expect("the server prints its address").expect("UTF-8");
-            if let Some(address) = line.strip_prefix("listening on http://") {
-                break address.parse().expect("an address");
-            }
-        };
+        let address = lines.find_map(|line| {
+            Some(line.expect("UTF-8").strip_prefix("listening on http://")?.parse())
+        });
+        let address = address.expect("the server prints its address").expect("an address");
         Self { process, lines, address }
     }
 

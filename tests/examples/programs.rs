@@ -2,28 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
-use std::process::Command;
 
 use support::example::{error_output, output};
 use support::server::Server;
 
-use crate::example;
+use crate::{REDIS, example, with};
 
 #[test]
 fn quickstart_prints_the_same_decisions_on_both_stores() {
-    let embedded = output(example("quickstart"));
     let server = Server::start();
-    let mut on_redis = example("quickstart");
-    on_redis.env("RATELIMIT_REDIS_URL", &server.url);
-    let on_redis = output(on_redis);
-
-    let picture = |text: &str| {
-        let end = text.find("no call").expect("the picture has a legend");
-        text[..end].to_owned()
-    };
+    let embedded = output(example("quickstart"));
+    let on_redis = output(with("quickstart", REDIS, &server.url));
+    let picture = |text: &str| text.split_once("no call").expect("the legend").0.to_owned();
     assert_eq!(picture(&embedded), picture(&on_redis));
-    let sliding = "●···············●●●●●✕✕✕✕✕······✕···●";
-    for admitted in [sliding, "16 admitted", "11 admitted"] {
+    for admitted in ["●···············●●●●●✕✕✕✕✕······✕···●", "16 admitted", "11 admitted"]
+    {
         assert!(embedded.contains(admitted), "{embedded}");
     }
     for text in [&embedded, &on_redis] {
@@ -68,8 +61,7 @@ fn spring_style_greets_twice() {
 #[test]
 fn opentelemetry_shows_the_span_of_a_call_within_its_request() {
     let server = Server::start();
-    let mut on_redis = example("opentelemetry");
-    on_redis.env("RATELIMIT_REDIS_URL", &server.url);
+    let on_redis = with("opentelemetry", REDIS, &server.url);
     for (program, source, calls) in
         [(example("opentelemetry"), "embedded", 2), (on_redis, "redis", 3)]
     {
@@ -95,6 +87,12 @@ fn timed_lines(text: &str) -> Vec<(f64, &str)> {
     lines.map(|(at, rest)| (at.parse().expect("seconds"), rest)).collect()
 }
 
+/// Asserts that there are these lines, in any order.
+fn assert_lines(lines: &[(f64, &str)], expected: impl Iterator<Item = String>) {
+    let shown: BTreeSet<_> = lines.iter().map(|(_, line)| (*line).to_owned()).collect();
+    assert_eq!((lines.len(), shown), (12, expected.collect()));
+}
+
 #[test]
 fn outbound_client_makes_all_calls_within_the_rate() {
     let text = output(example("outbound_client"));
@@ -102,23 +100,15 @@ fn outbound_client_makes_all_calls_within_the_rate() {
     // The last call waits for twelve gaps of a fifth of a second and for the outage. The times are rounded to tenths.
     assert!(calls.iter().all(|(at, _)| *at < 15.0) && calls[11].0 >= 5.0, "{text}");
     assert!(text.contains("the API is unavailable for 3s"), "{text}");
-    let responses: BTreeSet<_> = calls.into_iter().map(|(_, line)| line.to_owned()).collect();
-    let expected = (1..=12).map(|number| format!("call {number:2}: fair in city-{number}"));
-    assert_eq!(responses, expected.collect::<BTreeSet<_>>());
+    assert_lines(&calls, (1..=12).map(|call| format!("call {call:2}: fair in city-{call}")));
 }
 
 #[test]
 fn budget_charges_what_the_replies_say_and_warns_once() {
     let text = output(example("budget"));
-    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("acme: ")).collect();
-    assert_eq!(
-        lines[0], "acme: $0.0286 for 400 tokens in, 2760 out; $0.0714 left of $0.1000",
-        "{text}"
-    );
-    assert!(
-        lines[4].starts_with("acme: 402, the budget is used up until the month ends, in "),
-        "{text}"
-    );
+    let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("acme: ")).collect();
+    assert_eq!(lines[0], "$0.0286 for 400 tokens in, 2760 out; $0.0714 left of $0.1000", "{text}");
+    assert!(lines[4].starts_with("402, the budget is used up until the month ends, in "), "{text}");
     assert_eq!(lines.len(), 5, "{text}");
     assert_eq!(text.matches("WARN").count(), 1, "{text}");
 }
@@ -171,12 +161,9 @@ fn paced_stream_sends_mails_in_order_at_the_rate() {
 #[test]
 fn background_jobs_share_one_limit() {
     let server = Server::start();
-    let mut jobs = example("background_job");
-    jobs.env("RATELIMIT_REDIS_URL", &server.url);
-    let text = output(jobs);
-    let sent: BTreeSet<_> = timed_lines(&text).into_iter().map(|(_, it)| it.to_owned()).collect();
-    let expected = (1..=12).map(|mail| format!("worker {} sends mail {mail}", (mail - 1) % 3 + 1));
-    assert_eq!((timed_lines(&text).len(), sent), (12, expected.collect::<BTreeSet<_>>()));
+    let text = output(with("background_job", REDIS, &server.url));
+    let sent = (1..=12).map(|mail| format!("worker {} sends mail {mail}", (mail - 1) % 3 + 1));
+    assert_lines(&timed_lines(&text), sent);
     // The workers share the rate. With a rate of its own, each would end after three gaps of a fifth of a second.
     let (_, took) = text.trim_end().rsplit_once(" in ").expect("the duration");
     let took: f64 = took.strip_suffix(" s").expect("seconds").parse().expect("a number");
@@ -189,9 +176,7 @@ fn background_jobs_share_one_limit() {
 #[test]
 fn exports_of_a_killed_process_free_their_slots_within_the_hold() {
     let server = Server::start();
-    let mut exports = example("export");
-    exports.env("RATELIMIT_REDIS_URL", &server.url);
-    let text = output(exports);
+    let text = output(with("export", REDIS, &server.url));
     let lines = timed_lines(&text);
     let find = |line: &str| {
         let found = lines.iter().position(|(_, shown)| *shown == line);
@@ -199,28 +184,20 @@ fn exports_of_a_killed_process_free_their_slots_within_the_hold() {
     };
     let killed = find("the other process was killed");
     let exported = find("exported the data of acme");
-    let count = |lines: &[(f64, &str)], begin: &str| {
-        lines.iter().filter(|(_, line)| line.starts_with(begin)).count()
+    let count = |from: usize, to: usize, begin: &str| {
+        lines[from..to].iter().filter(|(_, line)| line.starts_with(begin)).count()
     };
-    assert_eq!(count(&lines[..killed], "the other process exports"), 2, "{text}");
+    assert_eq!(count(0, killed, "the other process exports"), 2, "{text}");
     assert!(find("exported the data of globex, which has slots of its own") < killed, "{text}");
-    assert_eq!(count(&lines[..killed], "rejected: "), 1, "{text}");
+    assert_eq!(count(0, killed, "rejected: "), 1, "{text}");
     // The last statement was made at most ten seconds before the kill. A waiting call asks again within about a second.
-    assert!(count(&lines[killed..exported], "rejected: ") >= 3, "{text}");
+    assert!(count(killed, exported, "rejected: ") >= 3, "{text}");
     assert!((19.0..32.0).contains(&(lines[exported].0 - lines[killed].0)), "{text}");
 }
 
 // What the examples say if they cannot run: wrong settings, and servers that are away.
 
-const REDIS: &str = "RATELIMIT_REDIS_URL";
-
 const SERVERS: [&str; 7] = ["axum", "actix", "tonic", "poem", "tower_layer", "login", "websocket"];
-
-fn with(name: &str, variable: &str, value: &str) -> Command {
-    let mut command = example(name);
-    command.env(variable, value);
-    command
-}
 
 #[test]
 fn the_error_of_a_wrong_setting_names_it() {

@@ -1,11 +1,10 @@
 //! The examples that serve HTTP, called as their `curl` lines do.
 
-use std::time::{Duration, Instant};
-
 use futures::{SinkExt, StreamExt};
 use http::uri::PathAndQuery;
 use support::http::{Response, get, post};
 use support::server::Server;
+use support::wait::wait_for;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
@@ -14,7 +13,7 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 
-use crate::{ExampleServer, example};
+use crate::{ExampleServer, REDIS, example, with};
 
 /// Asserts that a response is a rejection whose `Retry-After` is at most `seconds`.
 fn assert_rejected(response: &Response, seconds: u64) {
@@ -56,12 +55,12 @@ fn axum_responds_as_its_curl_lines_say() {
     let metrics = call("/metrics");
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4"));
     let count = |limit: &str, outcome: &str| {
-        let lines = metrics.body.lines().filter(|line| {
-            line.starts_with("ratelimit_decisions_total{")
-                && line.contains(&format!("limit=\"{limit}\""))
-                && line.contains(&format!("outcome=\"{outcome}\""))
-        });
-        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum::<u64>()
+        let labels = [format!("limit=\"{limit}\""), format!("outcome=\"{outcome}\"")];
+        let has_labels = |line: &&str| labels.iter().all(|label| line.contains(label));
+        let lines =
+            metrics.body.lines().filter_map(|it| it.strip_prefix("ratelimit_decisions_total{"));
+        let counts = lines.filter(has_labels).filter_map(|line| line.rsplit_once(' '));
+        counts.map(|(_, count)| count.parse::<u64>().expect("a number")).sum::<u64>()
     };
     assert_eq!((count("axum::hi", "allowed"), count("axum::hi", "limited")), (3, 1));
     assert_eq!((count("axum::search", "allowed"), count("axum::search", "limited")), (2, 1));
@@ -99,8 +98,7 @@ fn actix_responds_as_its_curl_lines_say() {
 
 #[test]
 fn tower_layer_distinguishes_clients_behind_trusted_proxies() {
-    let mut behind = example("tower_layer");
-    behind.env("TRUSTED_PROXIES", "127.0.0.0/8, 10.0.0.0/8");
+    let behind = with("tower_layer", "TRUSTED_PROXIES", "127.0.0.0/8, 10.0.0.0/8");
     let server = ExampleServer::start(behind);
     let call = |by: &str| get(server.address, "/", &[&format!("x-forwarded-for: {by}")]);
     for _ in 0..3 {
@@ -134,20 +132,15 @@ fn login_counts_only_failed_attempts() {
         assert_eq!((greeting.status, &*greeting.body), (200, "hi ann\n"));
     }
     // A login forgets four failures of the user from this client, and none of the client.
-    for guess in ["0", "1", "2", "3"] {
-        assert_eq!(log_in(&server, "ann", guess).status, 401);
-    }
+    let guess = |guess: u8| log_in(&server, "ann", &guess.to_string()).status;
+    assert!((0..4).all(|it| guess(it) == 401));
     assert_eq!(log_in(&server, "ann", "opensesame").status, 200);
-    for guess in ["0", "1", "2", "3", "4"] {
-        assert_eq!(log_in(&server, "ann", guess).status, 401);
-    }
+    assert!((0..5).all(|it| guess(it) == 401));
     assert_rejected(&log_in(&server, "ann", "5"), 900);
     assert_rejected(&log_in(&server, "ann", "opensesame"), 900);
     assert_eq!(log_in(&server, "bob", "letmein").status, 200);
     // The nine failures count, the rejected attempts do not: the client has eleven attempts left.
-    for user in 0..11 {
-        assert_eq!(log_in(&server, &format!("user-{user}"), "x").status, 401);
-    }
+    assert!((0..11).all(|user| log_in(&server, &format!("user-{user}"), "x").status == 401));
     assert_rejected(&log_in(&server, "bob", "letmein"), 60);
     assert_eq!(server.rejections(), ["login.guesses", "login.guesses", "login.client"]);
 }
@@ -219,9 +212,7 @@ async fn open(server: &ExampleServer, token: &str) -> Result<Socket, Error> {
 }
 
 async fn rejected(server: &ExampleServer, token: &str) -> (u16, Option<String>) {
-    let Err(Error::Http(response)) = open(server, token).await else {
-        panic!("the server opens a socket")
-    };
+    let Err(Error::Http(response)) = open(server, token).await else { panic!("a socket") };
     let wait = response.headers().get("retry-after");
     let wait = wait.map(|wait| wait.to_str().expect("ASCII").to_owned());
     (response.status().as_u16(), wait)
@@ -229,25 +220,13 @@ async fn rejected(server: &ExampleServer, token: &str) -> (u16, Option<String>) 
 
 /// Opens a socket as soon as the server has noticed that another one is closed.
 async fn open_again(server: &ExampleServer, token: &str) -> Socket {
-    let started = Instant::now();
-    loop {
-        match open(server, token).await {
-            Ok(socket) => return socket,
-            Err(error) => assert!(started.elapsed() < Duration::from_secs(10), "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_for(async || open(server, token).await.ok()).await
 }
 
 #[tokio::test]
 async fn a_user_has_three_sockets_on_all_servers_together() {
     let redis = Server::start();
-    let start = || {
-        let mut command = example("websocket");
-        command.env("RATELIMIT_REDIS_URL", &redis.url);
-        ExampleServer::start(command)
-    };
-    let servers = [start(), start()];
+    let servers = [(); 2].map(|()| ExampleServer::start(with("websocket", REDIS, &redis.url)));
     let mut first = open(&servers[0], "a1b2").await.expect("a socket");
     let second = open(&servers[1], "a1b2").await.expect("a socket");
     let third = open(&servers[0], "a1b2").await.expect("a socket");

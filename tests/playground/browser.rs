@@ -23,14 +23,10 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a process and reads its output until a line contains `before`. The address is the text from there
-    /// to `after`, the end of the line.
+    /// Starts a process, whose address is in the first line with `before`, from there to `after` at the end.
     pub(crate) fn start(mut command: Command, before: &str, after: &str) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{command:?}: {error}; see tests/run"));
+        let child = command.stdout(Stdio::piped()).process_group(0).spawn();
+        let mut child = child.unwrap_or_else(|it| panic!("{command:?}: {it}; see tests/run"));
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let address = lines.find_map(|line| {
             let line = line.expect("UTF-8");
@@ -57,6 +53,10 @@ pub(crate) fn playground() -> Command {
     command
 }
 
+pub(crate) fn text_of(selector: &str) -> String {
+    format!("document.querySelector('{selector}').textContent")
+}
+
 /// The page, in a browser of its own.
 pub(crate) struct Page {
     pub(crate) driver: WebDriver,
@@ -67,7 +67,6 @@ pub(crate) struct Page {
 impl Page {
     pub(crate) const PATH: &str = "/?traffic=clicks&period=5s";
 
-    /// Opens the page of a playground without Redis.
     pub(crate) async fn open() -> Self {
         Self::open_at(playground(), Self::PATH).await
     }
@@ -128,6 +127,22 @@ impl Page {
         answer.expect(expression).convert().expect(expression)
     }
 
+    /// Waits until the page shows a text in an element.
+    pub(crate) async fn shows(&self, selector: &str, text: &str) {
+        self.until(&text_of(selector), &text.to_owned()).await;
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) async fn is(&self, expression: &str) {
+        self.until(expression, &true).await;
+    }
+
+    /// Ends the browser, which has logged no mistake.
+    pub(crate) async fn close_without_mistakes(self) {
+        assert_eq!(self.mistakes().await, [""; 0]);
+        self.close().await;
+    }
+
     /// Waits until an expression has a value.
     pub(crate) async fn until<T>(&self, expression: &str, wanted: &T)
     where
@@ -159,7 +174,6 @@ impl Page {
         self.until(&format!("document.querySelector('[value={value}]').checked"), &true).await;
     }
 
-    /// Replaces the text of a field.
     pub(crate) async fn fill(&self, field: &str, text: &str) {
         let field = self.find(&format!("#{field}")).await;
         field.clear().await.expect("a field");
@@ -181,15 +195,11 @@ impl Page {
 
     /// Returns the errors and warnings that the browser has logged since the last call. The page shows invalid settings
     /// beside their fields: while a value is typed slowly, a part of it can be invalid.
-    pub(crate) async fn mistakes(&self) -> Vec<String> {
+    async fn mistakes(&self) -> Vec<String> {
         let log = self.driver.browser_log().await.expect("a log");
-        log.into_iter()
-            .filter(|entry| entry.level == "SEVERE" || entry.level == "WARNING")
-            .filter(|entry| {
-                !entry.message.contains("/settings - ") || !entry.message.contains("422")
-            })
-            .map(|entry| entry.message)
-            .collect()
+        let severe = log.into_iter().filter(|it| it.level == "SEVERE" || it.level == "WARNING");
+        let is_of_settings = |text: &str| text.contains("/settings - ") && text.contains("422");
+        severe.map(|entry| entry.message).filter(|text| !is_of_settings(text)).collect()
     }
 
     pub(crate) async fn close(self) {

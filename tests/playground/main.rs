@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::server::Server;
 use thirtyfour::Key;
 
-use self::browser::{Page, playground};
+use self::browser::{Page, playground, text_of};
 
 /// Sets limits with a period so long that the duration of a test does not matter.
 async fn set_long_limits(page: &Page) {
@@ -25,15 +25,11 @@ async fn set_long_limits(page: &Page) {
 const PROMISE: &str = "document.querySelector('[data-algorithm=fixed] .promise').textContent";
 const ATTRIBUTE: &str = "document.querySelector('#attribute').textContent";
 
-fn text_of(selector: &str) -> String {
-    format!("document.querySelector('{selector}').textContent")
-}
-
 #[tokio::test]
 async fn decides_calls_by_the_settings() {
     let page = Page::open().await;
-    page.until("document.querySelector('#store').hidden", &true).await;
-    page.until(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note")), &true).await;
+    page.is("document.querySelector('#store').hidden").await;
+    page.is(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note"))).await;
     set_long_limits(&page).await;
     page.click("#call").await;
     page.tallies([[1, 0]; 5]).await;
@@ -43,24 +39,21 @@ async fn decides_calls_by_the_settings() {
     page.click("#call").await;
     page.tallies([[3, 1], [3, 1], [3, 1], [2, 2], [2, 2]]).await;
 
-    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"0 of 3 left".to_owned()).await;
-    let next = text_of("[data-algorithm=sliding] .next");
-    page.until(&next, &"next call passes in 60 min".to_owned()).await;
+    page.shows("[data-algorithm=sliding] .remaining", "0 of 3 left").await;
+    page.shows("[data-algorithm=sliding] .next", "next call passes in 60 min").await;
     // A bucket gains a token in a third of an hour.
-    let next = text_of("[data-algorithm=token_bucket] .next");
-    page.until(&next, &"next call passes in 20 min".to_owned()).await;
+    page.shows("[data-algorithm=token_bucket] .next", "next call passes in 20 min").await;
     let news = "Leaky bucket: 2 admitted, 2 rejected, next call passes in 20 min.";
-    page.until(&format!("{}.endsWith('{news}')", text_of("#news")), &true).await;
+    page.is(&format!("{}.endsWith('{news}')", text_of("#news"))).await;
 
     page.click("#forget").await;
     page.tallies([[0, 0]; 5]).await;
-    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"3 of 3 left".to_owned()).await;
+    page.shows("[data-algorithm=sliding] .remaining", "3 of 3 left").await;
 
     let loaded: Vec<String> =
         page.value("performance.getEntriesByType('resource').map(entry => entry.name)").await;
     assert!(loaded.len() >= 5, "{loaded:?}");
     assert!(loaded.iter().all(|address| address.starts_with(page.address())), "{loaded:?}");
-    assert_eq!(page.mistakes().await, [""; 0]);
 
     // Another tab is another visitor.
     let first = page.driver.window().await.expect("a window");
@@ -74,7 +67,7 @@ async fn decides_calls_by_the_settings() {
     page.driver.close_window().await.expect("a window");
     page.driver.switch_to_window(first).await.expect("a window");
     page.tallies([[0, 0]; 5]).await;
-    page.close().await;
+    page.close_without_mistakes().await;
 }
 
 #[tokio::test]
@@ -99,12 +92,11 @@ async fn an_operator_changes_the_limit_of_a_visitor() {
     ] {
         page.choose(rule).await;
         page.until(&left, &shown.to_owned()).await;
-        page.until(also, &true).await;
+        page.is(also).await;
         page.click("#call").await;
         page.tallies(tallies).await;
     }
-    assert_eq!(page.mistakes().await, [""; 0]);
-    page.close().await;
+    page.close_without_mistakes().await;
 }
 
 #[tokio::test]
@@ -123,11 +115,11 @@ async fn reports_an_invalid_value_at_its_field() {
         ),
     ] {
         page.fill(field, text).await;
-        page.until(&text_of(&format!("#{field}-error")), &message.to_owned()).await;
+        page.shows(&format!("#{field}-error"), message).await;
         let invalid = format!("document.querySelector('#{field}').ariaInvalid");
         page.until(&invalid, &"true".to_owned()).await;
         page.fill(field, if field == "burst" { "" } else { "7" }).await;
-        page.until(&text_of(&format!("#{field}-error")), &String::new()).await;
+        page.shows(&format!("#{field}-error"), "").await;
         page.until(&invalid, &"false".to_owned()).await;
     }
     page.fill("period", "100d").await;
@@ -135,15 +127,14 @@ async fn reports_an_invalid_value_at_its_field() {
     page.fill("burst", "4000000000").await;
     let slow =
         "This bucket takes more than 100 years to fill: lower burst or period, or raise threshold";
-    page.until(&text_of("#burst-error"), &slow.to_owned()).await;
+    page.shows("#burst-error", slow).await;
     // The last valid limit stays in force, and all other settings apply.
     page.until(PROMISE, &"7 per window of 100 d".to_owned()).await;
     page.choose("hammering").await;
     let refused = text_of("[data-algorithm=fixed] .tally .refused b");
-    page.until(&format!("Number({refused}) >= 1"), &true).await;
-    page.until(&text_of("#burst-error"), &slow.to_owned()).await;
-    assert_eq!(page.mistakes().await, [""; 0]);
-    page.close().await;
+    page.is(&format!("Number({refused}) >= 1")).await;
+    page.shows("#burst-error", slow).await;
+    page.close_without_mistakes().await;
 }
 
 #[tokio::test]
@@ -171,7 +162,7 @@ async fn shows_the_attribute_of_the_settings() {
 
     page.allow_clipboard().await;
     page.click("#copy").await;
-    page.until(&text_of("#copy"), &"Copied".to_owned()).await;
+    page.shows("#copy", "Copied").await;
     page.until("navigator.clipboard.readText()", &default.to_owned()).await;
     page.close().await;
 }
@@ -179,14 +170,12 @@ async fn shows_the_attribute_of_the_settings() {
 #[tokio::test]
 async fn opens_with_a_story() {
     let page = Page::open_at(playground(), "/").await;
-    page.until(&format!("{}.startsWith('The burst around')", text_of("#story")), &true).await;
+    page.is(&format!("{}.startsWith('The burst around')", text_of("#story"))).await;
     // The fixed window admits four calls before its edge and five after it, the sliding window does not.
-    page.until(&format!("Number({}) >= 10", text_of("[data-algorithm=fixed] .admitted b")), &true)
-        .await;
+    page.is(&format!("Number({}) >= 10", text_of("[data-algorithm=fixed] .admitted b"))).await;
     let refused = format!("Number({})", text_of("[data-algorithm=fixed] .refused b"));
     assert_eq!(page.value::<u64>(&refused).await, 0);
-    page.until(&format!("Number({}) >= 4", text_of("[data-algorithm=sliding] .refused b")), &true)
-        .await;
+    page.is(&format!("Number({}) >= 4", text_of("[data-algorithm=sliding] .refused b"))).await;
 
     page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
     for scheme in ["light", "dark"] {
@@ -202,8 +191,7 @@ async fn opens_with_a_story() {
             std::fs::write(folder.join(format!("{scheme}.png")), &picture).expect("a file");
         }
     }
-    assert_eq!(page.mistakes().await, [""; 0]);
-    page.close().await;
+    page.close_without_mistakes().await;
 }
 
 #[tokio::test]
@@ -221,15 +209,14 @@ async fn a_link_reproduces_the_settings() {
     page.goto("/?traffic=leak&threshold=7&period=5s&burst=10").await;
     page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
     page.until("document.querySelector('#burst').value", &"10".to_owned()).await;
-    page.until("document.querySelector('[value=leak]').checked", &true).await;
+    page.is("document.querySelector('[value=leak]').checked").await;
     // What an address names wrongly is reported as if it had been typed.
     page.goto("/?traffic=nosuch&threshold=%3Cb%3E").await;
-    let message = "Threshold must be a whole number from 1 to 999999999999999".to_owned();
-    page.until(&text_of("#threshold-error"), &message).await;
+    let message = "Threshold must be a whole number from 1 to 999999999999999";
+    page.shows("#threshold-error", message).await;
     page.close().await;
 }
 
-/// Under a load, all lanes are drawn, and no frame shows that no unit is left and that a call passes now.
 #[tokio::test]
 async fn draws_units_and_waits_that_agree_in_each_frame() {
     let page = Page::open().await;
@@ -245,13 +232,12 @@ async fn draws_units_and_waits_that_agree_in_each_frame() {
         requestAnimationFrame(look); })()";
     let _: Value = page.value(watch).await;
     page.choose("hammering").await;
-    page.until("window.frames_seen > 200", &true).await;
+    page.is("window.frames_seen > 200").await;
     assert_eq!(page.value::<Vec<String>>("window.wrong").await, [""; 0]);
     let blank = "[...document.querySelectorAll('.strip canvas')].map(canvas => canvas.getContext('2d')\
         .getImageData(0, 0, canvas.width, canvas.height).data.every(part => part === 0))";
     assert_eq!(page.value::<Vec<bool>>(blank).await, [false; 5]);
-    assert_eq!(page.mistakes().await, [""; 0]);
-    page.close().await;
+    page.close_without_mistakes().await;
 }
 
 #[tokio::test]
@@ -268,7 +254,7 @@ async fn falls_back_and_returns_to_redis() {
     let decided_by = "document.body.dataset.decidedBy";
     page.choose("redis").await;
     page.until(decided_by, &"redis".to_owned()).await;
-    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"3 of 3 left".to_owned()).await;
+    page.shows("[data-algorithm=sliding] .remaining", "3 of 3 left").await;
     page.click("#call").await;
     page.tallies([[2, 0]; 5]).await;
     let keys = server.ttls();
@@ -279,14 +265,13 @@ async fn falls_back_and_returns_to_redis() {
     drop(server);
     page.until(decided_by, &"fallback".to_owned()).await;
     let trouble = format!("{}.startsWith('Redis does not answer.')", text_of("#trouble"));
-    page.until(&trouble, &true).await;
+    page.is(&trouble).await;
     page.click("#call").await;
     page.tallies([[3, 0]; 5]).await;
     let _server = Server::start_on(port);
     page.until(decided_by, &"redis".to_owned()).await;
-    page.until(&text_of("#trouble"), &String::new()).await;
-    assert_eq!(page.mistakes().await, [""; 0]);
-    page.close().await;
+    page.shows("#trouble", "").await;
+    page.close_without_mistakes().await;
 }
 
 #[test]
@@ -332,7 +317,7 @@ async fn fits_a_phone() {
     page.size(390, 844).await;
     let lowest = "document.querySelector('.lanes').getBoundingClientRect().bottom \
         <= document.querySelector('.act').getBoundingClientRect().top";
-    page.until(lowest, &true).await;
+    page.is(lowest).await;
     page.until("document.querySelector('#controls').open", &false).await;
     page.size(360, 780).await;
     page.click("summary").await;
@@ -344,7 +329,7 @@ async fn fits_a_phone() {
     page.fill("period", "123456789us").await;
     page.fill("burst", "99999999").await;
     page.click("#algorithm option[value=leaky_bucket]").await;
-    page.until(&format!("{ATTRIBUTE}.includes('99999999')"), &true).await;
+    page.is(&format!("{ATTRIBUTE}.includes('99999999')")).await;
     page.until("document.documentElement.scrollWidth", &360).await;
     page.close().await;
 }
@@ -370,8 +355,8 @@ async fn is_usable_by_keyboard_alone() {
     // Arrow keys select a choice in a group.
     page.value::<Value>("document.querySelector('[name=traffic]:checked').focus()").await;
     page.press(Key::Right.value()).await;
-    page.until("document.querySelector('[value=steady]').checked", &true).await;
+    page.is("document.querySelector('[value=steady]').checked").await;
     let admitted = text_of("[data-algorithm=fixed] .tally .admitted b");
-    page.until(&format!("Number({admitted}) >= 2"), &true).await;
+    page.is(&format!("Number({admitted}) >= 2")).await;
     page.close().await;
 }
